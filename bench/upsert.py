@@ -4,7 +4,8 @@ All sides read the same topic in one JVM: first one record for each key, then ba
 size after the other. The first batch of a size warms up: it builds the index of the keys, and is given apart.
 The rate is that of the batches which end within 5 s: a record that waits for such a batch and is in the next
 is visible within 10 s. "merge" has Delta's
-default settings; "tuned merge" has deletion vectors and the settings of Headrace's session.
+default settings; "tuned merge" has deletion vectors and the settings of Headrace's session. "with feed": the
+table has a change feed.
 """
 
 from __future__ import annotations
@@ -47,14 +48,16 @@ def changes():
     return {read}
 
 
-hr.create_streaming_table("records")
+hr.create_streaming_table("records", table_properties={{{properties}}})
 hr.create_auto_cdc_flow("records", "changes", ["id"], "version"{more})
 """,
 }
 _VISIBLE_S = 5.0
+_FEED = "delta.enableChangeDataFeed"
 _HISTORY = ', except_column_list=["version"], stored_as_scd_type=2'
 _CODE["scd 2"] = _CODE["auto cdc"].replace("{more}", _HISTORY)
 _CODE["auto cdc"] = _CODE["auto cdc without index"] = _CODE["auto cdc"].replace("{more}", "")
+_CODE |= {f"{side} with feed": _CODE[side] for side in ("auto cdc", "scd 2")}
 
 
 def headrace_side(
@@ -80,7 +83,8 @@ def headrace_side(
             f'hr.read_kafka("{topic}", format="json", schema="{SCHEMA}", '
             f'options={{"maxOffsetsPerTrigger": "{records}"}})'
         )
-        code = _CODE[side].format(read=read)
+        properties = f'"{_FEED}": "true"' if side.endswith("with feed") else ""
+        code = _CODE[side].format(read=read, properties=properties)
         (folder / "records.py").write_text(code, encoding="utf-8")
         found: list[float] = []
 
@@ -109,7 +113,8 @@ def _merge(spark: SparkSession, bootstrap: str, root: Path, side: str) -> Callab
             session.conf.set(name, value)
     session.sql(
         f"CREATE TABLE delta.`{path}` ({SCHEMA}) USING delta "
-        f"TBLPROPERTIES (delta.enableDeletionVectors = {str(tuned).lower()})"
+        f"TBLPROPERTIES (delta.enableDeletionVectors = {str(tuned).lower()}, "
+        f"{_FEED} = {str(side.endswith('with feed')).lower()})"
     )
     newest = Window.partitionBy("id").orderBy(F.desc("version"))
     found: list[float] = []
@@ -179,9 +184,12 @@ _SIDES = {
     "append": headrace_side,
     "auto cdc": headrace_side,
     "auto cdc without index": headrace_side,
+    "auto cdc with feed": headrace_side,
     "scd 2": headrace_side,
+    "scd 2 with feed": headrace_side,
     "merge": _merge,
     "tuned merge": _merge,
+    "tuned merge with feed": _merge,
 }
 _DEFAULTS = {
     "spark.sql.shuffle.partitions": "200",

@@ -204,6 +204,28 @@ def test_what_a_table_with_changes_by_key_cannot_be(current: Shop) -> None:
     produce(current, [Change(0, 1, 1, "upsert", "a")])
     current.run_well()
     assert refusal(current, CODE.replace('keys=["id"]', 'keys=["id", "value"]')).code == "KEYS_CHANGED"
+    other = refusal(current, CODE.replace('sequence_by="sequence"', 'sequence_by="string(sequence)"'))
+    assert (other.code, other.params["columns"]) == ("SCHEMA_MISMATCH", ["_sequence"])
+
+
+def test_a_struct_sequence_keeps_its_fields(current: Shop) -> None:
+    fields = CODE.replace('sequence_by="sequence"', 'sequence_by="struct(sequence)"')
+    current.write(fields)
+    produce(current, [Change(0, 1, 1, "upsert", "a")])
+    current.run_well()
+    more = fields.replace("struct(sequence)", "struct(sequence, value)")
+    assert refusal(current, more).params["columns"] == ["_sequence"]
+
+
+def test_a_record_without_a_key_stops_a_flow_that_demands_keys(current: Shop) -> None:
+    current.write(CODE.replace('keys=["id"],', 'keys=["id"],\n    null_keys="fail",'))
+    records = [{"id": 1, "sequence": 1, "value": "a"}, {"sequence": 2, "value": "no key"}]
+    current.ledger.produce_values(current.topic, [(json.dumps(one).encode(), 0) for one in records])
+    with Pipeline.load(current.root) as pipeline:
+        (error,) = pipeline.run().errors
+    assert error.code == "EXPECTATION_FAILED"
+    assert "the key is not NULL" in str(error)
+    assert rows_of(current) == {}
 
 
 TWO_FLOWS = """

@@ -15,12 +15,11 @@ from cdc_oracle import Change, Version, history_rows, random_batches, random_eve
 from cdc_table import SEQUENCE, CdcTable, create_table, use_merge
 from headrace.contracts.changes import ChangeColumns
 from headrace.errors import KeyTwiceError
-from headrace.model.changes import ChosenColumns
+from headrace.model.changes import KEPT_PROPERTY, ChosenColumns
 from headrace.model.counts import HistoryChanges
 from headrace.sinks.delta import changed_rows, history, in_order, keyed
 from headrace.sinks.delta.hidden_events import HiddenEvents
 from headrace.sinks.delta.history import HistoryTarget
-from headrace.sinks.delta.tombstones import KEPT_PROPERTY
 from headrace.storage.locate import locate
 
 if TYPE_CHECKING:

@@ -17,13 +17,13 @@ import pytest
 from cdc_oracle import Change, history_rows
 from cdc_table import create_table
 from headrace.errors import KeyTwiceError
+from headrace.model.changes import KEPT_PROPERTY
 from headrace.model.counts import HistoryChanges
 from headrace.sinks.delta import history_positions, in_order
 from headrace.sinks.delta.hidden_events import HiddenEvents
 from headrace.sinks.delta.history import HistoryTarget
 from headrace.sinks.delta.history_index import HistoryIndex
 from headrace.sinks.delta.keyed import SharedTable
-from headrace.sinks.delta.tombstones import KEPT_PROPERTY
 from headrace.storage.locate import locate
 from integration.test_history import COLUMNS, TRACKED, Table
 

@@ -13,13 +13,14 @@ from cdc_table import SEQUENCE, CdcTable, create_table, use_merge
 from headrace.contracts.changes import ChangeColumns
 from headrace.model.changes import ChosenColumns
 from headrace.model.counts import RowChanges
-from headrace.sinks.delta import merge
+from headrace.sinks.delta import merge, partial_positions
 from headrace.sinks.delta.merge import MergeTarget
+from headrace.sinks.delta.partial import deletes_of
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.storage.locate import locate
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = ChangeColumns(
     keys=("id",),
@@ -43,38 +44,55 @@ class Table(CdcTable):
         return None if committed is None else committed.counts.changes
 
 
-@pytest.fixture
-def table(spark: SparkSession, tmp_path: Path) -> Table:
+@pytest.fixture(params=["index", "positions"])
+def table(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Table:
+    """A table whose rows are found with an index of its keys, and without one."""
     columns = f"id INT, value STRING, note STRING, _sequences STRUCT<note: {SEQUENCE}>"
     path = create_table(spark, tmp_path / "t", columns)
     dead = Tombstones(path=locate(tmp_path / "dead"), keys=("id",))
-    target = MergeTarget(spark=spark, path=locate(path), keys=("id",), tombstones=dead, is_partial=True)
+    target = MergeTarget(
+        spark=spark,
+        path=locate(path),
+        keys=("id",),
+        tombstones=dead,
+        is_partial=True,
+        index_memory=1 << 30 if request.param == "index" else 0,
+    )
     return Table(spark, path, COLUMNS, target)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    ("table", "seed"), [("index", 1), ("index", 3), ("positions", 1), ("positions", 2)], indirect=["table"]
+)
 def test_a_null_leaves_a_column_as_it_is_however_the_records_were_cut(table: Table, seed: int) -> None:
     changes = random_events(seed, keys=30, count=400, notes=("x", "y", None, None))
     if seed == 2:
         use_merge(table)
-    if seed == 2:
+    if seed > 1:
         random.Random(seed).shuffle(changes)
     applied: list[Change] = []
     rows = 0
     for batch in random_batches(seed, changes, 5):
-        did = table.did(*batch)
+        committed = table.apply(batch)
+        assert committed is not None and committed.without_index is None
+        did = committed.counts.changes
         applied += batch
         assert table.rows == partial_rows(applied)
-        assert did is not None
+        assert isinstance(did, RowChanges)
         assert len(batch) == did.inserted + did.updated + did.deleted + did.superseded
         rows += did.inserted - did.deleted
         assert rows == len(table.rows)
 
 
+def _no_deletes(effects: DataFrame, keys: list[str]) -> DataFrame:
+    return deletes_of(effects, keys).where("false")
+
+
 def test_the_oracle_finds_a_delete_that_leaves_older_values(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge, "deletes_of", lambda effects, keys: effects.where("false"))
+    for module in (merge, partial_positions):
+        monkeypatch.setattr(module, "deletes_of", _no_deletes)
     changes = random_events(3, keys=30, count=300, notes=("x", None, None))
     random.Random(3).shuffle(changes)
     for batch in random_batches(3, changes, 3):

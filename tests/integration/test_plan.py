@@ -730,9 +730,13 @@ def d():
 
 @pytest.mark.parametrize(
     "properties",
-    ['{"delta.enableChangeDataFeedd": "true"}', '{"delta.logRetentionDuration": "often"}'],
+    [
+        '{"delta.enableChangeDataFeedd": "true"}',
+        '{"delta.logRetentionDuration": "often"}',
+        '{"pipelines.cdc.tombstoneGCThresholdInSeconds": "2 days"}',
+    ],
 )
-def test_a_property_that_delta_does_not_take_is_named(fault: Fault, properties: str) -> None:
+def test_a_property_with_a_wrong_name_or_value_is_named(fault: Fault, properties: str) -> None:
     error = fault(f'@hr.table(table_properties={properties})\ndef a():\n    return hr.read_kafka("t")\n')
     assert error.code == "PROPERTY_INVALID"
     assert error.location == SourceLocation("orders.py", FIRST + 1)

@@ -19,6 +19,9 @@ END: Final = "__END_AT"
 """The columns of a table with histories (SCD type 2): the sequence with which a row begins, and that of the
 next row or of the delete; NULL for the current row."""
 
+KEPT_PROPERTY: Final = "pipelines.cdc.tombstoneGCThresholdInSeconds"
+"""The table property with the time for which tombstones and hidden events are kept, in seconds."""
+
 FEED_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
 """The columns of a change feed that the table does not have."""
 

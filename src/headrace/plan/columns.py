@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 Schema = Mapping[str, Any]
@@ -214,7 +214,7 @@ def widened(now: Schema, before: Schema, keys: Iterable[str]) -> list[tuple[str,
 
 
 def refused_changes(
-    now: Schema, before: Schema, allowed: Iterable[tuple[str, str, str]] = ()
+    now: Schema, before: Schema, allowed: Iterable[tuple[str, str, str]] = (), fixed: Collection[str] = ()
 ) -> list[tuple[str, str, str]]:
     """The columns with another type, which a run does not change: name, new type and type in the table.
 
@@ -222,6 +222,7 @@ def refused_changes(
         now: The columns of the queries.
         before: The columns of the table.
         allowed: Columns of `widened` that a run changes, because type widening is enabled.
+        fixed: Columns that get no further struct fields.
     """
     changed = set(allowed)
     return [
@@ -229,7 +230,10 @@ def refused_changes(
         for one in conflicts(now, before)
         if one[1:] not in WIDENED
         and one not in changed
-        and not has_grown(find_column(now, one[0])["type"], find_column(before, one[0])["type"])  # type: ignore[index]
+        and (
+            one[0] in fixed
+            or not has_grown(find_column(now, one[0])["type"], find_column(before, one[0])["type"])  # type: ignore[index]
+        )
     ]
 
 

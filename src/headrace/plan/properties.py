@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import PropertyInvalidError
 from headrace.model.care import CARE_PROPERTY, LOG_CLEANUP, LOG_RETENTION, TARGET_SIZE, parse_bytes
+from headrace.model.changes import KEPT_PROPERTY
 from headrace.model.declarations import AutoCdcFlow, Groups, MaterializedView, StreamingTable
 from headrace.model.project import ProjectSettings
 from headrace.plan.coordinates import CoordinateColumns, named_columns
@@ -108,10 +109,11 @@ def table_properties(
 
 
 def check_delta_properties(session: SparkSession, dataset: StreamingTable | MaterializedView) -> None:
-    """Check the `delta.` properties of a dataset, and their values, with Delta itself.
+    """Check the `delta.` properties of a dataset, and their values, with Delta itself; and how long its
+    tombstones are kept.
 
     Raises:
-        PropertyInvalidError: Delta refuses one.
+        PropertyInvalidError: Delta refuses one, or the time is not a number.
     """
     from pyspark.errors import PySparkException
 
@@ -121,6 +123,7 @@ def check_delta_properties(session: SparkSession, dataset: StreamingTable | Mate
         for key, value in dataset.table_properties.items()
         if key.lower().startswith("delta.") and not _is_ours(key)
     }
+    _check_tombstones(dataset)
     for key, value in given.items():
         # Delta compares the retention of the log with the retention of the files.
         checked = {key: value} if key.lower() != LOG_RETENTION.lower() else given
@@ -136,6 +139,17 @@ def check_delta_properties(session: SparkSession, dataset: StreamingTable | Mate
                 remedies=["correct the name or the value, or remove the property"],
                 params={"dataset": str(dataset.name), "property": key, "value": value},
             ) from error
+
+
+def _check_tombstones(dataset: StreamingTable | MaterializedView) -> None:
+    value = dataset.table_properties.get(KEPT_PROPERTY, "0")
+    if not value.isdecimal():
+        raise PropertyInvalidError(
+            f"the table property {KEPT_PROPERTY} = {value} is not a number of seconds",
+            location=dataset.location,
+            remedies=[f"write whole seconds:   {KEPT_PROPERTY} = 172800"],
+            params={"dataset": str(dataset.name), "property": KEPT_PROPERTY, "value": value},
+        )
 
 
 def _is_ours(key: str) -> bool:

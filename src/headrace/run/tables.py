@@ -14,6 +14,7 @@ from headrace.errors import (
     TableFolderTakenError,
     TableLostError,
 )
+from headrace.model.changes import END, SEQUENCE, START
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.plan import columns
 from headrace.plan.alterations import (
@@ -300,7 +301,9 @@ def _refuse_other_types(stage: OpenTableStage, state: TableState) -> None:
     name = stage.table.name
     held = column_names(stage.table, state.schema)
     allowed = find_widened(stage.schema, stage.properties, held, state)
-    if conflicts := columns.refused_changes(stage.schema, held, allowed):
+    # Sequences with further fields could not be compared with those of the tombstones.
+    fixed = (SEQUENCE, START, END) if keys_of(stage.properties) else ()
+    if conflicts := columns.refused_changes(stage.schema, held, allowed, fixed):
         found = [f"{column} is {was} in the table and {now} in the query" for column, now, was in conflicts]
         is_inferred = bool(keys_of(stage.properties)) and stage.table.schema is None
         raise SchemaMismatchError(

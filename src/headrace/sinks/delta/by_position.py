@@ -6,7 +6,6 @@ joined with the table. Everything is one commit through Delta's own transaction.
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,19 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.model.changes import DELETE, OPERATION, SEQUENCE, TRUNCATE, UPSERT
-from headrace.model.counts import BatchCounts, RowChanges
+from headrace.model.counts import RowChanges
 from headrace.model.names import quoted_column
 from headrace.runtime.active_session import new_frame
-from headrace.sinks.delta.changed_rows import check_positions, commit_rows, table_rows, write_few_files
-from headrace.sinks.delta.data_files import DataFile, NoPositionsError, position_columns
-from headrace.sinks.delta.deletion_vectors import mask_rows
+from headrace.sinks.delta.changed_rows import check_positions, table_rows
+from headrace.sinks.delta.data_files import NoPositionsError, position_columns
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, RECORDS, find_effects, newest_truncate
-from headrace.sinks.delta.folding import fold_files
+from headrace.sinks.delta.indexed_changes import IndexedChanges
 from headrace.sinks.delta.key_index import NO_ROW, Entries, Unsigned
 from headrace.sinks.delta.keyed import Decision, KeyedWriter
 from headrace.sinks.delta.table_index import FIRST, NUMBER, SECOND, TableIndex
-from headrace.sinks.delta.transaction import WrittenFiles, iterate
-from headrace.sinks.target import BatchStamp
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -44,8 +40,6 @@ class PositionWriter:
         self._newest = newest
         self._index = index
         self._keyed = newest.select(*index.columns(newest), "*")
-        self._files: WrittenFiles | None = None
-        self._added: dict[int, DataFile | None] = {}
 
     def decide(self) -> Decision:
         """Compare the batch with the index, and write its new rows to files that no commit names yet.
@@ -71,13 +65,15 @@ class PositionWriter:
         equal = known & (sequence == newest)
         if equal.any():
             effect[equal] = self._compare(first[equal], second[equal], position[equal & held])
-        written = self._write(first, second, (effect == _INSERT) | (effect == _UPDATE), ~is_delete)
+        old_rows = position[(effect == _UPDATE) | (effect == _DELETE)]
+        chosen = (effect == _INSERT) | (effect == _UPDATE)
+        changes = self._write(first, second, chosen, ~is_delete, old_rows)
+        entries = changes.read_entries()
         # A delete that has no row to delete is remembered, too.
         remembered = is_delete & ((effect == _DELETE) | ~known | (sequence > newest))
         gone = Entries(first, second, np.full(len(first), NO_ROW), sequence).select(remembered)
         number = {name: int((effect == code).sum()) for code, name in enumerate(_EFFECTS)}
         accepted = int(records.sum())
-        old_rows = position[(effect == _UPDATE) | (effect == _DELETE)]
         return Decision(
             accepted=accepted,
             changes=RowChanges(
@@ -88,19 +84,8 @@ class PositionWriter:
             ),
             ending=self._newest,
             ending_count=int(is_delete.sum()),
-            commit=partial(self._commit, old_rows, Entries.joined(written, gone)),
+            commit=partial(changes.commit, Entries.joined(entries, gone)),
         )
-
-    def _commit(self, old_rows: Unsigned, entries: Entries, stamp: BatchStamp, counts: BatchCounts) -> int:
-        session, transaction = self._writer.session, self._writer.transaction
-        path, files = self._writer.table.path, self._index.files
-        masked = mask_rows(session, path, files, old_rows)
-        version = commit_rows(session, transaction, self._files, masked, stamp, counts)
-        self._index.advance(session, version, entries, self._added | masked.files)
-        fold_files(
-            session, path, self._index.files.values(), transaction.snapshot(), self._writer.table.carer
-        )
-        return version
 
     def _write(
         self,
@@ -108,25 +93,23 @@ class PositionWriter:
         second: Unsigned,
         chosen: NDArray[np.bool_],
         upserts: NDArray[np.bool_],
-    ) -> Entries:
-        """Write the rows of some keys; returns their positions."""
+        old_rows: Unsigned,
+    ) -> IndexedChanges:
+        """Write the rows of some keys in place of old rows."""
         from pyspark.sql import functions as F
 
-        session, transaction = self._writer.session, self._writer.transaction
-        if not chosen.any():
-            return Entries.empty()
         rows = self._keyed.where(F.col(OPERATION) == UPSERT)
         left_out = upserts & ~chosen
         if left_out.any():
             rows = rows.join(self._hashes(first[left_out], second[left_out]), [FIRST, SECOND], "left_anti")
-        self._files = write_few_files(transaction, table_rows(rows, transaction), int(chosen.sum()))
-        added = {}
-        for action in iterate(self._files.actions):
-            file = self._index.new_file(json.loads(action.json())["add"])
-            file.action = action
-            added[file.number] = file
-        self._added |= added
-        return self._index.read(session, transaction.snapshot(), added)
+        return IndexedChanges(
+            self._writer,
+            self._index,
+            rows=table_rows(rows, self._writer.transaction),
+            count=int(chosen.sum()),
+            old_rows=old_rows,
+            identity=self._index.keys,
+        )
 
     def _compare(self, first: Unsigned, second: Unsigned, position: Unsigned) -> NDArray[np.int64]:
         """The effects of keys whose sequence the index cannot tell from the one of the table.

@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING, Any
 from headrace.model.names import quoted_column
 from headrace.sinks.delta.append import is_fast
 from headrace.sinks.delta.carer import TableCarer
+from headrace.sinks.delta.change_images import has_change_feed, with_change_images
 from headrace.sinks.delta.commit import commit_batch
-from headrace.sinks.delta.data_files import DataFile, NoPositionsError, find_positions, list_files
-from headrace.sinks.delta.deletion_vectors import MaskedRows, mask_rows
+from headrace.sinks.delta.data_files import (
+    DataFile,
+    NoPositionsError,
+    find_positions,
+    list_files,
+    read_files,
+)
+from headrace.sinks.delta.deletion_vectors import MaskedRows, mask_rows, with_only_rows
 from headrace.sinks.delta.effects import EFFECT, HELD_AT
 from headrace.sinks.delta.folding import fold_files
+from headrace.sinks.delta.key_index import Unsigned
 from headrace.sinks.delta.transaction import WrittenFiles, iterate, scala_list, table_properties, write_files
 
 if TYPE_CHECKING:
@@ -38,9 +46,8 @@ def check_positions(session: SparkSession, transaction: Any) -> None:
     given = {name: value.lower() for name, value in table_properties(session, transaction).items()}
     if given.get("delta.enableDeletionVectors") != "true":
         raise NoPositionsError("the table has no deletion vectors")
-    for name in ("delta.enableRowTracking", "delta.enableChangeDataFeed"):
-        if given.get(name) == "true":
-            raise NoPositionsError(f"the table has {name}")
+    if given.get("delta.enableRowTracking") == "true":
+        raise NoPositionsError("the table has delta.enableRowTracking")
     if any(name.casefold() == "_metadata" for name in transaction.metadata().schema().fieldNames()):
         raise NoPositionsError("the table has a column `_metadata`, which hides the positions of rows")
 
@@ -61,30 +68,54 @@ def table_rows(rows: DataFrame, transaction: Any) -> DataFrame:
     return chosen
 
 
-def write_few_files(transaction: Any, rows: DataFrame, count: int) -> WrittenFiles:
-    """Write rows to files that no commit names yet.
+def write_changes(
+    session: SparkSession,
+    transaction: Any,
+    table: Location,
+    *,
+    rows: DataFrame,
+    count: int,
+    files: Mapping[int, DataFile],
+    old_rows: Unsigned,
+    identity: tuple[str, ...],
+) -> WrittenFiles:
+    """Write new rows, and the rows of the table's change feed, to files that no commit names yet.
 
-    Many small files would slow each later batch down, which marks old rows in all of them.
+    Args:
+        session: A session.
+        transaction: Delta's transaction.
+        table: The table's folder.
+        rows: The new rows.
+        count: Their number.
+        files: The table's files, by number.
+        old_rows: The positions of the rows that are replaced or deleted.
+        identity: The columns that identify a row.
     """
+    has_feed = bool(count or len(old_rows)) and has_change_feed(session, transaction)
+    if not count and not has_feed:
+        return WrittenFiles(actions=scala_list(session._jvm))
+    if has_feed:
+        chosen = with_only_rows(session, table, files, old_rows)
+        old = read_files(session, table, transaction.snapshot(), chosen.values())
+        rows = with_change_images(rows, old, identity)
+        count += count + len(old_rows)
+    # Many small files would slow each later batch down, which marks old rows in all of them.
     return write_files(transaction, rows.coalesce(1 + count // _ROWS_OF_A_FILE))
 
 
 def commit_rows(
     session: SparkSession,
     transaction: Any,
-    added: WrittenFiles | None,
+    added: WrittenFiles,
     masked: MaskedRows,
     stamp: BatchStamp,
     counts: BatchCounts,
 ) -> int:
     """Commit new files and deletion vectors together; returns the version."""
-    files = [] if added is None else list(iterate(added.actions))
-    actions = scala_list(session._jvm, [*files, *masked.actions])
+    actions = scala_list(session._jvm, [*iterate(added.actions), *masked.actions])
     # A row that another writer adds meanwhile may have a key of the batch.
     transaction.readWholeTable()
-    return commit_batch(
-        session, transaction, WrittenFiles(actions=actions, statistics=()), stamp, counts, "Update"
-    )
+    return commit_batch(session, transaction, WrittenFiles(actions=actions), stamp, counts, "Update")
 
 
 def commit_effects(
@@ -92,6 +123,7 @@ def commit_effects(
     transaction: Any,
     table: Location,
     effects: DataFrame,
+    identity: tuple[str, ...],
     count: int,
     stamp: BatchStamp,
     counts: BatchCounts,
@@ -104,6 +136,7 @@ def commit_effects(
         transaction: Delta's transaction, whose snapshot the effects were computed from.
         table: The table's folder.
         effects: The rows that change, with `EFFECT` and `HELD_AT`.
+        identity: The columns that identify a row.
         count: How many of them are written.
         stamp: The batch.
         counts: The batch's counts.
@@ -122,8 +155,18 @@ def commit_effects(
     files: Mapping[int, DataFile] = {}
     if len(old):
         files = {one.number: one for one in list_files(session, snapshot)}
-    masked = mask_rows(session, table, files, find_positions(old, files.values()))
-    added = write_few_files(transaction, rows, count) if count else None
+    old_rows = find_positions(old, files.values())
+    masked = mask_rows(session, table, files, old_rows)
+    added = write_changes(
+        session,
+        transaction,
+        table,
+        rows=rows,
+        count=count,
+        files=files,
+        old_rows=old_rows,
+        identity=identity,
+    )
     version = commit_rows(session, transaction, added, masked, stamp, counts)
     left = {**files, **masked.files}
     fold_files(session, table, [one for one in left.values() if one is not None], snapshot, carer)

@@ -14,10 +14,13 @@ from urllib.parse import unquote
 import numpy as np
 
 from headrace.sinks.delta.key_index import Unsigned, positions
+from headrace.sinks.delta.table import delta_log
+from headrace.sinks.delta.transaction import scala_list
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 FILE, ROW = "__headrace_file", "__headrace_row"
 
@@ -98,6 +101,16 @@ def list_files(session: SparkSession, snapshot: Any) -> list[DataFile]:
     if len({one.name for one in files}) < len(files):
         raise NoPositionsError("two data files have the same name")
     return files
+
+
+def read_files(session: SparkSession, table: Location, snapshot: Any, files: Iterable[DataFile]) -> DataFrame:
+    """The rows of files, which may belong to no commit yet."""
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    jvm: Any = session._jvm
+    added = scala_list(jvm, [one.in_jvm(jvm) for one in files])
+    log = delta_log(session, table)
+    return DataFrame(log.createDataFrame(snapshot, added, False, jvm.scala.Option.empty()), session)
 
 
 def foldable_files(files: Iterable[DataFile], small_bytes: int, deleted_ratio: float) -> int:

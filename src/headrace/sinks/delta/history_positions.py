@@ -6,7 +6,6 @@ Keys with a late record are applied with all their events. Both are one commit.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -16,18 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.model.changes import END, OPERATION, SEQUENCE, START, ChosenColumns
-from headrace.model.counts import BatchCounts, HistoryChanges
+from headrace.model.counts import HistoryChanges
 from headrace.model.names import quoted_column
 from headrace.runtime.active_session import new_frame
-from headrace.sinks.delta.changed_rows import check_positions, commit_rows, table_rows, write_few_files
+from headrace.sinks.delta.changed_rows import check_positions, table_rows
 from headrace.sinks.delta.data_files import (
-    DataFile,
     NoPositionsError,
     find_positions,
 )
-from headrace.sinks.delta.deletion_vectors import mask_rows
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, RECORDS
-from headrace.sinks.delta.folding import fold_files
 from headrace.sinks.delta.history_index import HistoryIndex
 from headrace.sinks.delta.in_order import (
     CURRENT,
@@ -40,12 +36,11 @@ from headrace.sinks.delta.in_order import (
     hidden_of,
     rows_of,
 )
+from headrace.sinks.delta.indexed_changes import IndexedChanges
 from headrace.sinks.delta.key_events import EVENTS, event_type
 from headrace.sinks.delta.key_index import NO_ROW, Entries, KeyIndex, Signed, Unsigned
 from headrace.sinks.delta.keyed import Decision, KeyedWriter, sent_to_readers
 from headrace.sinks.delta.table_index import FIRST, NUMBER, SECOND, key_hashes, sequence_number
-from headrace.sinks.delta.transaction import WrittenFiles, iterate
-from headrace.sinks.target import BatchStamp
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -125,8 +120,6 @@ class HistoryPositionWriter:
         self._events = events.select(*key_hashes(writer.table.keys), "*")
         self._index = index
         self._recompute = recompute
-        self._files: WrittenFiles | None = None
-        self._added: dict[int, DataFile | None] = {}
 
     def decide(self) -> Decision:
         """Compare the batch with the index, and write its rows to files that no commit names yet.
@@ -145,10 +138,12 @@ class HistoryPositionWriter:
         changes = self._changes(first, second, position, in_order)
         accepted, counts = int(records.sum()), changes.counts
         written = self._write(changes)
+        before = np.where(in_order, NO_ROW, position)
+        after = _positions_after(first, second, written.read_entries(), before, changes.old_rows)
         entries = Entries(
             first,
             second,
-            _positions_after(first, second, written, np.where(in_order, NO_ROW, position), changes.old_rows),
+            after,
             np.maximum(newest, last),
         )
         return Decision(
@@ -156,7 +151,7 @@ class HistoryPositionWriter:
             changes=replace(counts, superseded=accepted - counts.inserted - counts.updated - counts.deleted),
             ending=changes.ending,
             ending_count=changes.ending_count,
-            commit=partial(self._commit, changes.old_rows, entries),
+            commit=partial(written.commit, entries),
         )
 
     def _numbers(self) -> list[Column]:
@@ -256,29 +251,16 @@ class HistoryPositionWriter:
         snapshot = writer.transaction.snapshot()
         return self._index.rows_at(writer.session, snapshot, positions).where(f"{END} IS NULL")
 
-    def _write(self, changes: _Changes) -> Entries:
-        """Write the rows; returns the positions of the current rows among them."""
-        session, transaction = self._writer.session, self._writer.transaction
+    def _write(self, changes: _Changes) -> IndexedChanges:
         counts = changes.counts
-        if not (written := counts.rows_added + counts.rows_changed):
-            return Entries.empty()
-        self._files = write_few_files(transaction, changes.rows, written)
-        added = {}
-        for action in iterate(self._files.actions):
-            file = self._index.new_file(json.loads(action.json())["add"])
-            file.action = action
-            added[file.number] = file
-        self._added |= added
-        return self._index.read(session, transaction.snapshot(), added)
-
-    def _commit(self, old_rows: Unsigned, entries: Entries, stamp: BatchStamp, counts: BatchCounts) -> int:
-        session, transaction = self._writer.session, self._writer.transaction
-        path, index = self._writer.table.path, self._index
-        masked = mask_rows(session, path, index.files, old_rows)
-        version = commit_rows(session, transaction, self._files, masked, stamp, counts)
-        index.advance(session, version, entries, self._added | masked.files)
-        fold_files(session, path, index.files.values(), transaction.snapshot(), self._writer.table.carer)
-        return version
+        return IndexedChanges(
+            self._writer,
+            self._index,
+            rows=changes.rows,
+            count=counts.rows_added + counts.rows_changed,
+            old_rows=changes.old_rows,
+            identity=(*self._writer.table.keys, START),
+        )
 
     def _hashes(self, first: Unsigned, second: Unsigned) -> DataFrame:
         import pyarrow as pa

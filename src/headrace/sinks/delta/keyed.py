@@ -211,7 +211,7 @@ class KeyedWriter(ABC):
 
         def commit(stamp: BatchStamp, counts: BatchCounts) -> int:
             if not written and not deleted:
-                empty = WrittenFiles(actions=scala_list(self.session._jvm), statistics=())
+                empty = WrittenFiles(actions=scala_list(self.session._jvm))
                 return commit_batch(self.session, self.transaction, empty, stamp, counts)
             try:
                 if HELD_AT not in effects.columns:
@@ -222,6 +222,7 @@ class KeyedWriter(ABC):
                     self.transaction,
                     self.table.path,
                     effects,
+                    keys,
                     written,
                     stamp,
                     counts,

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ from headrace.sinks.delta.effects import (
 from headrace.sinks.delta.flow_table import FlowTable
 from headrace.sinks.delta.keyed import Decision, KeyedWriter, SharedTable, sent_to_readers
 from headrace.sinks.delta.partial import deletes_of, newest_values, partial_effects
+from headrace.sinks.delta.partial_positions import decide_partial_by_position
 from headrace.sinks.delta.table_index import TableIndex
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.target import BatchStamp, BatchWriter
@@ -72,21 +74,29 @@ class _Merger(KeyedWriter):
 
     def decide(self, records: DataFrame) -> Decision:
         """Decide with the index of the keys, if the table and the batch allow it, and else by joins."""
-        target = self._target
-        if target.is_partial:
+        if self._target.is_partial:
             return self._decide_partial(records)
         # It is used several times; the rows of the batch are computed once, with their counts.
-        newest = self.keep(newest_of_each_key(records, target.keys))
+        newest = self.keep(newest_of_each_key(records, self._target.keys))
+        return self._with_index(
+            lambda index: PositionWriter(self, newest, index).decide(), lambda: self._join(newest)
+        )
+
+    def _with_index(
+        self, decide: Callable[[TableIndex], Decision], decide_by_join: Callable[[], Decision]
+    ) -> Decision:
+        """Decide with the index of the keys, or by joins if there is none or it cannot be used."""
+        target = self._target
         if not target.index_memory:
-            return self._join(newest)
+            return decide_by_join()
         index = target.shared.index
         if type(index) is not TableIndex or index.keys != target.keys:
             index = TableIndex(target.path, target.keys, target.tombstones, target.index_memory)
             target.shared.index = index
         try:
-            return PositionWriter(self, newest, index).decide()
+            return decide(index)
         except NoPositionsError as reason:
-            return replace(self._join(newest), without_index=str(reason))
+            return replace(decide_by_join(), without_index=str(reason))
 
     def _join(self, newest: DataFrame) -> Decision:
         """Decide by joins with the table and its tombstones."""
@@ -111,6 +121,12 @@ class _Merger(KeyedWriter):
     def _decide_partial(self, records: DataFrame) -> Decision:
         keys = list(self._target.keys)
         newest = self.keep(newest_values(records, keys))
+        return self._with_index(
+            lambda index: decide_partial_by_position(self, newest, index, self._counted),
+            lambda: self._join_partial(newest, keys),
+        )
+
+    def _join_partial(self, newest: DataFrame, keys: list[str]) -> Decision:
         mine = sent_to_readers(newest.select(*map(quoted_column, keys)), newest.count())
         held = self.held().join(mine, keys, "left_semi")
         tombstones = self._target.tombstones.read(self.session, self.stamp)

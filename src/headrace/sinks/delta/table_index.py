@@ -16,6 +16,7 @@ from headrace.sinks.delta.data_files import (
     find_positions,
     list_files,
     position_columns,
+    read_files,
 )
 from headrace.sinks.delta.deletion_vectors import with_only_rows
 from headrace.sinks.delta.key_index import (
@@ -27,9 +28,8 @@ from headrace.sinks.delta.key_index import (
     Signed,
     Unsigned,
 )
-from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.tombstones import Tombstones
-from headrace.sinks.delta.transaction import scala_list
+from headrace.sinks.delta.transaction import WrittenFiles
 from headrace.sinks.target import BatchStamp
 from headrace.storage.location import Location
 
@@ -141,6 +141,15 @@ class TableIndex:
         self._next += 1
         return DataFile(self._next, text)
 
+    def new_files(self, written: WrittenFiles) -> dict[int, DataFile]:
+        """The files of the table that a batch has written, with numbers of their own."""
+        added: dict[int, DataFile] = {}
+        for action, text in written.added:
+            file = self.new_file(text)
+            file.action = action
+            added[file.number] = file
+        return added
+
     def read(self, session: SparkSession, snapshot: Any, files: Mapping[int, DataFile]) -> Entries:
         """The keys in the rows of files, which may belong to no commit yet."""
         frame = self.rows_of(session, snapshot, files)
@@ -150,12 +159,7 @@ class TableIndex:
 
     def rows_of(self, session: SparkSession, snapshot: Any, files: Mapping[int, DataFile]) -> DataFrame:
         """The rows of files, which may belong to no commit yet."""
-        from pyspark.sql.classic.dataframe import DataFrame
-
-        jvm: Any = session._jvm
-        log = delta_log(session, self._path)
-        added = scala_list(jvm, [one.in_jvm(jvm) for one in files.values()])
-        return DataFrame(log.createDataFrame(snapshot, added, False, jvm.scala.Option.empty()), session)
+        return read_files(session, self._path, snapshot, files.values())
 
     def rows_at(self, session: SparkSession, snapshot: Any, positions: Unsigned) -> DataFrame:
         """The rows of the table at some positions."""

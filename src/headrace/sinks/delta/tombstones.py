@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.model.changes import DELETE, OPERATION, SEQUENCE, TRUNCATE
+from headrace.model.changes import DELETE, KEPT_PROPERTY, OPERATION, SEQUENCE, TRUNCATE
 from headrace.model.names import quoted_column
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.delta.table import as_nullable, ddl, delta_log, newest_snapshot
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-KEPT_PROPERTY = "pipelines.cdc.tombstoneGCThresholdInSeconds"
-"""The table property of Lakeflow by which tombstones are kept for so many seconds."""
 _KEPT_S = 2 * 24 * 3600
 _MANY_FILES = 32
 

@@ -22,11 +22,16 @@ class WrittenFiles:
 
     Args:
         actions: Delta's actions that add them, as a Scala list.
-        statistics: Delta's statistics of each file.
+        added: The action of each file, in the JVM and as JSON; without the files of a change feed.
     """
 
     actions: Any
-    statistics: tuple[Mapping[str, Any], ...]
+    added: tuple[tuple[Any, Mapping[str, Any]], ...] = ()
+
+    @property
+    def statistics(self) -> tuple[Mapping[str, Any], ...]:
+        """Delta's statistics of each file."""
+        return tuple(json.loads(text["stats"]) for _, text in self.added)
 
     @property
     def rows(self) -> int:
@@ -73,7 +78,10 @@ def table_properties(session: SparkSession, transaction: Any) -> dict[str, str]:
 def write_files(transaction: Any, rows: DataFrame) -> WrittenFiles:
     """Write rows as data files of the transaction's table."""
     files = transaction.writeFiles(rows._jdf).toList()
-    return WrittenFiles(actions=files, statistics=tuple(json.loads(file.stats()) for file in iterate(files)))
+    actions = [(one, json.loads(one.json())) for one in iterate(files)]
+    return WrittenFiles(
+        actions=files, added=tuple((one, text["add"]) for one, text in actions if "add" in text)
+    )
 
 
 def prepend(actions: Any, action: Any) -> Any:
