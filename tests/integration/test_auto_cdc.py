@@ -23,8 +23,9 @@ from cdc_oracle import (
     random_events,
 )
 from headrace.errors import HeadraceError, PlanFailedError
+from headrace.model.events import Event, OperationProgressed
 from headrace.project.pipeline import Pipeline
-from headrace.sinks.delta import changed_rows
+from headrace.sinks.delta import changed_rows, table_index
 from landing import Site
 from proof.shop import Shop, rows
 
@@ -206,6 +207,29 @@ def test_what_a_table_with_changes_by_key_cannot_be(current: Shop) -> None:
     assert refusal(current, CODE.replace('keys=["id"]', 'keys=["id", "value"]')).code == "KEYS_CHANGED"
     other = refusal(current, CODE.replace('sequence_by="sequence"', 'sequence_by="string(sequence)"'))
     assert (other.code, other.params["columns"]) == ("SCHEMA_MISMATCH", ["_sequence"])
+
+
+def test_a_run_reports_how_much_of_a_large_table_it_has_indexed(
+    current: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        produce(
+            current,
+            [Change(number, key, number, "upsert", "a") for key in range(number * 20, number * 20 + 20)],
+        )
+        current.run_well()
+    monkeypatch.setattr(table_index, "_ROWS_AT_ONCE", 20)
+    produce(current, [Change(9, 1, 9, "upsert", "b")])
+    seen: list[OperationProgressed] = []
+
+    def watch(event: Event) -> None:
+        if isinstance(event, OperationProgressed) and event.operation == "KEY_INDEX":
+            seen.append(event)
+
+    with Pipeline.load(current.root) as pipeline:
+        pipeline.run(emit=watch)
+    assert [one.outcome for one in seen] == [{"rows_read": read, "rows": 60} for read in (20, 40, 60)]
+    assert [one.status for one in seen] == ["STARTED", "STARTED", "COMPLETED"]
 
 
 def test_a_struct_sequence_keeps_its_fields(current: Shop) -> None:

@@ -166,6 +166,17 @@ class Caretaker:
         """Report a compaction, or why it has failed."""
         self._compacted(DatasetTable(self._name(table)), done)
 
+    def indexing(self, table: Location, *, read: int, rows: int) -> None:
+        """Report how many rows of a large table were read for the index of its keys."""
+        event = OperationProgressed(
+            update=self._update,
+            dataset=self._name(table),
+            operation="KEY_INDEX",
+            status="STARTED" if read < rows else "COMPLETED",
+            outcome={"rows_read": read, "rows": rows},
+        )
+        self._emit(event)
+
     def _is_ending(self) -> bool:
         return self._stopped or self._stopping()
 

@@ -331,8 +331,9 @@ Operation = Literal[
     "CHECKPOINT_REPAIR",
     "ERASE",
     "MAINTENANCE",
+    "KEY_INDEX",
 ]
-"""What a command does to a dataset, beside runs."""
+"""What a command or a flow does to a dataset, beside batches."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,6 +53,10 @@ class TableCarer(Protocol):
         """Report a compaction, or why it has failed."""
         ...
 
+    def indexing(self, table: Location, *, read: int, rows: int) -> None:
+        """Report how many rows of a large table were read for the index of its keys."""
+        ...
+
     def finish(self) -> None:
         """Do what is due, at the end of the flows."""
         ...

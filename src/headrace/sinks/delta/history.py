@@ -106,7 +106,9 @@ class _HistoryWriter(KeyedWriter):
         target = self._target
         index = target.shared.index
         if not isinstance(index, HistoryIndex) or index.keys != target.keys:
-            index = HistoryIndex(target.path, target.keys, target.tombstones, target.index_memory)
+            index = HistoryIndex(
+                target.path, target.keys, target.tombstones, target.index_memory, target.carer
+            )
             target.shared.index = index
         return index
 

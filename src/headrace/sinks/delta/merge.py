@@ -91,7 +91,7 @@ class _Merger(KeyedWriter):
             return decide_by_join()
         index = target.shared.index
         if type(index) is not TableIndex or index.keys != target.keys:
-            index = TableIndex(target.path, target.keys, target.tombstones, target.index_memory)
+            index = TableIndex(target.path, target.keys, target.tombstones, target.index_memory, target.carer)
             target.shared.index = index
         try:
             return decide(index)

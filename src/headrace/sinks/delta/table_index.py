@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE
 from headrace.model.names import quoted_column
+from headrace.sinks.delta.carer import TableCarer
 from headrace.sinks.delta.data_files import (
     DataFile,
     NoPositionsError,
@@ -52,13 +53,22 @@ class TableIndex:
         keys: The key columns.
         tombstones: The table's deleted keys, which are part of the index.
         memory: How many bytes the index may need.
+        carer: Gets the progress of reading a large table.
     """
 
-    def __init__(self, path: Location, keys: tuple[str, ...], tombstones: Tombstones, memory: int) -> None:
+    def __init__(
+        self,
+        path: Location,
+        keys: tuple[str, ...],
+        tombstones: Tombstones,
+        memory: int,
+        carer: TableCarer | None = None,
+    ) -> None:
         self._path = path
         self.keys = keys
         self._tombstones = tombstones
         self._memory = memory
+        self._carer = carer
         self._version: tuple[str, int] | None = None
         self._deleted_version: tuple[str, int] | None = None
         self._next = 0
@@ -181,9 +191,13 @@ class TableIndex:
         self._forget_files(np.array(gone, dtype=np.int64))
         for number in gone:
             del self.files[number]
+        done, rows = 0, sum(one.rows or 0 for one in added)
         for part in _parts(added):
             self._put(self.read(session, snapshot, part))
             self.files |= part
+            done += sum(one.rows or 0 for one in part.values())
+            if self._carer is not None and rows > _ROWS_AT_ONCE:
+                self._carer.indexing(self._path, read=done, rows=rows)
 
     def _forget_files(self, numbers: NDArray[np.int64]) -> None:
         self._entries.forget_files(numbers)
