@@ -9,7 +9,7 @@ import click
 
 from headrace.cli.completion import complete_dataset
 from headrace.cli.output import Result
-from headrace.cli.rows import rows_table, split_columns
+from headrace.cli.rows import RowsTable, split_columns
 from headrace.cli.verb import Invocation, verb
 from headrace.model.expectations import Action
 from headrace.model.sizes import counted
@@ -85,5 +85,5 @@ def _rendered(preview: Preview) -> Group:
         records = "1 record has" if bad.records == 1 else f"{bad.records:,} records have"
         lines.append(f"{records} no row, {bad.name}: moved to the quarantine table by a run")
         lines += [f"  {example}" for example in bad.examples]
-    table = rows_table(preview.columns, preview.types, preview.rows)
+    table = RowsTable(preview.columns, preview.types, preview.rows)
     return Group(table, *(Text(line, style="dim") for line in lines))

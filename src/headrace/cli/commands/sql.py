@@ -13,7 +13,7 @@ import click
 
 from headrace.cli.logs import log_options
 from headrace.cli.output import Result
-from headrace.cli.rows import rows_table
+from headrace.cli.rows import RowsTable
 from headrace.cli.stream_processes import StreamProcesses
 from headrace.cli.verb import Invocation, verb
 from headrace.errors import CommandLineError
@@ -215,5 +215,5 @@ def _rendered(answer: Answer) -> str | Group:
     if not answer.columns:
         return answer.note
     more = "; use --limit to see more" if answer.is_cut else ""
-    table = rows_table(answer.columns, answer.types, answer.rows)
+    table = RowsTable(answer.columns, answer.types, answer.rows)
     return Group(table, Text(f"{counted(len(answer.rows), 'row')}{more}", style="dim"))
