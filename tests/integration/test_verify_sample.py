@@ -49,11 +49,12 @@ def sample(shop: Shop, size: int = 100) -> GradeReport:
     return dataset.sample
 
 
+@pytest.mark.parametrize("more", ["", ", stored_as_scd_type=2"], ids=["current rows", "histories"])
 def test_a_sample_finds_a_row_that_is_not_that_of_the_newest_record(
-    make_shop: Callable[..., Shop], spark: SparkSession, capsys: pytest.CaptureFixture[str]
+    make_shop: Callable[..., Shop], spark: SparkSession, capsys: pytest.CaptureFixture[str], more: str
 ) -> None:
     shop = make_shop(partitions=2)
-    shop.write(CODE)
+    shop.write(CODE.replace("\"op = 'delete'\"", f"\"op = 'delete'\"{more}"))
     produce(shop, *[(key, second) for key in range(30) for second in (5, 9, 7)])
     shop.run_well()
     found = sample(shop, 20)
@@ -62,10 +63,11 @@ def test_a_sample_finds_a_row_that_is_not_that_of_the_newest_record(
 
     # Another process brings back an older version of a row, whole.
     table = f"delta.`{shop.table('current')}`"
+    current = " AND __END_AT IS NULL" if more else ""
     spark.sql(
         f"UPDATE {table} SET name = 'n7', at = at - INTERVAL 2 SECONDS, other = 7, _sequence = named_struct("
         "'value', _sequence.value - INTERVAL 2 SECONDS, 'partition', _sequence.partition, "
-        "'source', _sequence.source, 'position', _sequence.position + 1) WHERE id = 7"
+        f"'source', _sequence.source, 'position', _sequence.position + 1) WHERE id = 7{current}"
     )
     found = sample(shop)
     assert (found.verdict, found.figures["keys"], found.figures["stale"]) == ("refuted", 30, 1)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PROPERTY_REPLAYABLE = "headrace.replayable"
 _SEQUENCE = "_sequence"
+_END = "__END_AT"
 _SHOWN = 3
 _TIMESTAMP = "the timestamp of Kafka"
 _RECORD_KEY = "the key of the record"
@@ -130,7 +131,8 @@ def judge_sample(evidence: Evidence, table: Path, brokers: Brokers, size: int) -
     if (reason := _find_obstacle(evidence)) is not None:
         return unjudged_records(reason, applies=False)
     try:
-        rows = _sample(table, evidence.log.version, keys, size)
+        where = f'"{_END}" IS NULL' if _END in _columns(evidence) else "true"
+        rows = _sample(table, evidence.log.version, keys, size, where)
     except Exception as error:  # the engine of `QueryBuilder` raises no narrower class
         return unjudged_records(f"the rows cannot be read: {str(error).splitlines()[0]}", applies=False)
     if not rows:
@@ -143,8 +145,7 @@ def judge_sample(evidence: Evidence, table: Path, brokers: Brokers, size: int) -
 
 def _find_obstacle(evidence: Evidence) -> str | None:
     """Why the rows of a table cannot be compared with records."""
-    columns = {one["name"] for one in json.loads(evidence.log.metadata.schema)["fields"]}
-    if _SEQUENCE not in columns or "__START_AT" in columns:
+    if _SEQUENCE not in _columns(evidence):
         return "the table does not have one current row for each key"
     if any(lineage.source_kinds - {"kafka"} for lineage in evidence.lineages):
         return "a flow of the table reads other sources than Kafka"
@@ -157,12 +158,17 @@ def _find_obstacle(evidence: Evidence) -> str | None:
     return None
 
 
-def _sample(table: Path, version: int, keys: Sequence[str], size: int) -> dict[Key, _Row]:
+def _columns(evidence: Evidence) -> frozenset[str]:
+    return frozenset(one["name"] for one in json.loads(evidence.log.metadata.schema)["fields"])
+
+
+def _sample(table: Path, version: int, keys: Sequence[str], size: int, where: str) -> dict[Key, _Row]:
+    """Random rows that fulfil a condition."""
     import pyarrow as pa
     from deltalake import DeltaTable, QueryBuilder
 
     listed = ", ".join('"' + key.replace('"', '""') + '"' for key in keys)
-    query = f'SELECT {listed}, "{_SEQUENCE}" FROM t ORDER BY random() LIMIT {size}'
+    query = f'SELECT {listed}, "{_SEQUENCE}" FROM t WHERE {where} ORDER BY random() LIMIT {size}'
     held = DeltaTable(table, version=version)
     rows = pa.table(QueryBuilder().register("t", held).execute(query).read_all()).to_pylist()
     found = {}
