@@ -12,7 +12,13 @@ import deltalake
 
 from cdc_oracle import Change
 from headrace.contracts.changes import ChangeColumns, as_changes
+from headrace.model.changes import ChosenColumns
+from headrace.sinks.delta.hidden_events import HiddenEvents
+from headrace.sinks.delta.history import HistoryTarget
+from headrace.sinks.delta.merge import MergeTarget
+from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.target import BatchStamp, Committed, FlowTarget, SplitRows
+from headrace.storage.locate import locate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,3 +91,33 @@ def create_table(
         f"USING delta {layout} TBLPROPERTIES (delta.enableDeletionVectors = {vectors})"
     )
     return path
+
+
+def merge_target(
+    spark: SparkSession, path: Path, index_memory: int = 1 << 30, *, is_partial: bool = False
+) -> MergeTarget:
+    """The target for a table with the current row of each `id`."""
+    dead = Tombstones(path=locate(path.with_name(f"{path.name}-dead")), keys=("id",))
+    return MergeTarget(
+        spark=spark,
+        path=locate(path),
+        keys=("id",),
+        tombstones=dead,
+        is_partial=is_partial,
+        index_memory=index_memory,
+    )
+
+
+def history_target(
+    spark: SparkSession, path: Path, tracked: ChosenColumns, index_memory: int = 1 << 30
+) -> HistoryTarget:
+    """The target for a table with the history of each `id`."""
+    hidden = HiddenEvents(path=locate(path.with_name(f"{path.name}-hidden")), keys=("id",))
+    return HistoryTarget(
+        spark=spark,
+        path=locate(path),
+        keys=("id",),
+        tombstones=hidden,
+        tracked=tracked,
+        index_memory=index_memory,
+    )

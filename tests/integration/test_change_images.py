@@ -10,15 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cdc_oracle import current_rows, history_rows, random_batches, random_changes, random_events
-from cdc_table import CdcTable, create_table
+from cdc_table import CdcTable, create_table, history_target, merge_target
 from headrace.contracts.changes import ChangeColumns
 from headrace.model.changes import ChosenColumns
 from headrace.sinks.delta import change_images
-from headrace.sinks.delta.hidden_events import HiddenEvents
-from headrace.sinks.delta.history import HistoryTarget
-from headrace.sinks.delta.merge import MergeTarget
-from headrace.sinks.delta.tombstones import Tombstones
-from headrace.storage.locate import locate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,11 +34,7 @@ def current(spark: SparkSession, tmp_path: Path) -> Make:
     def make(index_memory: int, layout: str) -> CdcTable:
         path = create_table(spark, tmp_path / "t", "id INT, value STRING, note STRING", layout)
         _enable_feed(spark, path)
-        dead = Tombstones(path=locate(tmp_path / "dead"), keys=("id",))
-        target = MergeTarget(
-            spark=spark, path=locate(path), keys=("id",), tombstones=dead, index_memory=index_memory
-        )
-        return CdcTable(spark, path, COLUMNS, target)
+        return CdcTable(spark, path, COLUMNS, merge_target(spark, path, index_memory))
 
     return make
 
@@ -56,16 +47,7 @@ def histories(spark: SparkSession, tmp_path: Path) -> Make:
         columns = "id INT, value STRING, note STRING, __START_AT INT, __END_AT INT"
         path = create_table(spark, tmp_path / "t", columns, layout)
         _enable_feed(spark, path)
-        hidden = HiddenEvents(path=locate(tmp_path / "hidden"), keys=("id",))
-        target = HistoryTarget(
-            spark=spark,
-            path=locate(path),
-            keys=("id",),
-            tombstones=hidden,
-            tracked=TRACKED,
-            index_memory=index_memory,
-        )
-        return CdcTable(spark, path, COLUMNS, target)
+        return CdcTable(spark, path, COLUMNS, history_target(spark, path, TRACKED, index_memory))
 
     return make
 

@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from cdc_oracle import Change, Version, history_rows, random_batches, random_events
-from cdc_table import SEQUENCE, CdcTable, create_table, use_merge
+from cdc_table import SEQUENCE, CdcTable, create_table, history_target, use_merge
 from headrace.contracts.changes import ChangeColumns
 from headrace.errors import KeyTwiceError
 from headrace.model.changes import KEPT_PROPERTY, ChosenColumns
@@ -52,15 +52,7 @@ def table(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -
     """A table whose histories are changed with an index of its keys, and without one."""
     columns = "id INT, value STRING, note STRING, __START_AT INT, __END_AT INT"
     path = create_table(spark, tmp_path / "t", columns)
-    hidden = HiddenEvents(path=locate(tmp_path / "hidden"), keys=("id",))
-    target = HistoryTarget(
-        spark=spark,
-        path=locate(path),
-        keys=("id",),
-        tombstones=hidden,
-        tracked=TRACKED,
-        index_memory=1 << 30 if request.param == "index" else 0,
-    )
+    target = history_target(spark, path, TRACKED, 1 << 30 if request.param == "index" else 0)
     return Table(spark, path, COLUMNS, target)
 
 
@@ -254,11 +246,8 @@ def test_columns_may_have_names_with_spaces(spark: SparkSession, tmp_path: Path)
     columns = "id INT, value STRING, `a note` STRING, __START_AT INT, __END_AT INT"
     mapped = "true, delta.columnMapping.mode = 'name'"
     path = create_table(spark, tmp_path / "t", columns, vectors=mapped)
-    hidden = HiddenEvents(path=locate(tmp_path / "hidden"), keys=("id",))
     tracked = ChosenColumns(included=("value",))
-    target = HistoryTarget(
-        spark=spark, path=locate(path), keys=("id",), tombstones=hidden, tracked=tracked, index_memory=1 << 30
-    )
+    target = history_target(spark, path, tracked)
     named = replace(COLUMNS, tracked=tracked)
     table = Table(spark, path, named, target)
 

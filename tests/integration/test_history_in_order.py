@@ -15,16 +15,14 @@ import numpy as np
 import pytest
 
 from cdc_oracle import Change, history_rows
-from cdc_table import create_table
+from cdc_table import create_table, history_target
 from headrace.errors import KeyTwiceError
 from headrace.model.changes import KEPT_PROPERTY
 from headrace.model.counts import HistoryChanges
 from headrace.sinks.delta import history_positions, in_order
-from headrace.sinks.delta.hidden_events import HiddenEvents
 from headrace.sinks.delta.history import HistoryTarget
 from headrace.sinks.delta.history_index import HistoryIndex
 from headrace.sinks.delta.keyed import SharedTable
-from headrace.storage.locate import locate
 from integration.test_history import COLUMNS, TRACKED, Table
 
 if TYPE_CHECKING:
@@ -35,15 +33,7 @@ TABLE = "id INT, value STRING, note STRING, __START_AT INT, __END_AT INT"
 
 def table_at(spark: SparkSession, path: Path, *, layout: str = "", index_memory: int = 1 << 30) -> Table:
     create_table(spark, path, TABLE, layout)
-    hidden = HiddenEvents(path=locate(path.with_name(f"{path.name}-hidden")), keys=("id",))
-    target = HistoryTarget(
-        spark=spark,
-        path=locate(path),
-        keys=("id",),
-        tombstones=hidden,
-        tracked=TRACKED,
-        index_memory=index_memory,
-    )
+    target = history_target(spark, path, TRACKED, index_memory)
     return Table(spark, path, COLUMNS, target)
 
 

@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cdc_oracle import Change, partial_rows, random_batches, random_events
-from cdc_table import SEQUENCE, CdcTable, create_table, use_merge
+from cdc_table import SEQUENCE, CdcTable, create_table, merge_target, use_merge
 from headrace.contracts.changes import ChangeColumns
 from headrace.model.changes import ChosenColumns
 from headrace.model.counts import RowChanges
 from headrace.sinks.delta import merge, partial_positions
-from headrace.sinks.delta.merge import MergeTarget
 from headrace.sinks.delta.partial import deletes_of
-from headrace.sinks.delta.tombstones import Tombstones
-from headrace.storage.locate import locate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,15 +46,7 @@ def table(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -
     """A table whose rows are found with an index of its keys, and without one."""
     columns = f"id INT, value STRING, note STRING, _sequences STRUCT<note: {SEQUENCE}>"
     path = create_table(spark, tmp_path / "t", columns)
-    dead = Tombstones(path=locate(tmp_path / "dead"), keys=("id",))
-    target = MergeTarget(
-        spark=spark,
-        path=locate(path),
-        keys=("id",),
-        tombstones=dead,
-        is_partial=True,
-        index_memory=1 << 30 if request.param == "index" else 0,
-    )
+    target = merge_target(spark, path, 1 << 30 if request.param == "index" else 0, is_partial=True)
     return Table(spark, path, COLUMNS, target)
 
 

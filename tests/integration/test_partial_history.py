@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cdc_oracle import Change, Version, history_rows, random_batches, random_events
-from cdc_table import SEQUENCE, CdcTable, create_table, use_merge
+from cdc_table import SEQUENCE, CdcTable, create_table, history_target, use_merge
 from headrace.contracts.changes import ChangeColumns
 from headrace.model.changes import ChosenColumns
 from headrace.model.counts import HistoryChanges
 from headrace.sinks.delta import history
-from headrace.sinks.delta.hidden_events import HiddenEvents
-from headrace.sinks.delta.history import HistoryTarget
-from headrace.storage.locate import locate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,15 +47,7 @@ def table(spark: SparkSession, tmp_path: Path) -> Table:
     sequences = f"_sequences STRUCT<value: {SEQUENCE}, note: {SEQUENCE}>"
     columns = f"id INT, value STRING, note STRING, __START_AT INT, __END_AT INT, {sequences}"
     path = create_table(spark, tmp_path / "t", columns)
-    hidden = HiddenEvents(path=locate(tmp_path / "hidden"), keys=("id",))
-    target = HistoryTarget(
-        spark=spark,
-        path=locate(path),
-        keys=("id",),
-        tombstones=hidden,
-        tracked=TRACKED,
-        index_memory=1 << 30,
-    )
+    target = history_target(spark, path, TRACKED)
     return Table(spark, path, COLUMNS, target)
 
 
