@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import deltalake
 import numpy as np
@@ -20,7 +20,7 @@ from cdc_table import create_table
 from headrace.contracts.changes import ChangeColumns, as_changes
 from headrace.errors import KeyTwiceError
 from headrace.model.care import CarePolicy
-from headrace.model.changes import KEPT_PROPERTY
+from headrace.model.changes import KEPT_PROPERTY, DuplicateKeys
 from headrace.model.counts import RowChanges
 from headrace.sinks.delta import by_position, changed_rows, folding, keyed, merge, table_index, tombstones
 from headrace.sinks.delta.key_index import UNKNOWN, KeyIndex
@@ -71,6 +71,7 @@ class Table:
     keys: tuple[str, ...] = ("id",)
     key_columns: Callable[[DataFrame], DataFrame] | None = None
     index_memory: int = 1 << 30
+    duplicate_keys: DuplicateKeys = "fail"
     shared: SharedTable = field(default_factory=SharedTable)
     batches: Iterator[int] = field(default_factory=itertools.count)
 
@@ -85,6 +86,7 @@ class Table:
             truncates=True,
             shared=self.shared,
             index_memory=self.index_memory,
+            duplicate_keys=self.duplicate_keys,
         )
 
     @property
@@ -526,6 +528,28 @@ def test_a_key_that_another_writer_has_added_again_stops_the_batch(either: Table
     either.spark.sql(f"DELETE FROM delta.`{either.path}` WHERE value = 'a'")
     either.apply([Change(2, 1, 6, "upsert", "c")], batch=1)
     assert either.rows == {1: "c", 2: "b"}
+
+
+@pytest.mark.parametrize("either", ["positions", "index"], indirect=True)
+@pytest.mark.parametrize("operation", ["upsert", "delete"])
+def test_a_record_replaces_all_rows_of_its_key_if_the_pipeline_says_so(
+    either: Table, operation: Literal["upsert", "delete"]
+) -> None:
+    either.duplicate_keys = "replace"
+    either.apply([Change(0, 1, 5, "upsert", "a"), Change(1, 2, 5, "upsert", "b")])
+    either.spark.sql(f"INSERT INTO delta.`{either.path}` (id, value) VALUES (1, 'foreign')")
+    # An older record changes nothing, and other keys are changed as usual.
+    either.apply([Change(2, 1, 4, "upsert", "older"), Change(3, 2, 6, "upsert", "c")])
+    held = either.spark.read.format("delta").load(str(either.path))
+    assert sorted((row.id, row.value) for row in held.collect()) == [(1, "a"), (1, "foreign"), (2, "c")]
+    committed = either.apply([Change(4, 1, 6, operation, "d" if operation == "upsert" else None)])
+    assert committed is not None
+    is_delete = operation == "delete"
+    assert committed.counts.changes == RowChanges(updated=not is_delete, deleted=is_delete, truncated=1)
+    assert either.rows == ({2: "c"} if is_delete else {1: "d", 2: "c"})
+    again = either.apply([Change(5, 1, 7, "upsert", "e")])
+    assert again is not None and again.without_index is None
+    assert either.rows == {1: "e", 2: "c"}
 
 
 def test_the_change_feed_of_such_a_table_is_a_source(table: Table) -> None:

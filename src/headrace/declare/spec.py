@@ -381,6 +381,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         max_rejected=spec.max_rejected,
         max_value_bytes=spec.max_value_bytes,
         index_memory=spec.upsert.index_memory,
+        duplicate_keys=spec.upsert.duplicate_keys,
         master=spec.runtime.master,
         memory=spec.runtime.memory,
         maintenance=_maintenance(spec),

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from headrace.model.care import WATERMARK, Watermark, parse_bytes
+from headrace.model.changes import DuplicateKeys
 from headrace.model.durations import parse_duration, parse_seconds
 from headrace.model.rejection_limit import RejectionLimit
 from headrace.model.triggers import Trigger
@@ -116,6 +117,10 @@ class Upsert(_Part):
     index_memory: Annotated[int, BeforeValidator(parse_memory)] | None = None
     """the memory of the key index of each table with changes by key, such as ``512m`` or ``2g``; by default a
     quarter of the machine's memory; ``0m`` disables the index"""
+
+    duplicate_keys: DuplicateKeys = "fail"
+    """what a flow does if another writer has added a second row of a key: ``fail`` stops the flow at the next
+    record of the key; with ``replace``, a newer record replaces all rows of its key (SCD type 1)"""
 
 
 def _whole(value: Any) -> Any:

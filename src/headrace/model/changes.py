@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 SEQUENCE: Final = "_sequence"
 """The column of the table with the sequence of each row: ``value``, and the place of its record in the source
@@ -27,6 +27,9 @@ FEED_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
 
 OPERATION: Final = "_cdc_operation"
 """The column of a change record that says what it does; the table does not have it."""
+
+DuplicateKeys = Literal["fail", "replace"]
+"""What a flow does with a record whose key has several rows in the table."""
 
 UPSERT: Final = "upsert"
 DELETE: Final = "delete"

@@ -41,7 +41,7 @@ class RowChanges:
         deleted: Records that deleted a row.
         superseded: Records without an effect of their own: a newer record of their key was there or came in
             the same batch, their key had no row to delete, or they are truncates.
-        truncated: Rows that truncates deleted.
+        truncated: Rows that truncates deleted, and second rows of a key that were replaced with the first.
     """
 
     inserted: int = 0

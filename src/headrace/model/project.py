@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import SourceLocation
 from headrace.model.care import Maintenance
+from headrace.model.changes import DuplicateKeys
 from headrace.model.code_files import code_language
 from headrace.model.connections import KafkaConnection
 from headrace.model.expectations import NullRule
@@ -54,6 +55,7 @@ class ProjectSettings:
             ``None`` is 8 MiB.
         index_memory: The largest key index of a table with changes by key, in bytes; ``None`` is a quarter of
             the machine's memory.
+        duplicate_keys: What a flow does with a record whose key has several rows in the table.
         tables: The names of other systems' tables, with their paths or catalogs here.
         paths: The paths of other systems, with their locations here.
         maintenance: How the tables are cared for.
@@ -82,6 +84,7 @@ class ProjectSettings:
     max_rejected: RejectionLimit | None = None
     max_value_bytes: int | None = None
     index_memory: int | None = None
+    duplicate_keys: DuplicateKeys = "fail"
     master: str | None = None
     memory: str | None = None
     maintenance: Maintenance = field(default_factory=Maintenance)

@@ -87,6 +87,7 @@ def flow_target(
                 keys=keys,
                 truncates=truncates,
                 is_partial=kept is not None,
+                duplicate_keys=settings.duplicate_keys,
                 tombstones=Tombstones(path=settings.storage.tombstones(table), keys=keys),
                 carer=carer,
                 shared=_shared(settings.storage.table(table)),

@@ -47,7 +47,7 @@ def _matched(
     other = others.select(
         *(F.col(quoted_column(column)).alias(name) for column, name in names.items()),
         F.lit(True).alias(_MATCHED),
-    )
+    ).distinct()
     same = F.lit(True)
     for column, name in names.items():
         same = same & F.col(quoted_column(column)).eqNullSafe(F.col(name))

@@ -22,7 +22,7 @@ from headrace.sinks.delta.data_files import (
     read_files,
 )
 from headrace.sinks.delta.deletion_vectors import MaskedRows, mask_rows, with_only_rows
-from headrace.sinks.delta.effects import EFFECT, HELD_AT
+from headrace.sinks.delta.effects import EFFECT
 from headrace.sinks.delta.folding import fold_files
 from headrace.sinks.delta.key_index import Unsigned
 from headrace.sinks.delta.transaction import WrittenFiles, iterate, scala_list, table_properties, write_files
@@ -123,6 +123,7 @@ def commit_effects(
     transaction: Any,
     table: Location,
     effects: DataFrame,
+    old: DataFrame,
     identity: tuple[str, ...],
     count: int,
     stamp: BatchStamp,
@@ -135,7 +136,8 @@ def commit_effects(
         session: A session.
         transaction: Delta's transaction, whose snapshot the effects were computed from.
         table: The table's folder.
-        effects: The rows that change, with `EFFECT` and `HELD_AT`.
+        effects: The rows that change, with `EFFECT`.
+        old: The positions of the rows that are replaced or deleted.
         identity: The columns that identify a row.
         count: How many of them are written.
         stamp: The batch.
@@ -151,11 +153,11 @@ def commit_effects(
     """
     snapshot = transaction.snapshot()
     rows = table_rows(effects.where(f"{EFFECT} IN ('insert', 'update')"), transaction)
-    old = effects.where(f"{HELD_AT} IS NOT NULL").select(f"{HELD_AT}.*").toArrow()
+    positions = old.toArrow()
     files: Mapping[int, DataFile] = {}
-    if len(old):
+    if len(positions):
         files = {one.number: one for one in list_files(session, snapshot)}
-    old_rows = find_positions(old, files.values())
+    old_rows = find_positions(positions, files.values())
     masked = mask_rows(session, table, files, old_rows)
     added = write_changes(
         session,

@@ -189,16 +189,26 @@ class KeyedWriter(ABC):
         version = self.transaction.snapshot().version()
         reader = self.session.read.format("delta").option("versionAsOf", version)
         rows = reader.load(self.table.location)
+        if self.has_positions:
+            return rows.withColumn(HELD_AT, F.struct(*position_columns()))
+        return rows.withColumn(HELD_AT, F.lit(None).cast(f"STRUCT<{FILE}: BIGINT, {ROW}: BIGINT>"))
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether rows of the table can be changed by position."""
         try:
             check_positions(self.session, self.transaction)
         except NoPositionsError:
-            position = F.lit(None).cast(f"STRUCT<{FILE}: BIGINT, {ROW}: BIGINT>")
-        else:
-            position = F.struct(*position_columns())
-        return rows.withColumn(HELD_AT, position)
+            return False
+        return True
 
     def committing(
-        self, effects: DataFrame, keys: tuple[str, ...], written: int, deleted: int
+        self,
+        effects: DataFrame,
+        keys: tuple[str, ...],
+        written: int,
+        deleted: int,
+        replaced: DataFrame | None = None,
     ) -> Callable[[BatchStamp, BatchCounts], int]:
         """What commits the effects of a batch.
 
@@ -207,7 +217,10 @@ class KeyedWriter(ABC):
             keys: The columns that identify a row.
             written: How many rows are written.
             deleted: How many rows are deleted, except those that are written again.
+            replaced: The rows of the table that are replaced or deleted, with `HELD_AT`, if a key can have
+                several.
         """
+        old = effects if replaced is None else replaced
 
         def commit(stamp: BatchStamp, counts: BatchCounts) -> int:
             if not written and not deleted:
@@ -222,6 +235,7 @@ class KeyedWriter(ABC):
                     self.transaction,
                     self.table.path,
                     effects,
+                    old.where(f"{HELD_AT} IS NOT NULL").select(f"{HELD_AT}.*"),
                     keys,
                     written,
                     stamp,
@@ -229,6 +243,8 @@ class KeyedWriter(ABC):
                     self.table.carer,
                 )
             except NoPositionsError:
+                if replaced is not None:
+                    raise self.held_twice(effects, replaced.count() - effects.count()) from None
                 merged = effects.drop(HELD_ROWS, HELD_AT)
                 equal = "<=>" if self.null_safe else "="
                 return commit_merge(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from headrace.model.changes import DELETE, OPERATION, SEQUENCE, TRUNCATE
+from headrace.model.changes import DELETE, OPERATION, SEQUENCE, TRUNCATE, DuplicateKeys
 from headrace.model.counts import RowChanges
 from headrace.model.names import quoted_column
 from headrace.sinks.delta.by_position import PositionWriter
@@ -48,6 +48,7 @@ class MergeTarget(FlowTable):
         tombstones: The deleted keys.
         truncates: Whether records can truncate the table.
         is_partial: Whether a NULL leaves some columns as they are.
+        duplicate_keys: What is done with a record whose key has several rows.
         shared: What the flows of the table share.
         index_memory: How many bytes the index of the keys may need; 0 for no index.
     """
@@ -56,6 +57,7 @@ class MergeTarget(FlowTable):
     tombstones: Tombstones
     truncates: bool = False
     is_partial: bool = False
+    duplicate_keys: DuplicateKeys = "fail"
     shared: SharedTable = field(default_factory=SharedTable)
     index_memory: int = 0
 
@@ -116,7 +118,7 @@ class _Merger(KeyedWriter):
             deleted = find_truncated(held, newest, truncated_at, keys)
             effects = effects.drop(HELD_AT).unionByName(deleted, allowMissingColumns=True)
         effects = self.keep(effects)
-        return self._counted(effects, effects)
+        return self._counted(effects, effects, held)
 
     def _decide_partial(self, records: DataFrame) -> Decision:
         keys = list(self._target.keys)
@@ -133,19 +135,32 @@ class _Merger(KeyedWriter):
         effects = self.keep(partial_effects(newest, held, tombstones, keys))
         return self._counted(effects, deletes_of(effects, keys))
 
-    def _counted(self, effects: DataFrame, ending: DataFrame) -> Decision:
-        """Compute the effects, and count them."""
+    def _counted(self, effects: DataFrame, ending: DataFrame, held: DataFrame | None = None) -> Decision:
+        """Compute the effects, and count them.
+
+        Args:
+            effects: What is done to the row of each key.
+            ending: The deletes and truncates.
+            held: The keys and positions of the table's rows, if all rows of a key may be replaced.
+        """
         from pyspark.sql import functions as F
 
+        keys = list(self._target.keys)
         counted = effects.groupBy(EFFECT).agg(
             F.count(F.lit(1)).alias("rows"),
             F.coalesce(F.sum(RECORDS), F.lit(0)).alias("records"),
             F.count_if(F.col(OPERATION).isin(DELETE, TRUNCATE)).alias("ending"),
             F.count_if(F.col(HELD_ROWS) > 1).alias("twice"),
+            F.coalesce(F.sum(F.col(HELD_ROWS) - 1), F.lit(0)).alias("more"),
         )
         found = {one[EFFECT]: one for one in counted.collect()}
+        replaced = None
         if twice := sum(one["twice"] for one in found.values()):
-            raise self.held_twice(effects, twice)
+            if held is None or self._target.duplicate_keys == "fail" or not self.has_positions:
+                raise self.held_twice(effects, twice)
+            changed = effects.where(f"{EFFECT} IN ('update', 'delete')").select(*map(quoted_column, keys))
+            replaced = held.join(changed, keys, "left_semi")
+        more = sum(one["more"] for name, one in found.items() if name in ("update", "delete"))
         accepted = sum(one["records"] for one in found.values())
         inserted, updated, deleted, truncated = (
             found[name]["rows"] if name in found else 0 for name in ("insert", "update", "delete", "truncate")
@@ -157,7 +172,7 @@ class _Merger(KeyedWriter):
                 updated=updated,
                 deleted=deleted,
                 superseded=accepted - inserted - updated - deleted,
-                truncated=truncated,
+                truncated=truncated + more,
             ),
             ending=ending,
             ending_count=sum(one["ending"] for one in found.values()),
@@ -166,5 +181,6 @@ class _Merger(KeyedWriter):
                 self._target.keys,
                 written=inserted + updated,
                 deleted=deleted + truncated,
+                replaced=replaced,
             ),
         )
