@@ -69,6 +69,7 @@ class _Table:
         beside: Whether a compaction can run while its flow goes on.
         looked: The version at which its files were looked at last.
         floor: The number of files that a compaction would have left then.
+        deleted: The number of rows that deletion vectors hid then.
         cleaned_s: When its log was looked at last.
         wanted: The number of small files for which it is compacted.
         log_retention_s: How long its commits are kept.
@@ -81,6 +82,7 @@ class _Table:
     beside: bool = False
     looked: int = -1
     floor: int = 0
+    deleted: int = 0
     cleaned_s: float = float("-inf")
     wanted: int = CarePolicy.small_files
     log_retention_s: float = CarePolicy.log_retention_s
@@ -228,7 +230,7 @@ class Caretaker:
         self._compact_quarantine(table, known)
         try:
             # The checksum beside a commit is enough to know that nothing is due.
-            files, properties = _checksum(table, known.version)
+            files, properties, deleted = _checksum(table, known.version)
             policy = self.policy(table, properties or {})
             known.wanted = min(policy.small_files, policy.commits or policy.small_files)
             known.log_retention_s = policy.log_retention_s
@@ -236,13 +238,15 @@ class Caretaker:
                 known.closed_look_s = time.monotonic() + _CLOSED_LOOK_S
             cleans = self._is_log_due(table, known)
             is_timed = known.closed_look_s < float("inf")
-            if files is not None and files < known.floor + known.wanted and not (cleans or is_timed):
+            is_grown = files is None or files >= known.floor + known.wanted or deleted > known.deleted
+            if not (is_grown or cleans or is_timed):
                 return
             snapshot = load_snapshot(table)
             policy = self.policy(table, snapshot.properties)
             if policy.compact and policy.auto and is_compaction_due(table, snapshot, policy):
                 self._compact_in_turn(table, known, snapshot, policy, beside=beside)
-            known.floor = len(snapshot.files) - foldable_files(snapshot, policy)
+            known.floor = len(snapshot.files) - foldable_files(snapshot, policy).number
+            known.deleted = sum(one.deleted for one in snapshot.files)
             if cleans and policy.cleans_log:
                 self._clean_log(table, snapshot, policy)
         except Exception as error:
@@ -303,7 +307,7 @@ class Caretaker:
         target = DatasetTable(self._name(table), "quarantine")
         path = target.path(self._settings.storage)
         try:
-            files, _ = _checksum(path, newest_version(path))
+            files = _checksum(path, newest_version(path))[0]
             if files is None or files < CarePolicy.small_files:
                 return
             snapshot = load_snapshot(path)
@@ -359,7 +363,7 @@ class Caretaker:
         known.vacuum_look_s = time.monotonic() + _VACUUM_LOOK_S
         storage, name = self._settings.storage, self._name(table)
         try:
-            _, properties = _checksum(table, newest_version(table))
+            properties = _checksum(table, newest_version(table))[1]
             policy = self.policy(table, load_snapshot(table).properties if properties is None else properties)
             known.vacuum_look_s = time.monotonic() + min(_VACUUM_LOOK_S, policy.vacuum_every_s)
             held = load_care(storage, name)
@@ -448,10 +452,12 @@ def _error_of(error: Exception) -> dict[str, Any]:
     return {"summary": str(error).strip().partition("\n")[0], "conflict": conflict_kind(error)}
 
 
-def _checksum(table: Location, version: int) -> tuple[int | None, Mapping[str, str] | None]:
-    """The number of files of a version, and the table's properties; ``None`` where they are not known."""
+def _checksum(table: Location, version: int) -> tuple[int | None, Mapping[str, str] | None, int]:
+    """The number of files of a version, the table's properties, ``None`` where they are not known, and the
+    number of rows that deletion vectors hide."""
     try:
         found = load_checksum(table, version)
-        return int(found["numFiles"]), dict(found["metadata"]["configuration"])
+        properties = dict(found["metadata"]["configuration"])
+        return int(found["numFiles"]), properties, int(found.get("numDeletedRecordsOpt") or 0)
     except (OSError, ValueError, KeyError, TypeError):
-        return None, None
+        return None, None, 0
