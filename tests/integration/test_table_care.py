@@ -117,6 +117,48 @@ def test_readers_and_proof_do_not_notice_compaction_and_vacuum(
     assert any(one["vacuumed"] for one in health)
 
 
+ORDERED = """
+import headrace as hr
+
+@hr.table(maintenance={"small_files": 2}, table_properties={"pipelines.autoOptimize.zOrderCols": "id"})
+def visits():
+    return hr.read_files("landing", format="json", schema="id LONG, page STRING")
+"""
+
+
+def test_rows_are_ordered_although_runs_compact_the_table(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.write(ORDERED)
+    path = str(site.storage.table(site.name()))
+
+    def update(*numbers: int) -> None:
+        for number in numbers:
+            site.put(f"{number}.json", {"id": number, "page": "a"})
+            site.run_well()
+
+    def orders() -> list[list[str]]:
+        """The columns of each compaction, the newest last."""
+        held = [one for one in DeltaTable(path).history() if one["operation"] == "OPTIMIZE"]
+        return [json.loads(one["operationParameters"]["zOrderBy"]) for one in reversed(held)]
+
+    def remarks() -> list[str]:
+        (health,) = command(site, capsys, "status", "--tables")["tables"]
+        return [one["text"] for one in health["remarks"]]
+
+    update(0, 1, 2)
+    assert orders() == [[]] and remarks() == ["new rows are not ordered by id yet"]
+    assert command(site, capsys, "maintain", "--only", "optimize")["tables"][0]["steps"] == ["optimize"]
+    assert orders() == [[], ["id"]] and remarks() == []
+    # Nothing is due until there are enough new commits.
+    update(3)
+    assert command(site, capsys, "maintain", "--only", "optimize")["tables"][0]["steps"] == []
+    update(4)
+    assert command(site, capsys, "maintain", "--only", "optimize")["tables"][0]["steps"] == ["optimize"]
+    assert orders()[-1] == ["id"] and site.ids() == list(range(5))
+    assert site.verify().proven
+
+
 WATERMARK = """
 import headrace as hr
 from pyspark.sql import functions as F

@@ -24,8 +24,10 @@ from headrace.maintain.condition import (
 from headrace.maintain.dataset_tables import DatasetTable, secondary_tables
 from headrace.maintain.holders import find_holders
 from headrace.maintain.log_cleanup import delete_log, plan_log_cleanup
+from headrace.maintain.ordering import record_ordering
 from headrace.maintain.record import load_care, record_care
 from headrace.maintain.requests import answer_request, find_requests, take_request
+from headrace.maintain.table_policy import load_policy, load_properties
 from headrace.maintain.turns import Turns
 from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuum, vacuum_table
 from headrace.model.care import CarePolicy
@@ -69,6 +71,7 @@ class _Table:
         beside: Whether a compaction can run while its flow goes on.
         looked: The version at which its files were looked at last.
         floor: The number of files that a compaction would have left then.
+        deleted: The number of rows that deletion vectors hid then.
         cleaned_s: When its log was looked at last.
         wanted: The number of small files for which it is compacted.
         log_retention_s: How long its commits are kept.
@@ -81,6 +84,7 @@ class _Table:
     beside: bool = False
     looked: int = -1
     floor: int = 0
+    deleted: int = 0
     cleaned_s: float = float("-inf")
     wanted: int = CarePolicy.small_files
     log_retention_s: float = CarePolicy.log_retention_s
@@ -99,7 +103,7 @@ class Caretaker:
     """Compacts the tables that flows append to, cleans the logs of all tables, and vacuums them.
 
     In a continuous update, a thread does this while the flows run. In a triggered update, it is done after
-    the flows have ended, without vacuums. Tables with changes by key are compacted by their flows, between
+    the flows have ended. Tables with changes by key are compacted by their flows, between
     two batches. In both kinds of update, the thread compacts tables at the request of `headrace maintain`. A
     failure is reported as an event, and never fails a flow.
 
@@ -182,17 +186,20 @@ class Caretaker:
 
     def _compacted(self, target: DatasetTable, done: Compaction | Exception) -> None:
         if isinstance(done, Exception):
-            self._report(target, status="FAILED", error=_error_of(done))
+            self._report(target, status="FAILED", error=_error_of(done), outcome={"failed": "compaction"})
         elif done.removed:
             record_care(self._settings.storage, target.dataset, "compacted", done.to_json(), target.role)
             self._report(target, duration_s=done.duration_s, outcome={"compacted": done.to_json()})
 
     def finish(self) -> None:
-        """Take care of all tables, one after another, for a limited time."""
+        """Take care of all tables with commits, then vacuum them; one after another, for a limited time."""
         deadline = time.monotonic() + _FINISH_S
         for table, known in list(self._tables.items()):
             if known.version >= 0 and time.monotonic() < deadline:
                 self._look(table, known, beside=True)
+        for table, known in list(self._tables.items()):
+            if known.version >= 0 and time.monotonic() < deadline:
+                self._vacuum_if_due(table, known)
 
     def stop(self) -> None:
         """Finish the table at hand, and begin no other."""
@@ -239,7 +246,7 @@ class Caretaker:
         self._compact_quarantine(table, known)
         try:
             # The checksum beside a commit is enough to know that nothing is due.
-            files, properties = _checksum(table, known.version)
+            files, properties, deleted = _checksum(table, known.version)
             policy = self.policy(table, properties or {})
             known.wanted = min(policy.small_files, policy.commits or policy.small_files)
             known.log_retention_s = policy.log_retention_s
@@ -247,15 +254,19 @@ class Caretaker:
                 known.closed_look_s = time.monotonic() + _CLOSED_LOOK_S
             cleans = self._is_log_due(table, known)
             is_timed = known.closed_look_s < float("inf")
-            if files is not None and files < known.floor + known.wanted and not (cleans or is_timed):
+            is_grown = files is None or files >= known.floor + known.wanted or deleted > known.deleted
+            if not (is_grown or cleans or is_timed):
                 return
             snapshot = load_snapshot(table)
             policy = self.policy(table, snapshot.properties)
             if policy.compact and policy.auto and is_compaction_due(table, snapshot, policy):
                 self._compact_in_turn(table, known, snapshot, policy, beside=beside)
-            known.floor = len(snapshot.files) - foldable_files(snapshot, policy)
+            known.floor = len(snapshot.files) - foldable_files(snapshot, policy).number
+            known.deleted = sum(one.deleted for one in snapshot.files)
             if cleans and policy.cleans_log:
-                self._clean_log(table, snapshot, policy)
+                self._clean_log(DatasetTable(self._name(table)), snapshot, policy)
+            if cleans:
+                self._clean_secondary_logs(self._name(table))
         except Exception as error:
             _LOG.warning("%s was not maintained: %s", table, error)
 
@@ -314,11 +325,11 @@ class Caretaker:
         target = DatasetTable(self._name(table), "quarantine")
         path = target.path(self._settings.storage)
         try:
-            files, _ = _checksum(path, newest_version(path))
+            files = _checksum(path, newest_version(path))[0]
             if files is None or files < CarePolicy.small_files:
                 return
             snapshot = load_snapshot(path)
-            policy = self.policy(table, snapshot.properties).for_secondary_tables
+            policy = load_policy(self._settings.storage, self._settings.maintenance, target, snapshot)
             if policy.compact and policy.auto and is_compaction_due(path, snapshot, policy):
                 with known.turns.compaction(_TURN_S, self._is_ending) as is_free:
                     if is_free:
@@ -348,6 +359,7 @@ class Caretaker:
                             done = compact_files(
                                 session, table, policy, partitions=chosen, z_order=policy.z_order
                             )
+                        record_ordering(storage, target.dataset, snapshot, policy)
                         self._compacted(target, done)
                         outcome = {"compacted": done.to_json()}
         except Exception as error:
@@ -370,8 +382,7 @@ class Caretaker:
         known.vacuum_look_s = time.monotonic() + _VACUUM_LOOK_S
         storage, name = self._settings.storage, self._name(table)
         try:
-            _, properties = _checksum(table, newest_version(table))
-            policy = self.policy(table, load_snapshot(table).properties if properties is None else properties)
+            policy = self.policy(table, load_properties(table, known.version if known.version >= 0 else None))
             known.vacuum_look_s = time.monotonic() + min(_VACUUM_LOOK_S, policy.vacuum_every_s)
             held = load_care(storage, name)
             last = max((held[key]["at"] for key in ("vacuumed", "vacuum_look") if key in held), default=None)
@@ -379,8 +390,10 @@ class Caretaker:
                 passed_s = time.time() - datetime.fromisoformat(last).timestamp()
                 if passed_s < policy.vacuum_every_s or not policy.vacuum:
                     return
+            if not self._continuous and not (policy.vacuum and _is_older(table, policy.retention_s)):
+                return
             record_care(storage, name, "vacuum_look", {})
-            if last is None:
+            if last is None and self._continuous:
                 # A new table has nothing to delete yet.
                 return
         except Exception as error:
@@ -405,15 +418,13 @@ class Caretaker:
                 self._report(target, duration_s=time.monotonic() - began, outcome=outcome)
         except Exception as error:
             _LOG.warning("%s was not vacuumed: %s", target.title, error)
-            self._report(target, status="FAILED", error=_error_of(error))
+            self._report(target, status="FAILED", error=_error_of(error), outcome={"failed": "vacuum"})
 
     def _examine(self, target: DatasetTable) -> TableCondition:
         storage = self._settings.storage
         path = target.path(storage)
         snapshot = load_snapshot(path)
-        policy = self.policy(storage.table(target.dataset), snapshot.properties)
-        if target.role != "table":
-            policy = policy.for_secondary_tables
+        policy = load_policy(storage, self._settings.maintenance, target, snapshot)
         holders = find_holders(storage, target.dataset, snapshot.table_id, target.role)
         return examine_table(path, policy, holders, snapshot)
 
@@ -431,15 +442,23 @@ class Caretaker:
             # At the end of a triggered update, the thread is the caller's.
             context.setLocalProperty("spark.scheduler.pool", cast("str", before))
 
-    def _clean_log(self, table: Location, snapshot: TableSnapshot, policy: CarePolicy) -> None:
-        name, storage = self._name(table), self._settings.storage
-        holders = find_holders(storage, name, snapshot.table_id)
+    def _clean_secondary_logs(self, name: TableName) -> None:
+        storage = self._settings.storage
+        for target in secondary_tables(storage, name):
+            snapshot = load_snapshot(target.path(storage))
+            policy = load_policy(storage, self._settings.maintenance, target, snapshot)
+            self._clean_log(target, snapshot, policy)
+
+    def _clean_log(self, target: DatasetTable, snapshot: TableSnapshot, policy: CarePolicy) -> None:
+        storage = self._settings.storage
+        table = target.path(storage)
+        holders = find_holders(storage, target.dataset, snapshot.table_id, target.role)
         since = datetime.now(UTC) - timedelta(seconds=policy.log_retention_s)
         plan = plan_log_cleanup(table, snapshot, holders, since)
         if plan.files:
             delete_log(table, plan)
-            record_care(storage, name, "log", plan.to_json())
-            self._report(DatasetTable(name), outcome={"log": plan.to_json()})
+            record_care(storage, target.dataset, "log", plan.to_json(), target.role)
+            self._report(target, outcome={"log": plan.to_json()})
 
     def _report(self, target: DatasetTable, *, status: Any = "COMPLETED", **more: Any) -> None:
         if target.role != "table" and "outcome" in more:
@@ -459,10 +478,21 @@ def _error_of(error: Exception) -> dict[str, Any]:
     return {"summary": str(error).strip().partition("\n")[0], "conflict": conflict_kind(error)}
 
 
-def _checksum(table: Location, version: int) -> tuple[int | None, Mapping[str, str] | None]:
-    """The number of files of a version, and the table's properties; ``None`` where they are not known."""
+def _is_older(table: Location, seconds: float) -> bool:
+    """Whether a table is older than a number of seconds: only then can a vacuum delete files."""
+    try:
+        return time.time() - load_commit(table, 0).timestamp_ms / 1000 > seconds
+    except FileNotFoundError:
+        # The first commit is old enough to have been deleted.
+        return True
+
+
+def _checksum(table: Location, version: int) -> tuple[int | None, Mapping[str, str] | None, int]:
+    """The number of files of a version, the table's properties, ``None`` where they are not known, and the
+    number of rows that deletion vectors hide."""
     try:
         found = load_checksum(table, version)
-        return int(found["numFiles"]), dict(found["metadata"]["configuration"])
+        properties = dict(found["metadata"]["configuration"])
+        return int(found["numFiles"]), properties, int(found.get("numDeletedRecordsOpt") or 0)
     except (OSError, ValueError, KeyError, TypeError):
-        return None, None
+        return None, None, 0

@@ -14,9 +14,10 @@ from headrace.maintain.holders import Holder
 from headrace.maintain.log_cleanup import LogPlan, plan_log_cleanup
 from headrace.maintain.vacuum import StoredFile, VacuumPlan, list_stored, plan_vacuum
 from headrace.model.care import CarePolicy
+from headrace.model.foldable import FoldableFiles, count_foldable, is_mostly_deleted
 from headrace.storage.location import Location
-from headrace.storage.table_log import newest_commits
-from headrace.storage.table_snapshot import DataFile, TableSnapshot, load_snapshot
+from headrace.storage.table_log import commits_since_compaction
+from headrace.storage.table_snapshot import TableSnapshot, load_snapshot
 
 _PARTITIONS = 32
 """The largest number of partitions that one compaction between two batches rewrites."""
@@ -70,7 +71,7 @@ class TableCondition:
     @property
     def foldable(self) -> int:
         """How many files a compaction would rewrite into others, or free of deleted rows."""
-        return foldable_files(self.snapshot, self.policy)
+        return foldable_files(self.snapshot, self.policy).number
 
     @property
     def needs_compaction(self) -> bool:
@@ -141,7 +142,7 @@ def choose_closed_partitions(
     """The partitions that `headrace maintain` compacts; empty for all, ``None`` if none needs it."""
     if policy.closed_partitions is None or not snapshot.partition_columns:
         return ()
-    if has_renamed_partitions(snapshot) or not foldable_files(snapshot, policy):
+    if has_renamed_partitions(snapshot) or not foldable_files(snapshot, policy).number:
         return None
     return choose_partitions(snapshot, policy, most=len(snapshot.files))
 
@@ -159,13 +160,9 @@ def _closed_files(snapshot: TableSnapshot, policy: CarePolicy) -> TableSnapshot:
     return replace(snapshot, files=tuple(one for one in snapshot.files if is_closed(one.partition)))
 
 
-def foldable_files(snapshot: TableSnapshot, policy: CarePolicy) -> int:
-    """How many files a compaction would save; each partition keeps one. Files that it would free of deleted
-    rows count, too."""
-    snapshot = _closed_files(snapshot, policy)
-    small = small_files(snapshot, policy)
-    masked = sum(_is_mostly_deleted(one, policy) for one in snapshot.files)
-    return sum(number - 1 for number in small.values()) + masked
+def foldable_files(snapshot: TableSnapshot, policy: CarePolicy) -> FoldableFiles:
+    """What a compaction of a table would gain."""
+    return count_foldable(_closed_files(snapshot, policy).files, policy)
 
 
 def is_compaction_due(table: Location, snapshot: TableSnapshot, policy: CarePolicy) -> bool:
@@ -179,11 +176,9 @@ def is_compaction_due(table: Location, snapshot: TableSnapshot, policy: CarePoli
     foldable = foldable_files(snapshot, policy)
     if policy.closed_partitions is not None and snapshot.partition_columns:
         # A closed partition gets no more files, so it is compacted however few files it has.
-        return foldable > 0 and not has_renamed_partitions(snapshot)
-    if foldable >= policy.small_files:
-        return True
-    wanted = policy.commits
-    return wanted is not None and foldable > 0 and _since_compaction(table, wanted) >= wanted
+        return foldable.number > 0 and not has_renamed_partitions(snapshot)
+    wanted = foldable.wanted_commits(policy)
+    return wanted is not None and commits_since_compaction(table, snapshot.version, wanted) >= wanted
 
 
 def choose_partitions(
@@ -202,23 +197,9 @@ def choose_partitions(
     snapshot, all_files = _closed_files(snapshot, policy), snapshot.files
     if not snapshot.partition_columns or has_renamed_partitions(snapshot):
         return ()
-    masked = {one.partition for one in snapshot.files if _is_mostly_deleted(one, policy)}
+    masked = {one.partition for one in snapshot.files if is_mostly_deleted(one, policy)}
     small = small_files(snapshot, policy)
     needy = [one for one in small if small[one] > 1] + [one for one in masked if small[one] <= 1]
     needy.sort(key=lambda one: small[one], reverse=True)
     every = {one.partition for one in all_files}
     return () if len(needy) == len(every) <= most else tuple(map(dict, needy[:most]))
-
-
-def _since_compaction(table: Location, most: int) -> int:
-    """The number of commits with rows since the last compaction, up to a number."""
-    number = 0
-    for commit in newest_commits(table, most):
-        if commit.operation == "OPTIMIZE":
-            break
-        number += commit.changes_data
-    return number
-
-
-def _is_mostly_deleted(file: DataFile, policy: CarePolicy) -> bool:
-    return bool(file.rows) and file.deleted > policy.deleted_ratio * (file.rows or 0)

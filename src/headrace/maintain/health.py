@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from headrace.maintain.closed_partitions import partition_end, with_watermark
+from headrace.maintain.closed_partitions import partition_end
 from headrace.maintain.condition import Partition, TableCondition, examine_table
 from headrace.maintain.dataset_tables import DatasetTable, secondary_tables
 from headrace.maintain.holders import Holder, find_holders, lag_seconds, oldest_needed
+from headrace.maintain.ordering import is_ordering_due
 from headrace.maintain.record import load_care
+from headrace.maintain.table_policy import load_policy
 from headrace.model.care import WATERMARK, Maintenance
 from headrace.model.durations import DAY_S
 from headrace.model.names import TableName
@@ -143,9 +145,7 @@ def _examine(storage: Storage, maintenance: Maintenance, target: DatasetTable) -
     name, path = target.dataset, target.path(storage)
     snapshot = load_snapshot(path)
     holders = find_holders(storage, name, snapshot.table_id, target.role)
-    policy = with_watermark(maintenance.of(name, snapshot.properties), storage, name)
-    if target.role != "table":
-        policy = policy.for_secondary_tables
+    policy = load_policy(storage, maintenance, target, snapshot)
     condition = examine_table(path, policy, holders, snapshot)
     care = load_care(storage, name, target.role)
     compacted = _at(care, "compacted")
@@ -158,8 +158,14 @@ def _examine(storage: Storage, maintenance: Maintenance, target: DatasetTable) -
         compacted=compacted,
         vacuumed=_at(care, "vacuumed"),
         needed=oldest_needed(one for one in holders if one.kind != "ledger"),
-        remarks=tuple(_remarks(name, condition, holders)),
+        remarks=(*_ordering(storage, target, condition), *_remarks(name, condition, holders)),
     )
+
+
+def _ordering(storage: Storage, target: DatasetTable, condition: TableCondition) -> Iterator[Remark]:
+    if is_ordering_due(storage, target.dataset, condition.snapshot, condition.policy):
+        text = f"new rows are not ordered by {', '.join(condition.policy.z_order)} yet"
+        yield Remark(text=text, command=f"headrace maintain {target.dataset.short} --only optimize")
 
 
 def _at(care: Any, kind: str) -> datetime | None:

@@ -11,7 +11,7 @@ from headrace.maintain.dataset_tables import Role
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 
-Care = Literal["compacted", "vacuumed", "log", "log_look", "vacuum_look"]
+Care = Literal["compacted", "ordered", "vacuumed", "log", "log_look", "vacuum_look"]
 
 
 def record_care(

@@ -31,6 +31,7 @@ _TARGET_SIZES = ((10 << 30, 128 << 20), (1 << 40, 256 << 20))
 _LARGE_TARGET = 1 << 30
 _SMALL_PART = 4
 _UNREADABLE_S = 36500 * DAY_S
+_SECONDARY_LOG_S = 7 * DAY_S
 _MANAGED_KEYS = ("compact", "vacuum")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", re.IGNORECASE)
 
@@ -78,8 +79,13 @@ class CarePolicy:
 
     @property
     def for_secondary_tables(self) -> CarePolicy:
-        """The policy for quarantine and tombstone tables, without the keys that are only for the table."""
-        return replace(self, z_order=(), closed_partitions=None, commits=None)
+        """The policy for quarantine and tombstone tables, without the keys that are only for the table.
+
+        Neither `verify` nor the ledger needs their commits, so these are kept for a week at most.
+        """
+        kept_s = min(self.log_retention_s, _SECONDARY_LOG_S)
+        only = {"z_order": (), "closed_partitions": None, "commits": None}
+        return self.with_values({**only, "cleans_log": True, "log_retention_s": kept_s})
 
     def target_bytes(self, table_bytes: int) -> int:
         """The bytes of a compacted file of a table with so many bytes."""

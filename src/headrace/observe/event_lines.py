@@ -164,16 +164,31 @@ def event_line(event: Event, board: Board) -> str:
 
 def _maintenance_line(name: str, event: OperationProgressed) -> str:
     """What the care of a table has done in a run."""
+    if role := event.outcome.get("role"):
+        name = f"{name} ({role})"
     if event.error is not None:
-        return f"{name}  not compacted: {event.error.get('summary')}"
+        did = {"compaction": "compacted", "vacuum": "vacuumed"}.get(event.outcome.get("failed", ""))
+        error = event.error
+        text = _error_text(error) if error.get("code") else error.get("summary")
+        return f"{name}  not {did or 'maintained'}: {text}"
     if (done := event.outcome.get("compacted")) is not None:
         files, size, took = done["files"], done["bytes"], duration_text(done["duration_s"])
-        before = f"{counted(files['removed'], 'file')} ({size_text(size['removed'])})"
-        after = f"{counted(files['added'], 'file')} ({size_text(size['added'])})"
+        before = _files_text(files["removed"], size["removed"])
+        after = _files_text(files["added"], size["added"])
         return f"{name}  compacted: {before} -> {after}  took {took}"
+    if (vacuum := event.outcome.get("vacuumed")) is not None:
+        line = f"{name}  vacuumed: {_files_text(vacuum['files'], vacuum['bytes'])} deleted"
+        if vacuum.get("held_files"):
+            holders = ", ".join(f"{one['kind']} {one['name']}" for one in vacuum["held_by"])
+            line += f"; {_files_text(vacuum['held_files'], vacuum['held_bytes'])} kept for {holders}"
+        return f"{line}  took {duration_text(event.duration_s or 0.0)}"
     if (log := event.outcome.get("log")) is not None:
         return f"{name}  log cleaned: {counted(log['commits'], 'commit')} before version {log['first']}"
     return ""
+
+
+def _files_text(number: int, size: int) -> str:
+    return f"{counted(number, 'file')} ({size_text(size)})"
 
 
 def _error_text(error: Mapping[str, Any]) -> str:

@@ -11,14 +11,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from headrace.errors import HeadraceError, ReaderLagsError, RetentionTooShortError, SecondDriverError
-from headrace.maintain.closed_partitions import with_watermark
 from headrace.maintain.condition import TableCondition, choose_closed_partitions, examine_table
 from headrace.maintain.dataset_tables import DatasetTable, Role, secondary_tables
 from headrace.maintain.holders import find_holders
 from headrace.maintain.log_cleanup import delete_log
+from headrace.maintain.ordering import is_ordering_due, record_ordering
 from headrace.maintain.record import record_care
 from headrace.maintain.replaced_checkpoints import ReplacedCheckpoint, find_replaced
 from headrace.maintain.requests import ask_flow, load_answer, withdraw_request
+from headrace.maintain.table_policy import load_policy
 from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuum, files_text, vacuum_table
 from headrace.model.care import CarePolicy
 from headrace.model.names import TableName
@@ -219,10 +220,8 @@ class TableKeeper:
         storage = self.settings.storage
         path = target.path(storage)
         snapshot = load_snapshot(path)
-        policy = self.settings.maintenance.of(target.dataset, snapshot.properties)
-        policy = self.options.applied_to(with_watermark(policy, storage, target.dataset))
-        if target.role != "table":
-            policy = policy.for_secondary_tables
+        policy = load_policy(storage, self.settings.maintenance, target, snapshot)
+        policy = self.options.applied_to(policy)
         ignored = self.options.ignore_readers
         holders = [
             one
@@ -238,10 +237,11 @@ class TableKeeper:
             yield from find_replaced(self.settings.storage, target.dataset, condition.snapshot, since)
 
     def _due(self, target: DatasetTable, condition: TableCondition) -> tuple[CareStep, ...]:
-        policy = condition.policy
+        policy, storage = condition.policy, self.settings.storage
+        is_unordered = is_ordering_due(storage, target.dataset, condition.snapshot, policy)
         due = {
             "checkpoints": any(self._replaced(target, condition)),
-            "optimize": policy.compact and condition.needs_compaction,
+            "optimize": policy.compact and (condition.needs_compaction or is_unordered),
             "vacuum": policy.vacuum and (condition.needs_vacuum or bool(condition.vacuum.held)),
             "log": condition.needs_log_cleanup,
         }
@@ -335,6 +335,7 @@ class TableKeeper:
                 session = self.engine.session()
                 done = compact_files(session, path, policy, partitions=chosen, z_order=policy.z_order)
                 record_care(storage, name, "compacted", done.to_json(), role)
+                record_ordering(storage, name, found.snapshot, policy)
                 care = replace(care, steps=("optimize",), conflicts=sum(done.conflicts.values()))
         condition = self._examine(target)
         # A compaction may have replaced files that the retention of the command does not keep.
@@ -383,7 +384,10 @@ def _due_lines(condition: TableCondition, due: Sequence[CareStep]) -> Iterator[s
     """What a command would do."""
     if not due:
         yield f"nothing is due: {files_text(condition.files, condition.size_bytes)}"
-    if "optimize" in due:
+    if "optimize" in due and not condition.needs_compaction:
+        held = files_text(condition.files, condition.size_bytes)
+        yield f"ordering by {', '.join(condition.policy.z_order)} is due: {held}"
+    elif "optimize" in due:
         rest = condition.files - condition.foldable
         held = files_text(condition.files, condition.size_bytes)
         yield f"compaction is due: {held} -> about {max(rest, 1):,}"

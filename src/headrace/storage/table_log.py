@@ -153,6 +153,31 @@ def newest_commits(table: Location, most: int | None = None) -> Iterator[LoggedC
         yield load_commit(table, version)
 
 
+def commits_since_compaction(table: Location, newest: int, most: int) -> int:
+    """The number of commits that changed rows since the last compaction, up to a number.
+
+    Args:
+        table: The table.
+        newest: Its newest version; a version that is to come is left out.
+        most: The largest number that is counted to.
+    """
+    number = 0
+    # One after another: listing a long log is slow.
+    for version in range(newest, -1, -1):
+        if number >= most:
+            break
+        try:
+            commit = load_commit(table, version)
+        except FileNotFoundError:
+            if version == newest:
+                continue
+            break
+        if commit.operation == "OPTIMIZE":
+            break
+        number += commit.changes_data
+    return number
+
+
 def batches_of(table: Location, flow: str) -> Iterator[Mapping[str, Any]]:
     """The metadata of a flow's batches among the last commits of a table, the newest first."""
     for commit in newest_commits(table, _NEWEST):

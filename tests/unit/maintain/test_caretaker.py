@@ -14,10 +14,15 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from headrace.declare.spec import load_project
+from headrace.maintain import condition
 from headrace.maintain.caretaker import Caretaker
 from headrace.maintain.record import load_care
 from headrace.model.events import Event, OperationProgressed
 from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
+from headrace.observe.board import Board
+from headrace.observe.event_lines import event_line
+from headrace.storage.location import Location
 from headrace.storage.table_log import versions
 from waiting import until
 
@@ -32,6 +37,36 @@ class NoCheckpoints:
     def stop(self) -> None: ...
 
 
+def make_older(path: Location, age: timedelta) -> None:
+    """Let all commits and files of a table be older."""
+    then = time.time() - age.total_seconds()
+    for file in (path.local_path / "_delta_log").glob("*.json"):
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        for line in lines:
+            line.get("commitInfo", {})["timestamp"] = int(then * 1000)
+        file.write_text("\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
+    for file in path.local_path.glob("*.parquet"):
+        os.utime(file, (then, then))
+
+
+def caretaker(
+    settings: ProjectSettings, events: list[Event], *, continuous: bool = False, session: Any = None
+) -> Caretaker:
+    return Caretaker(
+        checkpointer=cast("Any", NoCheckpoints()),
+        session=session or (lambda: cast("Any", None)),
+        settings=settings,
+        emit=events.append,
+        update="u1",
+        continuous=continuous,
+    )
+
+
+def lines(events: list[Event]) -> list[str]:
+    """What a run prints about its care."""
+    return [event_line(one, Board()) for one in events]
+
+
 @pytest.mark.parametrize(("retention", "age"), [("30 days", timedelta(days=40)), ("1h", timedelta(hours=2))])
 def test_a_run_cleans_logs_and_reports_what_it_could_not_compact(
     tmp_path: Path, retention: str, age: timedelta
@@ -43,32 +78,22 @@ def test_a_run_cleans_logs_and_reports_what_it_could_not_compact(
     for number in range(6):
         write_deltalake(str(path), pa.table({"id": [number]}), mode="append", configuration=cleans)
     DeltaTable(str(path)).create_checkpoint()
-    for file in (path.local_path / "_delta_log").glob("*.json"):
-        lines = [json.loads(line) for line in file.read_text().splitlines()]
-        for line in lines:
-            line.get("commitInfo", {})["timestamp"] = int((time.time() - age.total_seconds()) * 1000)
-        file.write_text("\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
+    make_older(path, age)
     events: list[Event] = []
 
     def session() -> Any:
         raise RuntimeError("Spark has ended\nat line 1")
 
-    def caretaker() -> Caretaker:
-        return Caretaker(
-            checkpointer=cast("Any", NoCheckpoints()),
-            session=session,
-            settings=settings,
-            emit=events.append,
-            update="u1",
-            continuous=False,
-        )
-
-    run = caretaker()
+    run = caretaker(settings, events, session=session)
     run.offer(path, 5, beside=False)
     run.finish()
     failed, cleaned = [one for one in events if isinstance(one, OperationProgressed)]
     assert failed.status == "FAILED" and failed.error is not None
     assert failed.error["summary"] == "Spark has ended"
+    assert lines(events) == [
+        "orders  not compacted: Spark has ended",
+        "orders  log cleaned: 5 commits before version 5",
+    ]
     assert (cleaned.dataset, cleaned.outcome["log"]["commits"]) == (ORDERS, 5)
     assert versions(path) == (5,) and DeltaTable(str(path)).to_pyarrow_table().num_rows == 6
     assert load_care(settings.storage, ORDERS)["log"]["first"] == 5
@@ -77,7 +102,7 @@ def test_a_run_cleans_logs_and_reports_what_it_could_not_compact(
     looked = {"at": an_hour_ago}
     held = {**load_care(settings.storage, ORDERS), "log_look": looked}
     settings.storage.care(ORDERS).replace_json(held)
-    again = caretaker()
+    again = caretaker(settings, events, session=session)
     again.offer(path, 5, beside=False)
     again.finish()
     assert load_care(settings.storage, ORDERS)["log_look"] == looked
@@ -97,14 +122,7 @@ def test_a_continuous_run_vacuums_tables_and_their_quarantine(tmp_path: Path) ->
         strays[-1].write_bytes(b"12345")
         os.utime(strays[-1], (a_month_ago, a_month_ago))
     events: list[Event] = []
-    run = Caretaker(
-        checkpointer=cast("Any", NoCheckpoints()),
-        session=lambda: cast("Any", None),
-        settings=settings,
-        emit=events.append,
-        update="u1",
-        continuous=True,
-    )
+    run = caretaker(settings, events, continuous=True)
     try:
         run.watch(storage.table(ORDERS))
         until(lambda: not any(one.exists() for one in strays), "the files are deleted")
@@ -114,4 +132,86 @@ def test_a_continuous_run_vacuums_tables_and_their_quarantine(tmp_path: Path) ->
     outcomes = [one.outcome for one in events if isinstance(one, OperationProgressed)]
     assert [one.get("role") for one in outcomes] == [None, "quarantine"]
     assert all(one["vacuumed"]["bytes"] == 5 for one in outcomes)
+    assert [one.partition("  took")[0] for one in lines(events)] == [
+        "orders  vacuumed: 1 file (5 bytes) deleted",
+        "orders (quarantine)  vacuumed: 1 file (5 bytes) deleted",
+    ]
     assert load_care(storage, ORDERS)["vacuumed"] and load_care(storage, ORDERS, "quarantine")["vacuumed"]
+
+
+def finish(settings: ProjectSettings, table: TableName = ORDERS) -> list[Event]:
+    """The end of a triggered run with a commit to a table."""
+    events: list[Event] = []
+    run = caretaker(settings, events)
+    path = settings.storage.table(table)
+    run.offer(path, versions(path)[-1], beside=False)
+    run.finish()
+    return events
+
+
+def test_a_triggered_run_vacuums_a_table_once_a_day_when_it_is_older_than_its_retention(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = load_project(text="name: shop\n", overrides={"storage": str(tmp_path)})
+    storage, path = settings.storage, settings.storage.table(ORDERS)
+    write_deltalake(str(path), pa.table({"id": [1, 2]}))
+    write_deltalake(str(path), pa.table({"id": [3]}), mode="overwrite")
+    listed: list[str] = []
+    listing = condition.list_stored
+    monkeypatch.setattr(condition, "list_stored", lambda one: listed.append(str(one)) or listing(one))
+    # Nothing can be deleted in the first week of a table, so its folder is not listed.
+    make_older(path, timedelta(days=6))
+    assert finish(settings) == [] == listed
+    make_older(path, timedelta(days=8))
+    (event,) = finish(settings)
+    assert isinstance(event, OperationProgressed) and event.outcome["vacuumed"]["files"] == 1
+    assert len(list(path.local_path.glob("*.parquet"))) == 1
+    # It is a day until the next vacuum.
+    listed.clear()
+    assert finish(settings) == [] == listed
+    yesterday = (datetime.now(UTC) - timedelta(hours=25)).isoformat(timespec="seconds")
+    held = {key: {**one, "at": yesterday} for key, one in load_care(storage, ORDERS).items()}
+    storage.care(ORDERS).replace_json(held)
+    assert finish(settings) == [] and listed
+
+
+@pytest.mark.parametrize(
+    "policy", [{"maintenance.vacuum": "false"}, {"maintenance.retention": "10m"}], ids=["off", "too short"]
+)
+def test_a_triggered_run_does_not_vacuum_what_the_policy_forbids(
+    tmp_path: Path, policy: dict[str, str]
+) -> None:
+    allowed = {"maintenance.allow_short_retention": "true"}
+    settings = load_project(text="name: shop\n", overrides={"storage": str(tmp_path), **policy, **allowed})
+    path = settings.storage.table(ORDERS)
+    for number in range(2):
+        write_deltalake(str(path), pa.table({"id": [number]}), mode="overwrite")
+    make_older(path, timedelta(days=40))
+    assert finish(settings) == []
+    assert len(list(path.local_path.glob("*.parquet"))) == 2
+
+
+@pytest.mark.parametrize(("retention", "age"), [("30 days", 8), ("1 day", 2)])
+def test_the_logs_of_quarantine_and_tombstones_are_cleaned_after_a_week(
+    tmp_path: Path, retention: str, age: int
+) -> None:
+    settings = load_project(
+        text="name: shop\n",
+        overrides={"storage": str(tmp_path), "maintenance.log_retention": retention},
+    )
+    storage = settings.storage
+    paths = [storage.table(ORDERS), storage.quarantine(ORDERS), storage.tombstones(ORDERS)]
+    for path in paths:
+        for number in range(3):
+            write_deltalake(str(path), pa.table({"id": [number]}), mode="append")
+        DeltaTable(str(path)).create_checkpoint()
+        make_older(path, timedelta(days=age))
+    cleaned = [one for one in lines(finish(settings)) if "log cleaned" in one]
+    assert [one.partition("  ")[0] for one in cleaned] == [
+        "orders (quarantine)",
+        "orders (tombstones)",
+    ]
+    # Delta itself cleans the log of this table.
+    assert [len(versions(path)) for path in paths] == [3, 1, 1]
+    assert DeltaTable(str(paths[1])).to_pyarrow_table().num_rows == 3
+    assert load_care(storage, ORDERS, "quarantine")["log"]["first"] == 2

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.model.care import CarePolicy
 from headrace.model.names import quoted_column
+from headrace.sinks.delta.masked_files import rewrite_masked
 from headrace.sinks.delta.table import newest_snapshot
 from headrace.storage.location import Location
 
@@ -31,6 +32,8 @@ _CONFLICTS = {
 }
 """The conflicts of Delta, by error class. A compaction changes no rows, so it can be repeated after each."""
 _PREFIX = "spark.databricks.delta.optimize."
+_BATCH_BYTES = 8 << 30
+"""A compaction of more bytes has several commits: if it is killed, what it has committed stays."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +97,7 @@ def compact_files(
         f"{_PREFIX}minFileSize": str(policy.small_bytes(size)),
         f"{_PREFIX}maxFileSize": str(policy.target_bytes(size)),
         f"{_PREFIX}maxDeletedRowsRatio": str(policy.deleted_ratio),
+        f"{_PREFIX}batchSize": str(_BATCH_BYTES),
     }
     if cube_bytes is not None:
         cube = f"{_PREFIX}clustering.mergeStrategy.minCubeSize."
@@ -101,11 +105,18 @@ def compact_files(
     where = f" WHERE {_predicate(session, table, partitions)}" if partitions else ""
     order = f" ZORDER BY ({', '.join(map(quoted_column, z_order))})" if z_order else ""
     statement = f"OPTIMIZE delta.`{table}`{where}{order}"
+    added: list[int] = []
+    removed: list[int] = []
     conflicts: Counter[str] = Counter()
     began = time.monotonic()
     with session_settings(session, settings):
         while True:
             try:
+                # An order of all rows rewrites all files.
+                if not z_order:
+                    for new, old in rewrite_masked(session, table, policy, _BATCH_BYTES, partitions):
+                        added += new
+                        removed += old
                 metrics = session.sql(statement).first()["metrics"]
             except Exception as error:
                 kind = conflict_kind(error)
@@ -117,10 +128,10 @@ def compact_files(
                 time.sleep(_WAIT_S * conflicts.total())
                 continue
             return Compaction(
-                added=metrics["numFilesAdded"],
-                removed=metrics["numFilesRemoved"],
-                added_bytes=metrics["filesAdded"]["totalSize"],
-                removed_bytes=metrics["filesRemoved"]["totalSize"],
+                added=metrics["numFilesAdded"] + len(added),
+                removed=metrics["numFilesRemoved"] + len(removed),
+                added_bytes=metrics["filesAdded"]["totalSize"] + sum(added),
+                removed_bytes=metrics["filesRemoved"]["totalSize"] + sum(removed),
                 duration_s=time.monotonic() - began,
                 conflicts=dict(conflicts),
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
+from headrace.model.foldable import FileRows
 from headrace.sinks.delta.key_index import Unsigned, positions
 from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.transaction import scala_list
@@ -113,20 +113,9 @@ def read_files(session: SparkSession, table: Location, snapshot: Any, files: Ite
     return DataFrame(log.createDataFrame(snapshot, added, False, jvm.scala.Option.empty()), session)
 
 
-def foldable_files(files: Iterable[DataFile], small_bytes: int, deleted_ratio: float) -> int:
-    """How many files a table would lose, or get rid of deleted rows in, if its files were folded.
-
-    Args:
-        files: The table's files.
-        small_bytes: Smaller files are folded.
-        deleted_ratio: So are files of whose rows a deletion vector hides a larger part.
-    """
-    small: Counter[tuple[tuple[str, Any], ...]] = Counter()
-    mostly_deleted = 0
-    for one in files:
-        small[one.partition] += one.size < small_bytes
-        mostly_deleted += one.deleted_rows > deleted_ratio * (one.rows or 0)
-    return sum(max(number - 1, 0) for number in small.values()) + mostly_deleted
+def file_rows(file: DataFile) -> FileRows:
+    """The facts of a file by which a compaction chooses it."""
+    return FileRows(file.partition, file.size, file.rows, file.deleted_rows)
 
 
 def position_columns() -> list[Column]:

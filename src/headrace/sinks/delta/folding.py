@@ -7,18 +7,35 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.care import CarePolicy
+from headrace.model.foldable import count_foldable
 from headrace.sinks.delta.carer import TableCarer
 from headrace.sinks.delta.compaction import compact_files
-from headrace.sinks.delta.data_files import DataFile, foldable_files
+from headrace.sinks.delta.data_files import DataFile, file_rows, list_files
+from headrace.sinks.delta.table import delta_log
 from headrace.storage.location import Location
+from headrace.storage.table_log import commits_since_compaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ListedFiles:
+    """What was found when the files of a table were listed last.
+
+    Args:
+        floor: The number of files that a compaction would have left.
+        deleted: The number of rows that deletion vectors hid.
+    """
+
+    floor: int = 0
+    deleted: int = 0
 
 
 def fold_files(
@@ -39,20 +56,13 @@ def fold_files(
         snapshot: The version of the table that the batch was compared with.
         carer: Knows the policy of the table, and reports what was done.
     """
-    # OPTIMIZE of a clustered table clusters its rows, and rewrites large files for it.
-    if "clustering" in snapshot.protocol().toString():
+    policy = _policy(session, table, snapshot, carer)
+    if policy is None:
         return
-    jvm: Any = session._jvm
-    properties = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(snapshot.metadata().configuration()))
-    own = CarePolicy().with_properties(properties)
-    policy = own if carer is None else carer.policy(table, properties)
-    listed = list(files)
-    small_bytes = policy.small_bytes(sum(one.size for one in listed))
-    foldable = foldable_files(listed, small_bytes, policy.deleted_ratio)
-    if not (policy.compact and policy.auto) or foldable < policy.small_files:
-        return
-    if policy.closed_partitions is not None and snapshot.metadata().partitionColumns().nonEmpty():
-        # `Caretaker` compacts closed partitions.
+    wanted = count_foldable(map(file_rows, files), policy).wanted_commits(policy)
+    # The batch's own commit is not in the snapshot.
+    newest = int(snapshot.version()) + 1
+    if wanted is None or commits_since_compaction(table, newest, wanted) < wanted:
         return
     try:
         done = compact_files(session, table, policy)
@@ -63,3 +73,64 @@ def fold_files(
     else:
         if carer is not None:
             carer.compacted(table, done)
+
+
+def fold_unlisted(
+    session: SparkSession, table: Location, known: ListedFiles, carer: TableCarer | None = None
+) -> ListedFiles:
+    """Fold a table whose files the batch did not list, such as after a MERGE.
+
+    Its files are listed only if its checksum shows many more files or deleted rows than before. The batch is
+    committed: a failure is only reported.
+
+    Args:
+        session: The session of the batch.
+        table: The table's folder.
+        known: What was found when its files were listed last.
+        carer: Knows the policy of the table, and reports what was done.
+
+    Returns:
+        What is known of its files now.
+    """
+    try:
+        snapshot = delta_log(session, table).unsafeVolatileSnapshot()
+        policy = _policy(session, table, snapshot, carer)
+        if policy is None or not _has_grown(snapshot, known, policy):
+            return known
+        files = list_files(session, snapshot)
+        fold_files(session, table, files, snapshot, carer)
+        floor = len(files) - count_foldable(map(file_rows, files), policy).number
+        return ListedFiles(floor, sum(one.deleted_rows for one in files))
+    except Exception as error:
+        _LOG.warning("the files of %s were not listed: %s", table, error)
+        return known
+
+
+def _has_grown(snapshot: Any, known: ListedFiles, policy: CarePolicy) -> bool:
+    checksum = snapshot.checksumOpt()
+    if checksum.isEmpty():
+        return False
+    wanted = min(policy.small_files, policy.commits or policy.small_files)
+    if checksum.get().numFiles() >= known.floor + wanted:
+        return True
+    deleted = checksum.get().numDeletedRecordsOpt()
+    # Each batch deletes rows. Twice as many as before can exceed the limit.
+    return bool(deleted.isDefined() and deleted.get() > 2 * known.deleted)
+
+
+def _policy(
+    session: SparkSession, table: Location, snapshot: Any, carer: TableCarer | None
+) -> CarePolicy | None:
+    """How the files of a table are folded; ``None`` if they are not folded between two batches."""
+    # OPTIMIZE of a clustered table clusters its rows, and rewrites large files for it.
+    if "clustering" in snapshot.protocol().toString():
+        return None
+    jvm: Any = session._jvm
+    properties = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(snapshot.metadata().configuration()))
+    own = CarePolicy().with_properties(properties)
+    policy = own if carer is None else carer.policy(table, properties)
+    if not (policy.compact and policy.auto):
+        return None
+    # `Caretaker` compacts closed partitions.
+    is_by_partition = snapshot.metadata().partitionColumns().nonEmpty()
+    return None if policy.closed_partitions is not None and is_by_partition else policy

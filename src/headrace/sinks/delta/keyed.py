@@ -19,6 +19,7 @@ from headrace.sinks.delta.changed_rows import check_positions, commit_effects
 from headrace.sinks.delta.commit import commit_batch, commit_merge
 from headrace.sinks.delta.data_files import FILE, ROW, NoPositionsError, position_columns
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, HELD_ROWS
+from headrace.sinks.delta.folding import ListedFiles, fold_unlisted
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.delta.transaction import WrittenFiles, scala_list, start_transaction, table_properties
 from headrace.sinks.target import BatchStamp, Committed, SplitRows
@@ -38,11 +39,13 @@ class SharedTable:
     Attributes:
         turn: The flows take turns: each compares its records with the newest rows.
         index: The index of the table's keys, once a batch has used it.
+        listed: What was found when the table's files were listed last after a batch without the index.
     """
 
     def __init__(self) -> None:
         self.turn = threading.Lock()
         self.index: TableIndex | None = None
+        self.listed = ListedFiles()
 
 
 class SharedTables:
@@ -230,7 +233,7 @@ class KeyedWriter(ABC):
                 if HELD_AT not in effects.columns:
                     raise NoPositionsError("the batch truncates the table")
                 check_positions(self.session, self.transaction)
-                return commit_effects(
+                version = commit_effects(
                     self.session,
                     self.transaction,
                     self.table.path,
@@ -247,9 +250,12 @@ class KeyedWriter(ABC):
                     raise self.held_twice(effects, replaced.count() - effects.count()) from None
                 merged = effects.drop(HELD_ROWS, HELD_AT)
                 equal = "<=>" if self.null_safe else "="
-                return commit_merge(
+                version = commit_merge(
                     merged, self.table.path, stamp, counts, keys=keys, effect=EFFECT, equal=equal
                 )
+            shared = self.table.shared
+            shared.listed = fold_unlisted(self.session, self.table.path, shared.listed, self.table.carer)
+            return version
 
         return commit
 
