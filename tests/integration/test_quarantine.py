@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.cli.main import run
+from headrace.maintain.log_cleanup import delete_log, plan_log_cleanup
 from headrace.model.events import BatchCommitted
 from headrace.plan.explain import Explanation
 from headrace.project.pipeline import Pipeline
@@ -21,6 +23,7 @@ from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.target import BatchStamp
 from headrace.storage.locate import locate
 from headrace.storage.table_log import iter_commits
+from headrace.storage.table_snapshot import load_snapshot
 from proof.shop import Shop, rows
 
 if TYPE_CHECKING:
@@ -444,3 +447,25 @@ def test_flows_of_one_table_replace_their_pending_rows_at_once(spark: SparkSessi
         found.execute("SELECT flow, count(*) AS rows FROM t GROUP BY flow").read_all()
     ).to_pylist()
     assert {row["flow"]: row["rows"] for row in kept} == {"flow-1": 1, "flow-2": 2, "flow-3": 3}
+
+
+def test_the_log_of_a_quarantine_can_be_cleaned(spark: SparkSession, tmp_path: Path) -> None:
+    """What stays begins with a checkpoint, which Delta writes every ten commits."""
+    columns = "n INT, flow STRING, checkpoint STRING, batch BIGINT"
+    table = QuarantineTable(path=locate(tmp_path / "quarantine"), columns=columns)
+
+    def write(batch: int) -> None:
+        stamp = BatchStamp(pipeline="shop", flow="f", checkpoint="c", batch=batch, ranges=())
+        rows = spark.createDataFrame([(batch, "f", "c", batch)], columns)
+        assert table.write(spark, rows, stamp) == 1
+
+    for batch in range(11):
+        write(batch)
+    snapshot = load_snapshot(table.path)
+    plan = plan_log_cleanup(table.path, snapshot, (), datetime.now(UTC))
+    assert (plan.first, plan.commits) == (10, 10)
+    delete_log(table.path, plan)
+    # A batch that comes again replaces its rows, although the log no longer has its commit.
+    write(3)
+    write(11)
+    assert deltalake.DeltaTable(tmp_path / "quarantine").to_pyarrow_table().num_rows == 12

@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from headrace.maintain.closed_partitions import partition_end
 from headrace.maintain.condition import Partition, TableCondition, examine_table
 from headrace.maintain.dataset_tables import DatasetTable, secondary_tables
-from headrace.maintain.holders import Holder, find_holders, lag_seconds, oldest_needed
+from headrace.maintain.holders import Holder, find_holders, oldest_needed
+from headrace.maintain.lagging import lagging_readers
 from headrace.maintain.ordering import is_ordering_due
 from headrace.maintain.record import load_care
 from headrace.maintain.table_policy import load_policy
 from headrace.model.care import WATERMARK, Maintenance
-from headrace.model.durations import DAY_S
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 from headrace.storage.table_log import newest_commits
 from headrace.storage.table_snapshot import load_snapshot
 
 _RECENT = 100
-_LATE_S = DAY_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,19 +191,5 @@ def _remarks(name: TableName, condition: TableCondition, holders: Sequence[Holde
     if condition.needs_log_cleanup:
         text = f"{condition.log.commits:,} commits can be deleted"
         yield Remark(text=text, command=f"{maintain} --only log")
-    now = datetime.now(UTC)
-    for holder in holders:
-        lag = lag_seconds(holder, condition.table, condition.snapshot, now)
-        if lag is None or lag < _LATE_S:
-            continue
-        if holder.kind == "reader":
-            until = now + timedelta(seconds=(holder.limit_s or 0.0) - lag)
-            text = f"reader {holder.name} has not read commits that are {lag / DAY_S:.0f} days old"
-            text = f"{text}; from {until:%Y-%m-%d} on, they are no longer kept for the reader"
-            yield Remark(text=text, command=f"headrace pin {name.short} --reader {holder.name}")
-            continue
-        limit = policy.reader_lag_s if policy.cleans_log else min(policy.reader_lag_s, policy.log_retention_s)
-        until = now + timedelta(seconds=limit - lag)
-        what = "a vacuum fails" if policy.cleans_log else "Delta may delete commits that it has not read"
-        text = f"flow {holder.name} has not read commits for {lag / DAY_S:.0f} days"
-        yield Remark(text=f"{text}; from {until:%Y-%m-%d} on, {what}", command="headrace run")
+    for one in lagging_readers(name, condition.table, condition.snapshot.commits, holders, policy):
+        yield Remark(text=one.text, command=one.command)

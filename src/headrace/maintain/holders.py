@@ -21,7 +21,6 @@ from headrace.state.offset_log import load_offsets, load_state, offsets_path
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 from headrace.storage.table_log import load_commit, versions
-from headrace.storage.table_snapshot import TableSnapshot
 
 UNKNOWN = -1
 
@@ -89,16 +88,28 @@ def find_holders(
     return (*_readers(storage, table_id), *pins, *registered, *_ledgers(storage, table, table_id))
 
 
+def find_read_tables(storage: Storage) -> frozenset[str]:
+    """Delta's ids of the tables that flows of a storage read."""
+    found: set[str] = set()
+    for _, _, known in find_checkpoints(storage):
+        try:
+            sources = load_identity(known[-1]).sources
+        except (HeadraceError, OSError, ValueError):
+            continue
+        found |= {str(one.identity["table_id"]) for one in sources if "table_id" in one.identity}
+    return frozenset(found)
+
+
 def oldest_needed(holders: Iterable[Holder]) -> Holder | None:
     """The holder that needs the oldest version."""
     return min(holders, key=lambda one: one.version, default=None)
 
 
-def lag_seconds(holder: Holder, table: Location, snapshot: TableSnapshot, now: datetime) -> float | None:
+def lag_seconds(holder: Holder, table: Location, commits: Iterable[int], now: datetime) -> float | None:
     """The age of the oldest rows that a reader has not read, in seconds; ``None`` if it has read all."""
     if holder.kind not in ("flow", "reader"):
         return None
-    for version in snapshot.commits:
+    for version in commits:
         if version >= (holder.first_unread or 0):
             commit = load_commit(table, version)
             if commit.changes_data:

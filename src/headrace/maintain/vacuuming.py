@@ -48,7 +48,7 @@ def check_vacuum(target: DatasetTable, condition: TableCondition, remedies: Sequ
     for holder in condition.vacuum.holders:
         if holder.kind != "flow":
             continue
-        lag = lag_seconds(holder, condition.table, condition.snapshot, now)
+        lag = lag_seconds(holder, condition.table, condition.snapshot.commits, now)
         if lag is not None and lag > policy.reader_lag_s:
             raise _lags(target, holder, lag, condition)
 

@@ -14,6 +14,7 @@ from headrace.project.engine import Engine
 
 if TYPE_CHECKING:
     from headrace.maintain.health import TableHealth
+    from headrace.maintain.lagging import LaggingReader
     from headrace.observe.event_reading import EventLevel, LoggedEvent
     from headrace.observe.quality import Quality
     from headrace.observe.read import Rows
@@ -148,6 +149,16 @@ class StoredPipeline:
 
         with self._redacted():
             return take_snapshot(self.settings, self._engine.connection())
+
+    def lagging_readers(self) -> tuple[LaggingReader, ...]:
+        """The readers of the storage's tables that lag; starts no JVM.
+
+        Example:
+            >>> [(one.table, one.until) for one in pipeline.lagging_readers()]  # doctest: +SKIP
+        """
+        from headrace.maintain.lagging import find_lagging
+
+        return tuple(find_lagging(self.settings.storage, self.settings.maintenance))
 
     def table_health(self) -> tuple[TableHealth, ...]:
         """The files and logs of the storage's tables, and what care is due; starts no JVM.

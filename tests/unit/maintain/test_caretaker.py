@@ -24,6 +24,7 @@ from headrace.observe.board import Board
 from headrace.observe.event_lines import event_line
 from headrace.storage.location import Location
 from headrace.storage.table_log import versions
+from read_table import ReadTable
 from waiting import until
 
 ORDERS = TableName("default", "orders")
@@ -215,3 +216,24 @@ def test_the_logs_of_quarantine_and_tombstones_are_cleaned_after_a_week(
     assert [len(versions(path)) for path in paths] == [3, 1, 1]
     assert DeltaTable(str(paths[1])).to_pyarrow_table().num_rows == 3
     assert load_care(storage, ORDERS, "quarantine")["log"]["first"] == 2
+
+
+def test_a_vacuum_that_is_refused_because_a_reader_lags_is_a_line(tmp_path: Path) -> None:
+    table = ReadTable(tmp_path)
+    table.add_reader(2)
+    table.append(3)
+    table.compact()
+    table.age(40)
+    settings = load_project(text="name: shop\n", overrides={"storage": str(tmp_path)})
+    files = sorted(table.path.local_path.rglob("*.parquet"))
+    (event,) = finish(settings)
+    assert isinstance(event, OperationProgressed) and event.status == "FAILED"
+    assert event.error is not None and event.error["code"] == "READER_LAGS"
+    (line,) = lines([event])
+    assert line.startswith("orders  not vacuumed: [READER_LAGS] flow large has not read commits of orders")
+    assert sorted(table.path.local_path.rglob("*.parquet")) == files
+    # A reader that does not lag that much is named in the line of the vacuum.
+    settings.storage.care(ORDERS).delete()
+    table.age(20)
+    (line,) = lines(finish(settings))
+    assert "kept for flow large  took" in line

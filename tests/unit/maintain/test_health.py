@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import write_deltalake
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from rich.console import Console
 
+from headrace.cli.table_health import health_table
 from headrace.declare.spec import load_project
 from headrace.maintain.health import examine_health
-from headrace.model.names import TableName
-
-ORDERS = TableName("default", "orders")
+from headrace.storage.location import Location
+from headrace.storage.table_snapshot import load_snapshot
+from read_table import ORDERS, ReadTable
 
 
 def test_the_quarantine_of_a_table_has_a_health_of_its_own(tmp_path: Path) -> None:
@@ -29,3 +34,67 @@ def test_the_quarantine_of_a_table_has_a_health_of_its_own(tmp_path: Path) -> No
         [],
         ["headrace maintain orders --only optimize"],
     ]
+
+
+def test_the_facts_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = ReadTable(tmp_path)
+    table.add_reader(1)
+    rows = pa.table({"id": list(range(4000)), "day": ["c"] * 4000})
+    write_deltalake(str(table.path), rows, mode="append", partition_by=["day"])
+    DeltaTable(str(table.path)).create_checkpoint()
+    table.append(9)
+    hide_rows(table.path, 1000)
+    # 20 kB are a large file here.
+    policy = {"maintenance.target_file_size": "32k"}
+    settings = load_project(text="name: shop\n", overrides={"storage": str(tmp_path), **policy})
+    (health,) = examine_health(settings.storage, settings.maintenance, [ORDERS])
+    found = health.to_json()
+    snapshot = load_snapshot(table.path)
+    sizes = {one.path: one.size for one in snapshot.files}
+    large = max(sizes.values())
+    in_c = sum(size for path, size in sizes.items() if path.startswith("day=c"))
+    assert large > 8192 and in_c > sum(sizes.values()) / 2
+    assert {key: found[key] for key in EXPECTED} == EXPECTED
+    assert (found["size_bytes"], found["mean_bytes"]) == (sum(sizes.values()), sum(sizes.values()) // 9)
+    assert found["skew"] == round(in_c * 2 / sum(sizes.values()), 2)
+    assert health.compacted is None and found["problem"] is None
+    # The same facts are the columns of `headrace status --tables`.
+    console = Console(width=200)
+    console.print(health_table([health]))
+    header, row = (re.split(r"\s{2,}", line.strip()) for line in capsys.readouterr().out.splitlines()[:2])
+    shown = dict(zip(header, row, strict=True))
+    assert (shown["files"], shown["small"], shown["partitions"]) == ("9", "8", "2")
+    assert (shown["commits"], shown["checkpoint"], shown["deleted"]) == ("6", "-2", "25%")
+    assert (shown["skew"], shown["needed from"]) == (f"{found['skew']:.1f}", "v1 flow large")
+
+
+EXPECTED = {
+    "files": 9,
+    "small_files": 8,
+    "partitions": 2,
+    "commits": 6,
+    "commits_after_checkpoint": 2,
+    "deleted_share": round(1000 / 4008, 4),
+    "oldest_needed": {"kind": "flow", "name": "large", "version": 1},
+}
+
+
+def hide_rows(table: Location, number: int) -> None:
+    """Commit a deletion vector that hides rows of the largest file."""
+    adds = [
+        action
+        for file in sorted((table.local_path / "_delta_log").glob("*.json"))
+        for line in file.read_text().splitlines()
+        for name, action in json.loads(line).items()
+        if name == "add"
+    ]
+    old = max(adds, key=lambda one: one["size"])
+    vector = {"storageType": "i", "pathOrInlineDv": "x", "sizeInBytes": 1, "cardinality": number}
+    actions = [
+        {"commitInfo": {"timestamp": 0, "operation": "DELETE"}},
+        {"remove": {"path": old["path"], "dataChange": True}},
+        {"add": {**old, "deletionVector": vector}},
+    ]
+    version = load_snapshot(table).version + 1
+    text = "\n".join(json.dumps(one, separators=(",", ":")) for one in actions)
+    (table.local_path / "_delta_log" / f"{version:020d}.json").write_text(text)

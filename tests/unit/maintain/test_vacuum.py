@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from datetime import UTC, datetime, timedelta
@@ -25,81 +24,19 @@ from headrace.maintain.registered_readers import RegisteredReader, add_reader, r
 from headrace.maintain.vacuum import delete_stored
 from headrace.model.care import CarePolicy
 from headrace.model.names import TableName
-from headrace.sources.delta.position import DeltaPosition
-from headrace.state.identity import CheckpointIdentity, SourceIdentity, write_checkpoint
-from headrace.state.offset_log import seed_files
 from headrace.storage.layout import Storage
 from headrace.storage.table_snapshot import load_snapshot
+from read_table import ORDERS, ReadTable
 
-ORDERS = TableName("default", "orders")
 NOW = datetime.now(UTC)
 
 
-class Desk:
-    """A storage with one table of three small files in each of two partitions."""
-
-    def __init__(self, folder: Path) -> None:
-        self.storage = Storage.at(folder)
-        self.path = self.storage.table(ORDERS)
-        for number in range(3):
-            self.append(number)
-
-    def append(self, number: int) -> None:
-        rows = pa.table({"id": [number, number + 10], "day": ["a b", "c"]})
-        write_deltalake(str(self.path), rows, mode="append", partition_by=["day"])
-
-    @property
-    def table_id(self) -> str:
-        return load_snapshot(self.path).table_id
-
-    def compact(self) -> None:
-        DeltaTable(str(self.path)).optimize.compact()
-
-    def age(self, days: float) -> None:
-        """Make all data files and commits older."""
-        then = time.time() - days * 86400
-        for file in self.path.local_path.rglob("*"):
-            os.utime(file, (then, then))
-        for file in (self.path.local_path / "_delta_log").glob("*.json"):
-            lines = [json.loads(line) for line in file.read_text().splitlines()]
-            for line in lines:
-                for action in line.values():
-                    for key in ("timestamp", "deletionTimestamp"):
-                        if key in action:
-                            action[key] = int(then * 1000)
-            file.write_text("\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
-
-    def add_reader(self, version: int | None, index: int = 99, *, is_snapshot: bool = False) -> None:
-        """A flow that has read the table up to a version; ``None`` for one that has read nothing."""
-        source = SourceIdentity(index=0, kind="delta", identity={"table_id": self.table_id, "path": "x"})
-        target = TableName("default", "large")
-        identity = CheckpointIdentity.create(
-            pipeline="shop", flow="large", dataset=str(target), generation=1, table_id="t", sources=(source,)
-        )
-        seed = {}
-        if version is not None:
-            at = DeltaPosition(
-                table_id=self.table_id, version=version, index=index, is_snapshot=is_snapshot, format=1
-            )
-            seed = seed_files({0: at}, (source,), "2")
-        folder = self.storage.checkpoint(target, "large", 1)
-        folder.delete_folder()
-        write_checkpoint(folder, identity, seed)
-
-    def examine(self, policy: CarePolicy | None = None) -> TableCondition:
-        holders = find_holders(self.storage, ORDERS, self.table_id)
-        return examine_table(self.path, policy or CarePolicy(), holders)
-
-    def expired(self) -> int:
-        return len(self.examine().vacuum.expired)
-
-
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def desk(tmp_path: Path) -> ReadTable:
+    return ReadTable(tmp_path)
 
 
-def test_each_partition_keeps_one_file_of_a_compaction(desk: Desk) -> None:
+def test_each_partition_keeps_one_file_of_a_compaction(desk: ReadTable) -> None:
     found = desk.examine(CarePolicy(small_files=4))
     assert (found.files, found.foldable, found.stored_files, len(found.vacuum.expired)) == (6, 4, 6, 0)
     assert found.size_bytes == found.stored_bytes > 0
@@ -113,7 +50,7 @@ def test_each_partition_keeps_one_file_of_a_compaction(desk: Desk) -> None:
     assert sorted(str(one["day"]) for one in chosen) == ["a b", "c"]
 
 
-def test_files_that_were_removed_within_the_retention_are_kept(desk: Desk) -> None:
+def test_files_that_were_removed_within_the_retention_are_kept(desk: ReadTable) -> None:
     desk.age(8)
     desk.compact()
     found = desk.examine()
@@ -128,7 +65,7 @@ def test_files_that_were_removed_within_the_retention_are_kept(desk: Desk) -> No
     assert DeltaTable(str(desk.path)).to_pyarrow_table().num_rows == 6
 
 
-def test_a_reader_keeps_the_files_that_it_has_not_read(desk: Desk) -> None:
+def test_a_reader_keeps_the_files_that_it_has_not_read(desk: ReadTable) -> None:
     desk.compact()
     desk.age(8)
     # It has read all rows: those that a compaction has written again are nothing to it.
@@ -150,19 +87,19 @@ def test_a_reader_keeps_the_files_that_it_has_not_read(desk: Desk) -> None:
     assert find_holders(desk.storage, ORDERS, desk.table_id)[0].version == UNKNOWN
 
 
-def test_a_reader_of_an_idle_table_does_not_lag(desk: Desk) -> None:
+def test_a_reader_of_an_idle_table_does_not_lag(desk: ReadTable) -> None:
     desk.add_reader(2)
     desk.compact()
     desk.age(40)
     (holder,) = find_holders(desk.storage, ORDERS, desk.table_id)
-    assert lag_seconds(holder, desk.path, load_snapshot(desk.path), NOW) is None
+    assert lag_seconds(holder, desk.path, load_snapshot(desk.path).commits, NOW) is None
     desk.append(5)
     desk.age(40)
-    lag = lag_seconds(holder, desk.path, load_snapshot(desk.path), NOW)
+    lag = lag_seconds(holder, desk.path, load_snapshot(desk.path).commits, NOW)
     assert lag is not None and lag > 39 * 86400
 
 
-def test_a_pinned_version_keeps_its_files_until_the_pin_ends(desk: Desk) -> None:
+def test_a_pinned_version_keeps_its_files_until_the_pin_ends(desk: ReadTable) -> None:
     desk.compact()
     desk.age(8)
     add_pin(desk.storage, Pin(table=ORDERS, version=1, until=NOW + timedelta(days=2)))
@@ -175,7 +112,7 @@ def test_a_pinned_version_keeps_its_files_until_the_pin_ends(desk: Desk) -> None
     assert desk.expired() == 6
 
 
-def test_a_registered_reader_keeps_what_it_has_not_read_up_to_its_limit(desk: Desk) -> None:
+def test_a_registered_reader_keeps_what_it_has_not_read_up_to_its_limit(desk: ReadTable) -> None:
     desk.compact()
     desk.age(8)
     assert desk.expired() == 6
@@ -221,7 +158,7 @@ def test_only_closed_partitions_are_compacted_each_once(tmp_path: Path) -> None:
     assert due() == [days[2]] and choose_closed_partitions(load_snapshot(path), policy) == ({"day": days[2]},)
 
 
-def test_the_log_is_cleaned_up_to_what_readers_and_ledger_need(desk: Desk) -> None:
+def test_the_log_is_cleaned_up_to_what_readers_and_ledger_need(desk: ReadTable) -> None:
     for number in range(3, 9):
         desk.append(number)
         if number == 5:
@@ -250,7 +187,7 @@ def test_the_log_is_cleaned_up_to_what_readers_and_ledger_need(desk: Desk) -> No
     assert desk.examine(CarePolicy(cleans_log=False)).log.files == ()
 
 
-def test_a_file_that_no_commit_names_yet_is_kept_for_a_day(desk: Desk) -> None:
+def test_a_file_that_no_commit_names_yet_is_kept_for_a_day(desk: ReadTable) -> None:
     desk.compact()
     policy = CarePolicy(retention_s=0, allow_short_retention=True)
     named = len(desk.examine(policy).vacuum.expired)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -53,13 +54,15 @@ def command(invocation: Invocation, tables: bool) -> Result:
     if tables:
         return _tables(invocation)
     with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
-        snapshot = pipeline.status()
+        snapshot, lagging = pipeline.status(), pipeline.lagging_readers()
     schema, log = pipeline.settings.database, newest_log(pipeline.settings)
     if snapshot.refusal is not None and not invocation.output.is_json:
         invocation.output.error(snapshot.refusal)
     exit_code = 0 if snapshot.refusal is None else 1
-    data = {**snapshot.to_json(), "log": None if log is None else str(log)}
-    return Result(data=data, text=lambda: _rendered(snapshot, schema, log), exit_code=exit_code)
+    late = [one.to_json() for one in lagging]
+    data = {**snapshot.to_json(), "lagging_readers": late, "log": None if log is None else str(log)}
+    text = partial(_rendered, snapshot, schema, log, [f"{one.text}:   {one.command}" for one in lagging])
+    return Result(data=data, text=text, exit_code=exit_code)
 
 
 def _tables(invocation: Invocation) -> Result:
@@ -70,7 +73,9 @@ def _tables(invocation: Invocation) -> Result:
     return Result(data={"tables": [one.to_json() for one in found]}, text=lambda: health_table(found))
 
 
-def _rendered(snapshot: Snapshot, default_schema: str, log: Path | None) -> Group | str:
+def _rendered(
+    snapshot: Snapshot, default_schema: str, log: Path | None, warnings: Sequence[str]
+) -> Group | str:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -86,6 +91,7 @@ def _rendered(snapshot: Snapshot, default_schema: str, log: Path | None) -> Grou
         for row in _rows(dataset, snapshot.at, default_schema):
             table.add_row(Text(row[0], style="bold"), Text(row[1], style=_STYLES.get(row[1], "")), *row[2:])
         remarks += _remarks(dataset, default_schema)
+    remarks += warnings
     if snapshot.silence is not None:
         remarks.append(f"lag unknown: {snapshot.silence}")
     if log is not None:
