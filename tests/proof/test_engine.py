@@ -125,6 +125,9 @@ CLIENT = textwrap.dedent(
     from pyspark.sql import SparkSession
     from pyspark.sql.functions import udf
     spark = open_spark("client").spark
+    threads = [str(one.getName()) for one in spark._jvm.java.lang.Thread.getAllStackTraces().keySet()]
+    streams = [one for one in threads if one.startswith("stream execution")]
+    assert len(streams) == int(sys.argv[3]), "each other command has a stream"
     found = [table.name for table in spark.catalog.listTables()] + [
         row.tableName for row in spark.sql("SHOW TABLES IN global_temp").collect()
     ]
@@ -164,9 +167,9 @@ def owners(jvm: psutil.Process) -> set[str]:
 def test_nothing_of_a_killed_command_stays(tmp_path: Path) -> None:
     """Two at once do not see each other, nor does one that comes after them."""
 
-    def client(name: str) -> subprocess.Popen[bytes]:
+    def client(name: str, others: int = 0) -> subprocess.Popen[bytes]:
         mark = tmp_path / f"{name}-works"
-        command = [sys.executable, "-c", CLIENT, str(tmp_path / name), str(mark)]
+        command = [sys.executable, "-c", CLIENT, str(tmp_path / name), str(mark), str(others)]
         process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "WHO": name})
         started.append(process)
         until(lambda: mark.exists() or process.poll() is not None, f"{name} works")
@@ -175,7 +178,7 @@ def test_nothing_of_a_killed_command_stays(tmp_path: Path) -> None:
 
     started: list[subprocess.Popen[bytes]] = []
     try:
-        first, second = client("first"), client("second")
+        first, second = client("first"), client("second", others=1)
         jvm = psutil.Process(the_engine()["jvm_pid"])
         assert len(the_engine()["sessions"]) == 2
         assert len(owners(jvm)) == 2, "each has Python workers of its own"

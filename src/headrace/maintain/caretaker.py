@@ -35,6 +35,7 @@ from headrace.model.durations import DAY_S
 from headrace.model.events import Emitter, OperationProgressed
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.runtime.engine.attachment import pool_name
 from headrace.sinks.delta.checkpointer import LogCheckpointer
 from headrace.sinks.delta.compaction import Compaction, compact_files, conflict_kind
 from headrace.storage.location import Location
@@ -435,7 +436,7 @@ class Caretaker:
             self._made = self._session()
         context = self._made.sparkContext
         before = context.getLocalProperty("spark.scheduler.pool")
-        context.setLocalProperty("spark.scheduler.pool", _POOL)
+        context.setLocalProperty("spark.scheduler.pool", pool_name(_POOL))
         try:
             yield self._made
         finally:

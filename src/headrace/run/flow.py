@@ -29,6 +29,7 @@ from headrace.run.reporting import Progress
 from headrace.run.snapshots import SnapshotLooks
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.run.survey import is_drained
+from headrace.runtime.engine.attachment import pool_name
 from headrace.sources.registry import kind_of
 from headrace.state.lease import Lease
 from headrace.state.offset_log import load_offsets
@@ -179,7 +180,7 @@ class FlowRunner:
         flow = self.planned.flow
         # The pool keeps a slow flow from starving the others (FAIR scheduler); the query's thread
         # inherits the property from the thread that starts it.
-        session.sparkContext.setLocalProperty("spark.scheduler.pool", flow.name)
+        session.sparkContext.setLocalProperty("spark.scheduler.pool", pool_name(flow.name))
         built = self.build(session, flow, kafka_limit=limit)
         columns, self.columns = self.columns, built.schema.simpleString()
         if columns not in (None, self.columns):

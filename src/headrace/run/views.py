@@ -30,6 +30,7 @@ from headrace.run.split import RefreshSplit
 from headrace.run.tables import alter, new_clustering
 from headrace.run.view_counts import ViewCountingRefreshSplit
 from headrace.run.work import refresh_jobs
+from headrace.runtime.engine.attachment import pool_name
 from headrace.sinks.delta.carer import TableCarer
 from headrace.sinks.delta.metastore import publish_table
 from headrace.sinks.delta.table import read_state, register_table
@@ -194,7 +195,7 @@ class ViewRunner:
         self._emit(ViewRefreshing(update=self._update, dataset=view.name))
         started = time.monotonic()
         session = self._session(dict(self._flow.spark_conf))
-        session.sparkContext.setLocalProperty("spark.scheduler.pool", str(view.name))
+        session.sparkContext.setLocalProperty("spark.scheduler.pool", pool_name(str(view.name)))
         df = with_declared_columns(self._build(session, self._flow), self._planned.schema)
         with (
             self._carer.turn(self._settings.storage.table(view.name)),

@@ -141,19 +141,18 @@ def _attach(
 ) -> RunningSpark | None:
     """Returns a session in an engine; None if the command needs a JVM of its own, or there is no engine."""
     from headrace.runtime.engine.choice import choose_engine
-
-    choice = choose_engine(conf, master, memory, redactor)
-    if choice is None:
-        return None
     from headrace.runtime.engine.client import NoEngineError, attach
     from headrace.runtime.engine.session import open_session
 
-    ensure_jars("spark")
     try:
+        choice = choose_engine(conf, master, memory, redactor)
+        if choice is None:
+            return None
+        ensure_jars("spark")
         attached = attach(choice, meanwhile=import_pyspark)
         spark, close = open_session(attached, choice.conf)
-    except NoEngineError as error:
-        _log.info("No engine: %s; this command starts a JVM of its own", error)
+    except (NoEngineError, OSError) as error:
+        _log.warning("The engine was not used: %s. This command starts its own JVM.", error)
         return None
     record = attached.record
     return RunningSpark(

@@ -23,7 +23,7 @@ VARIABLE = "HEADRACE_ENGINE"
 IDLE_VARIABLE = "HEADRACE_ENGINE_IDLE"
 """After how many minutes without a command the engine ends."""
 
-PROTOCOL = 1
+PROTOCOL = 2
 """The version of what commands and engine say to each other."""
 
 _JVM_PREFIXES = (

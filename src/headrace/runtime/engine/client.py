@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
 from headrace.runtime.engine.choice import EngineChoice, belongs_to_jvm
 from headrace.runtime.engine.record import (
+    GUARD,
     EngineRecord,
     engine_folder,
     load_record,
@@ -34,13 +35,19 @@ from headrace.runtime.places import logs_folder
 from headrace.runtime.processes import start_detached
 
 _ANSWER_S = 1.0
-"""An engine that does not answer in this time hangs; a JVM of one's own takes only a few seconds."""
+_HUNG_S = 2.0
+"""An engine that does not answer a second request within this time hangs. On a busy machine, the answer to
+the first one can be late."""
 
 _SESSION_S = 15.0
 """The time to open a session, also in a JVM that works hard."""
 
-_START_S = 150.0
+_START_S = 60.0
+_OTHER_START_S = 30.0
+"""How long a command waits for another process that is starting the engine; its own JVM takes less time."""
+
 _POLL_S = 0.01
+_END_S = 5.0
 _MOST_OTHERS = 1
 """So many idle engines with other settings may stay when a new one starts."""
 
@@ -53,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 
 class NoEngineError(Exception):
-    """The engine cannot be used; the reason is for the log."""
+    """The engine cannot be used; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,7 @@ class Attached:
         port: The port of the Py4J server that is for this process alone.
         secret: Its secret.
         tag: The tag of this process's jobs and workers.
+        pool: The scheduler pool of this process's jobs, which begins the names of its other pools.
         guard: The file that the engine holds locked until all calls of this process have ended.
     """
 
@@ -72,6 +80,7 @@ class Attached:
     port: int
     secret: str
     tag: str
+    pool: str
     guard: Path
     _wire: Wire
 
@@ -89,8 +98,15 @@ def attach(choice: EngineChoice, meanwhile: Callable[[], None]) -> Attached:
         meanwhile: Is called while an engine starts or opens the session.
 
     Raises:
-        NoEngineError: It does not answer, has no session left, or did not start.
+        NoEngineError: It has no session left or did not start, or its files cannot be written.
     """
+    try:
+        return _attach(choice, meanwhile)
+    except OSError as error:
+        raise NoEngineError(str(error)) from error
+
+
+def _attach(choice: EngineChoice, meanwhile: Callable[[], None]) -> Attached:
     key = choice.key
     record = load_record(key)
     attached = None if record is None else _try(record, choice, meanwhile)
@@ -110,7 +126,10 @@ def attach(choice: EngineChoice, meanwhile: Callable[[], None]) -> Attached:
 
 
 def ask(record: EngineRecord, do: str, timeout_s: float = _ANSWER_S) -> dict[str, Any] | None:
-    """Returns the answer of an engine to ``status`` or ``stop``; None if it has ended or hangs."""
+    """Returns the answer of an engine to ``status``, ``stop`` or ``stop-idle``.
+
+    None means that it has ended, hangs, or refuses the request.
+    """
     try:
         with contextlib.closing(_connect(record, timeout_s)) as wire:
             wire.send(do=do, secret=record.secret)
@@ -123,37 +142,107 @@ def ask(record: EngineRecord, do: str, timeout_s: float = _ANSWER_S) -> dict[str
 def stop(record: EngineRecord, timeout_s: float = 30.0) -> None:
     """Stops an engine; kills it if it does not answer."""
     answered = ask(record, "stop") is not None
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(record.pid)
-        if not _is_engine(process):
-            return
-        if not answered:
-            process.kill()
-        process.wait(timeout_s)
+    process = _find_process(record)
+    if process is not None:
+        with contextlib.suppress(psutil.Error):
+            if not answered:
+                process.kill()
+            process.wait(timeout_s)
     record.remove()
 
 
-def _is_engine(process: psutil.Process) -> bool:
-    """Whether a process id still means an engine: the system uses ids again."""
-    return __package__ + ".server" in process.cmdline()
+def _find_process(record: EngineRecord) -> psutil.Process | None:
+    """Returns the process of an engine if it still runs: the system uses process ids again."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(record.pid)
+        words = process.cmdline()
+        # The last word is the file with which this engine was started.
+        if f"{__package__}.server" in words and Path(words[-1]).name.startswith(f"{record.key}."):
+            return process
+    return None
+
+
+def _replace(record: EngineRecord) -> None:
+    """Lets the next command start another engine in place of an engine that hangs; ends the latter.
+
+    An engine that other commands use is not killed: their calls do not need its Python process.
+    """
+    record.remove()
+    process = _find_process(record)
+    if process is not None and not _has_users(record):
+        _log.warning("the engine (process %d) does not answer; it is killed", record.pid)
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+            process.wait(_END_S)
+
+
+def _has_users(record: EngineRecord) -> bool:
+    """Whether processes other than this one use an engine, by the files that it holds for them."""
+    for guard in Path(record.socket).parent.glob(f"*/{GUARD}"):
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(guard.read_text())
+            if pid != os.getpid() and psutil.pid_exists(pid):
+                return True
+    return False
 
 
 def _try(record: EngineRecord, choice: EngineChoice, meanwhile: Callable[[], None]) -> Attached | None:
-    """Attaches to a running engine; None if it has ended.
+    """Attaches to a running engine; None if it has ended or hangs, or if another program has its socket.
 
     Raises:
-        NoEngineError: It hangs, or has no session left.
+        NoEngineError: It has no session left, or could not open one.
     """
     if record.version != version("headrace"):
         return None
     try:
-        wire = _connect(record, _ANSWER_S)
-    except TimeoutError as error:
-        raise NoEngineError("the engine does not answer") from error
+        wire = _request(record, choice)
+    except TimeoutError:
+        if ask(record, "status", _HUNG_S) is None:
+            _replace(record)
+            return None
+        raise NoEngineError("the engine answers too slowly") from None
     except OSError:
-        # Nothing listens: it has ended without removing its record.
+        # It has ended without removing its record, or the socket is of another program.
         record.remove()
         return None
+    if wire is None:
+        return None
+    try:
+        meanwhile()
+        wire.connection.settimeout(_SESSION_S)
+        opened = wire.receive()
+        wire.connection.settimeout(None)
+        return Attached(
+            record,
+            int(opened["port"]),
+            opened["secret"],
+            opened["tag"],
+            opened["pool"],
+            Path(opened["guard"]),
+            wire,
+        )
+    except TimeoutError as error:
+        wire.close()
+        if _has_users(record):
+            raise NoEngineError("the engine is too busy to open a session") from error
+        _replace(record)
+        return None
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        wire.close()
+        raise NoEngineError(f"the engine did not open a session: {error}") from error
+    except BaseException:
+        wire.close()
+        raise
+
+
+def _request(record: EngineRecord, choice: EngineChoice) -> Wire | None:
+    """Asks for a session; None if the engine is about to end.
+
+    Raises:
+        NoEngineError: It has no session left.
+        OSError: No engine answers.
+    """
+    wire = _connect(record, _ANSWER_S)
     try:
         wire.send(
             do="attach",
@@ -163,21 +252,16 @@ def _try(record: EngineRecord, choice: EngineChoice, meanwhile: Callable[[], Non
             overrides=dict(choice.overrides),
         )
         answer = wire.receive()
-        if not answer.get("ok"):
-            raise NoEngineError(str(answer.get("reason")))
-        meanwhile()
-        wire.connection.settimeout(_SESSION_S)
-        opened = wire.receive()
-        wire.connection.settimeout(None)
-        return Attached(
-            record, int(opened["port"]), opened["secret"], opened["tag"], Path(opened["guard"]), wire
-        )
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        wire.close()
-        raise NoEngineError(f"the engine did not open a session: {error}") from error
+        if answer.get("ok"):
+            return wire
+        reason = answer.get("reason")
+        if not answer.get("is_ending"):
+            raise NoEngineError(str(reason))
     except BaseException:
         wire.close()
         raise
+    wire.close()
+    return None
 
 
 def _connect(record: EngineRecord, timeout_s: float) -> Wire:
@@ -193,10 +277,26 @@ def _connect(record: EngineRecord, timeout_s: float) -> Wire:
 
 @contextlib.contextmanager
 def _one_starter(key: str) -> Iterator[None]:
-    """Lets one process at a time start an engine; the others wait, and find it."""
+    """Lets one process at a time start an engine; the others wait, and find it.
+
+    Raises:
+        NoEngineError: Another process did not complete the start in time.
+    """
+    deadline = time.monotonic() + _OTHER_START_S
     with (engine_folder() / f"{key}.lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        while not _is_locked_now(handle):
+            if time.monotonic() > deadline:
+                raise NoEngineError("another process is still starting the engine")
+            time.sleep(_POLL_S)
         yield
+
+
+def _is_locked_now(handle: IO[str]) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _start(key: str, choice: EngineChoice, meanwhile: Callable[[], None]) -> EngineRecord:
@@ -251,7 +351,10 @@ def _make_room(choice: EngineChoice) -> None:
             idle.append((float(status["idle_s"]), record))
     idle.sort(key=lambda one: one[0])
     for _, record in idle[_MOST_OTHERS:]:
-        stop(record)
+        # The engine refuses if a command has begun to use it meanwhile.
+        if ask(record, "stop-idle") is not None and (process := _find_process(record)) is not None:
+            with contextlib.suppress(psutil.Error):
+                process.wait(_END_S)
     if psutil.virtual_memory().available < _bytes(choice.memory) + _MEMORY_BESIDE_HEAP:
         raise NoEngineError("the machine has too little free memory for a JVM that stays")
 

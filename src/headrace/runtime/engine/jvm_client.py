@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from headrace.runtime.engine.record import GUARD
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -29,6 +31,9 @@ CLIENT_VARIABLE = "HEADRACE_ENGINE_CLIENT"
 _POLL_S = 0.02
 _STREAM_THREAD = "stream execution thread"
 _MOST_THREADS = 1000
+_FAILS_S = 30.0
+"""How long each request may fail before the JVM is killed."""
+
 _STREAMS_AFTER_S = 1.0
 """The batch of a command that has ended fails at its next call of Python; only then streams are stopped."""
 
@@ -47,12 +52,23 @@ class JvmClient:
         folder: A folder for the command's files; it is removed at the end.
         tag: A name that no other command of this engine has.
         overrides: Settings of the session.
+        pid: The process id of the command.
+        pool: The scheduler pool of its jobs, and the beginning of the names of its other pools.
     """
 
     def __init__(
-        self, spark: SparkSession, jvm_pid: int, folder: Path, tag: str, overrides: Mapping[str, str]
+        self,
+        spark: SparkSession,
+        jvm_pid: int,
+        folder: Path,
+        tag: str,
+        overrides: Mapping[str, str],
+        *,
+        pid: int,
+        pool: str,
     ) -> None:
         self.tag = tag
+        self.pool = pool
         self.secret = secrets.token_hex(32)
         self._jvm: Any = spark._jvm
         self._gateway: Any = spark.sparkContext._gateway
@@ -60,10 +76,12 @@ class JvmClient:
         self._jvm_pid = jvm_pid
         self._folder = folder / tag
         self._folder.mkdir()
-        self.guard = self._folder / "held"
+        self.guard = self._folder / GUARD
         """Locked until the JVM has ended all calls of the command."""
         self._held = self.guard.open("w")
         fcntl.flock(self._held, fcntl.LOCK_EX)
+        self._held.write(str(pid))
+        self._held.flush()
         self._session = self._open_session(spark, overrides)
         self._group: Any = self._jvm.java.lang.ThreadGroup(tag)
         self._server = self._start_server(spark)
@@ -103,6 +121,8 @@ class JvmClient:
         start.invoke(server, self._gateway.new_array(jvm.java.lang.Object, 0))
         jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._session)
         spark.sparkContext.addJobTag(self.tag)
+        # Otherwise the jobs of a command would wait for those of another one that began before.
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.pool)
         thread = jvm.java.lang.Thread(self._group, server, self.tag)
         thread.setDaemon(True)
         thread.start()
@@ -110,7 +130,11 @@ class JvmClient:
 
     def end(self) -> None:
         """Ends everything of the command; returns when none of its calls runs any more."""
-        for step in (self._cancel, self._server.shutdown, self._await_calls, self._forget):
+        for step in (self._cancel, self._server.shutdown):
+            with contextlib.suppress(Exception):
+                step()
+        self._await_calls()
+        for step in (self._forget, self._remove_pools):
             with contextlib.suppress(Exception):
                 step()
         self._end_workers()
@@ -125,12 +149,34 @@ class JvmClient:
         self._context.cancelJobsWithTag(self.tag)
 
     def _await_calls(self) -> None:
-        started = time.monotonic()
-        while self.has_calls():
+        """Waits until no call of the command runs, or the JVM has ended.
+
+        A JVM that only fails is killed: nothing else would tell that the calls have ended.
+        """
+        started = answered = time.monotonic()
+        while not self._has_ended():
+            try:
+                if not self.has_calls():
+                    return
+                self._cancel()
+                if time.monotonic() - started > _STREAMS_AFTER_S:
+                    self._stop_streams()
+                answered = time.monotonic()
+            except Exception:
+                if time.monotonic() - answered > _FAILS_S:
+                    self._kill()
             time.sleep(_POLL_S)
-            self._cancel()
-            if time.monotonic() - started > _STREAMS_AFTER_S:
-                self._stop_streams()
+
+    def _has_ended(self) -> bool:
+        """Whether the JVM has ended, and with it all calls."""
+        try:
+            return bool(psutil.Process(self._jvm_pid).status() == psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return True
+
+    def _kill(self) -> None:
+        with contextlib.suppress(psutil.Error):
+            psutil.Process(self._jvm_pid).kill()
 
     def has_calls(self) -> bool:
         """Whether a thread of the command still runs a call or a stream.
@@ -152,9 +198,9 @@ class JvmClient:
 
     def _stop_streams(self) -> None:
         # Each flow has a session of its own, with its own list of queries; they share this one.
-        queries = self._session.sharedState().activeStreamingQueries().values().toArray()
-        for at in range(len(queries)):
-            stopping = threading.Thread(target=_quietly, args=(queries[at].stop,), daemon=True)
+        active = self._session.sharedState().activeStreamingQueries()
+        for query in filter(None, [active.get(key) for key in list(active)]):
+            stopping = threading.Thread(target=_quietly, args=(query.stop,), daemon=True)
             stopping.start()
             stopping.join(1.0)
 
@@ -167,6 +213,14 @@ class JvmClient:
             self._context.listenerBus().removeListener(listener.get())
         # A table could be removed and made again before the next command.
         self._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+    def _remove_pools(self) -> None:
+        root = self._context.taskScheduler().rootPool()
+        pools = root.schedulableQueue().toArray()
+        for at in range(len(pools)):
+            name = str(pools[at].name())
+            if name == self.pool or name.startswith(f"{self.pool}/"):
+                root.removeSchedulable(pools[at])
 
     def _end_workers(self) -> None:
         """Kills the Python workers of the command."""

@@ -14,6 +14,9 @@ from headrace.runtime.places import cache_folder
 
 FOLDER_VARIABLE = "HEADRACE_ENGINE_DIR"
 
+GUARD = "held"
+"""The name of the file with a command's process id that an engine holds locked, one for each command."""
+
 
 @dataclass(frozen=True)
 class EngineRecord:
@@ -74,8 +77,12 @@ def load_record(key: str) -> EngineRecord | None:
 
 
 def load_records() -> Iterator[EngineRecord]:
-    """Yields the records of all engines of this user."""
-    for path in sorted(engine_folder().glob("*.json")):
+    """Yields the records of all engines of this user; none if their folder cannot be made."""
+    try:
+        paths = sorted(engine_folder().glob("*.json"))
+    except OSError:
+        return
+    for path in paths:
         if (record := load_record(path.stem)) is not None:
             yield record
 

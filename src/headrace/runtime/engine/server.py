@@ -25,10 +25,13 @@ from typing import Any
 import psutil
 
 from headrace.model.secrets import Redactor
+from headrace.runtime import aot
 from headrace.runtime.engine.choice import IDLE_VARIABLE
 from headrace.runtime.engine.jvm_client import JvmClient, find_shared_state, used_heap
 from headrace.runtime.engine.record import EngineRecord, load_record
 from headrace.runtime.engine.wire import Wire
+from headrace.runtime.fetch import ensure_jars
+from headrace.runtime.java import find_java
 from headrace.runtime.scratch import Scratch
 from headrace.runtime.session import RunningSpark, open_spark
 
@@ -45,6 +48,9 @@ _MEMORY_SHARE = 0.04
 _GRACE_S = 2.0
 """How long an idle engine waits for the next command of a script, even if memory is short."""
 
+_REST_S = 5.0
+"""How long an idle engine waits before it does work of its own, which would slow down the next command."""
+
 _HEAP_SHARE = 0.6
 """An engine that keeps more of its heap without a command ends: something leaks."""
 
@@ -55,6 +61,7 @@ class _Session:
 
     pid: int
     command: str
+    number: int
     since: float = field(default_factory=time.time)
     is_ending: bool = False
 
@@ -82,6 +89,9 @@ class EngineServer:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._is_worn = False
+        self._has_made_cache = False
+        self._is_rested = True
+        """Whether the work of an idle engine is done since its last command."""
         self._started = self._last_use = time.time()
         self._count = 0
         self._state = find_shared_state(running.spark)
@@ -123,6 +133,9 @@ class EngineServer:
                 self._stopping.set()
                 return True
             idle_s = time.time() - self._last_use
+            if idle_s > _REST_S and not self._is_rested:
+                self._is_rested = True
+                threading.Thread(target=self._rest, daemon=True).start()
             memory = psutil.virtual_memory()
             is_over = is_over_when_idle(idle_s, memory.available, memory.total, is_lost=self._is_lost())
             if is_over:
@@ -150,38 +163,80 @@ class EngineServer:
                 case "stop":
                     self.stop()
                     wire.send(ok=True)
+                case "stop-idle":
+                    wire.send(ok=self._stop_if_idle())
                 case _:
                     wire.send(ok=False, reason="the request is unknown")
+
+    def _stop_if_idle(self) -> bool:
+        with self._lock:
+            if not self._sessions:
+                # Under the lock: no command gets a session after this.
+                self._stopping.set()
+            return self._stopping.is_set()
 
     def _attach(self, wire: Wire, asked: Mapping[str, Any]) -> None:
         pid = _peer(wire.connection) or int(asked["pid"])
         with self._registered(pid, str(asked["command"])) as tag:
             if tag is None:
-                wire.send(ok=False, reason="the engine has no session left")
+                is_ending = self._stopping.is_set() or self._is_worn
+                reason = "the engine is about to end" if is_ending else "the engine has no session left"
+                wire.send(ok=False, is_ending=is_ending, reason=reason)
                 return
             wire.send(ok=True, version=self.record.version)
-            client = JvmClient(
-                self._running.spark, self.record.jvm_pid, self._folder, tag, dict(asked["overrides"])
-            )
+            client = self._open(pid, tag, dict(asked["overrides"]))
             try:
-                wire.send(port=client.port, secret=client.secret, tag=tag, guard=str(client.guard))
+                wire.send(
+                    port=client.port,
+                    secret=client.secret,
+                    tag=tag,
+                    pool=client.pool,
+                    guard=str(client.guard),
+                )
                 _await_end(wire.connection, pid)
             finally:
                 self._sessions[tag].is_ending = True
                 client.end()
-                self._check_jvm()
+                self._check_state()
 
-    def _check_jvm(self) -> None:
-        """Ends the engine after its last command if one has changed what all share, or memory leaks."""
-        with self._lock:
-            is_alone = len(self._sessions) == 1
+    def _open(self, pid: int, tag: str, overrides: Mapping[str, str]) -> JvmClient:
+        number = self._sessions[tag].number
         try:
-            is_changed = find_shared_state(self._running.spark) != self._state
-            if is_changed or (is_alone and used_heap(self._running.spark) > _HEAP_SHARE):
-                self._is_worn = True
+            return JvmClient(
+                self._running.spark,
+                self.record.jvm_pid,
+                self._folder,
+                tag,
+                overrides,
+                pid=pid,
+                pool=f"headrace-{number}",
+            )
+        except Exception:
+            # The next command would fail in the same way, and after it each other one.
+            self._is_worn = True
+            raise
+
+    def _check_state(self) -> None:
+        """Ends the engine after its last command if a command has changed what all commands share."""
+        try:
+            self._is_worn |= find_shared_state(self._running.spark) != self._state
         except Exception:
             # The JVM does not answer.
             self._is_worn = True
+
+    def _rest(self) -> None:
+        """Does what would slow down a command: makes the start-up cache once, and looks for a memory leak."""
+        if not self._has_made_cache:
+            self._has_made_cache = True
+            aot.make_later(find_java(), ensure_jars("spark"))
+        try:
+            is_full = used_heap(self._running.spark) > _HEAP_SHARE
+        except Exception:
+            # The JVM does not answer.
+            is_full = True
+        with self._lock:
+            # A command that has come meanwhile can need the memory.
+            self._is_worn |= is_full and not self._sessions
 
     @contextlib.contextmanager
     def _registered(self, pid: int, command: str) -> Iterator[str | None]:
@@ -191,7 +246,10 @@ class EngineServer:
             else:
                 self._count += 1
                 tag = f"headrace-{os.getpid()}-{self._count}"
-                self._sessions[tag] = _Session(pid, command)
+                # Spark's UI keeps the names of all pools, so that they must be few.
+                used = {one.number for one in self._sessions.values()}
+                number = min(set(range(1, MOST_CLIENTS + 1)) - used)
+                self._sessions[tag] = _Session(pid, command, number)
         try:
             yield tag
         finally:
@@ -199,6 +257,7 @@ class EngineServer:
                 with self._lock:
                     del self._sessions[tag]
                     self._last_use = time.time()
+                    self._is_rested = False
 
     def _status(self) -> dict[str, Any]:
         now = time.time()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from headrace.runtime.engine.attachment import set_guard
+from headrace.runtime.engine.attachment import set_attachment
 from headrace.runtime.engine.choice import belongs_to_jvm
 from headrace.runtime.engine.client import Attached, NoEngineError
 from headrace.runtime.engine.jvm_client import CLIENT_VARIABLE
@@ -40,7 +40,7 @@ def open_session(attached: Attached, conf: Mapping[str, str]) -> tuple[SparkSess
         if isinstance(error, Exception):
             raise NoEngineError(f"the session could not be used: {error}") from error
         raise
-    set_guard(attached.guard)
+    set_attachment(attached.guard, attached.pool)
     close = _Closing(attached)
     # PySpark's own methods would stop the engine below the other commands.
     spark.stop = close
@@ -69,7 +69,7 @@ class _Closing:
         self._attached.detach()
         # Py4J's own closing waits for callbacks, and has hung.
         forget_gateway(is_reachable=False)
-        set_guard(None)
+        set_attachment(None)
 
 
 def _connect(attached: Attached, variables: Mapping[str, str]) -> SparkSession:

@@ -12,6 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from headrace.runtime.engine.attachment import pool_name
 from headrace.sinks.delta.table import delta_log
 from headrace.storage.location import Location
 from headrace.storage.table_log import last_checkpoint
@@ -68,7 +69,7 @@ class LogCheckpointer:
             self._thread.join(timeout=10.0)
 
     def _run(self) -> None:
-        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool_name(_POOL))
         while not self._stopped:
             self._wake.wait()
             self._wake.clear()
