@@ -145,7 +145,7 @@ class FakeSources:
         return max((len(given.batches) for given in self._given.values()), default=0)
 
     def feed(self, batches: int) -> None:
-        """Add the rows of every source up to a number of batches, also those of sources that are read later."""
+        """Add the rows of every source up to a number of batches; a source gets them once it is read."""
         self._fed = batches
         for source in self._sources.values():
             source.feed(batches)
