@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,16 +89,18 @@ class StandIns:
 
     def open_schema(self, schema: str) -> None:
         """Create the schema if it does not exist."""
-        catalog = self._session._jsparkSession.sharedState().externalCatalog()
         schema = schema.lower()
-        if schema in self._schemas or catalog.databaseExists(schema):
+        if schema in self._schemas:
+            return
+        self._schemas.add(schema)
+        catalog = self._session._jsparkSession.sharedState().externalCatalog()
+        if catalog.databaseExists(schema):
             return
         jvm: Any = self._session._jvm
         uri = jvm.java.net.URI((self._folder / f"{schema}.db").as_uri())
         empty = jvm.PythonUtils.toScalaMap(jvm.java.util.HashMap())
         catalogs = jvm.org.apache.spark.sql.catalyst.catalog
         catalog.createDatabase(catalogs.CatalogDatabase(schema, "", uri, empty), True)
-        self._schemas.add(schema)
 
     def name_of(self, path: str) -> TableName | None:
         """The dataset whose empty table is in this folder."""
@@ -114,8 +117,7 @@ class Registrar:
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
-        self._defaults: tuple[Any, ...] | None = None
-        self._storage: Callable[[Any], Any] | None = None
+        self._parts: _TableParts | None = None
 
     def add(self, name: TableName, uri: str, provider: str, schema: Any) -> None:
         """Register an external table; its schema (database) must exist.
@@ -127,30 +129,55 @@ class Registrar:
             schema: Spark's own ``StructType`` in the JVM.
         """
         jvm: Any = self._session._jvm
-        catalogs = jvm.org.apache.spark.sql.catalyst.catalog
-        tables, some = catalogs.CatalogTable, jvm.scala.Some
-        if self._defaults is None:
-            positions = range(_FIRST_DEFAULT, _LAST_ARGUMENT + 1)
-            self._defaults = tuple(getattr(tables, f"apply$default${n}")() for n in positions)
-        if self._storage is None:
-            empty = catalogs.CatalogStorageFormat.empty()
-            formats = (empty.inputFormat(), empty.outputFormat(), empty.serde())
-            rest = (False, empty.properties(), empty.serdeName())
-            self._storage = lambda location: empty.copy(some(location), *formats, *rest)
-        storage = self._storage(jvm.java.net.URI(uri))
+        some = jvm.scala.Some
+        if self._parts is None:
+            self._parts = _TableParts.of(self._session)
+        parts = self._parts
         # Spark looks names up in lower case, and its own statements register them so.
         identifier = jvm.org.apache.spark.sql.catalyst.TableIdentifier(
             name.name.lower(), some(name.schema.lower())
         )
-        table = tables(
+        table = jvm.org.apache.spark.sql.catalyst.catalog.CatalogTable(
             identifier,
-            catalogs.CatalogTableType.EXTERNAL(),
-            storage,
+            parts.external,
+            parts.storage(jvm.java.net.URI(uri)),
             schema,
             some(provider),
-            *self._defaults,
+            *parts.defaults,
         )
-        self._session._jsparkSession.sharedState().externalCatalog().createTable(table, False)
+        parts.catalog.createTable(table, False)
+
+
+@dataclass(frozen=True)
+class _TableParts:
+    """What the tables of a catalog have in common, in the JVM.
+
+    Args:
+        catalog: The catalog.
+        external: The type of a table whose files the catalog does not own.
+        storage: Returns where a table is stored, for its location.
+        defaults: The last fields of a ``CatalogTable``.
+    """
+
+    catalog: Any
+    external: Any
+    storage: Callable[[Any], Any]
+    defaults: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, session: SparkSession) -> _TableParts:
+        jvm: Any = session._jvm
+        catalogs, some = jvm.org.apache.spark.sql.catalyst.catalog, jvm.scala.Some
+        empty = catalogs.CatalogStorageFormat.empty()
+        formats = (empty.inputFormat(), empty.outputFormat(), empty.serde())
+        rest = (False, empty.properties(), empty.serdeName())
+        positions = range(_FIRST_DEFAULT, _LAST_ARGUMENT + 1)
+        return cls(
+            session._jsparkSession.sharedState().externalCatalog(),
+            catalogs.CatalogTableType.EXTERNAL(),
+            lambda location: empty.copy(some(location), *formats, *rest),
+            tuple(getattr(catalogs.CatalogTable, f"apply$default${n}")() for n in positions),
+        )
 
 
 @contextmanager

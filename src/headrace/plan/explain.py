@@ -308,11 +308,11 @@ class Explanation:
     def _ordered(self, datasets: list[Dataset]) -> list[Dataset]:
         """The datasets in dependency order, otherwise in the order of the files."""
         found: list[Dataset] = []
+        reads = {dataset.name: set(self._reads_of(dataset.name)) for dataset in datasets}
         while datasets:
             left = {dataset.name for dataset in datasets}
-            ready = [one for one in datasets if not left & set(self._reads_of(one.name))]
-            found.append((ready or datasets)[0])
-            datasets.remove(found[-1])
+            ready = (index for index, one in enumerate(datasets) if left.isdisjoint(reads[one.name]))
+            found.append(datasets.pop(next(ready, 0)))
         return found
 
     def view_of(self, name: TableName) -> PlannedRefresh | PlannedView | None:

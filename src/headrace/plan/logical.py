@@ -144,14 +144,7 @@ class LogicalPlan:
     @property
     def deterministic(self) -> bool:
         """Whether the query gives the same rows for the same input, as far as Spark knows."""
-        waiting = [self.java_plan]
-        while waiting:
-            node = waiting.pop()
-            if not node.deterministic():
-                return False
-            children = node.children()
-            waiting.extend(children.apply(index) for index in range(children.size()))
-        return True
+        return bool(self.java_plan.deterministic())
 
     @property
     def reads_all(self) -> bool:
@@ -246,10 +239,9 @@ def read_plan(session: SparkSession, frame: DataFrame) -> LogicalPlan:
     plan = java_frame.queryExecution().analyzed()
     jvm: Any = session._jvm
     patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
-    case_when = patterns.CASE_WHEN()
     text = str(plan.toString())
-    if text.count(_CASE_WHEN) > _MOST_CASES and plan.containsPattern(case_when):
-        walk = _Walk(case_when)
+    if text.count(_CASE_WHEN) > _MOST_CASES and plan.containsPattern(patterns.CASE_WHEN()):
+        walk = _Walk(patterns.CASE_WHEN())
         root = walk.plan(plan)
         kinds = {
             kind for part in (root, *map(walk.plan, items(plan.subqueriesAll()))) for kind in _kinds(part)
@@ -328,7 +320,8 @@ def _read_leaves(session: SparkSession, plan: Any, root: Node) -> tuple[Leaf, ..
         folder = next((n for n, earlier in enumerate(found) if earlier.equals(relation)), len(found))
         if folder == len(found):
             found.append(relation)
-        reader = _reader_id(session, kinds[position], relation)
+        # With one relation there is nothing to compare.
+        reader = _reader_id(session, kinds[position], relation) if len(streaming) > 1 else 0
         read = reads.index(reader) if reader in reads else len(reads)
         if read == len(reads):
             reads.append(reader)

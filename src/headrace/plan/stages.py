@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, assert_never
 
 from headrace.errors import HeadraceError, SourceLocation
@@ -283,7 +284,7 @@ class Plan:
         """The stages to run, in one sequence."""
         return tuple(stage for level in self.levels for stage in level)
 
-    @property
+    @cached_property
     def flows(self) -> tuple[PlannedFlow, ...]:
         """The streaming flows of the whole pipeline."""
         found: list[PlannedFlow] = []
@@ -297,7 +298,7 @@ class Plan:
                     assert_never(stage)
         return tuple(found)
 
-    @property
+    @cached_property
     def refreshes(self) -> tuple[PlannedRefresh, ...]:
         """The refresh flows of the whole pipeline."""
         found: list[PlannedRefresh] = []
@@ -333,7 +334,15 @@ class Plan:
 
     def feeding(self, table: TableName) -> tuple[PlannedFlow, ...]:
         """The flows that write a table."""
-        return tuple(one for one in self.flows if one.flow.target == table)
+        return self._feeding.get(table, ())
+
+    @cached_property
+    def _feeding(self) -> Mapping[TableName, tuple[PlannedFlow, ...]]:
+        """The flows that write each table."""
+        found: dict[TableName, tuple[PlannedFlow, ...]] = {}
+        for one in self.flows:
+            found[one.flow.target] = (*found.get(one.flow.target, ()), one)
+        return found
 
     def streams(self, table: TableName) -> bool:
         """Whether a flow reads a table as a stream."""

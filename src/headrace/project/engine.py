@@ -126,6 +126,8 @@ class Engine:
                 sources=sources,
                 find_table=None if overrides is None else overrides.find_table,
             )
+        if overrides is not None:
+            overrides.check(plan)
         connections = (source.connection for planned in plan.flows for source in planned.sources)
         self.other_clusters = tuple(filter(None, connections))
         if keep:

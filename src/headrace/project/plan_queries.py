@@ -40,6 +40,7 @@ class SourceOverrides:
         as_records: Gives the ranges of a batch in the offsets of the topics that are replaced.
         folders: Gives the folder that replaces a folder of files.
         find_table: Called for each table that no file declares, before it is looked up in the storage.
+        check: Called with each plan.
     """
 
     running: RunningSpark
@@ -48,6 +49,7 @@ class SourceOverrides:
     as_records: AsRecords
     folders: FolderHook
     find_table: FindTable
+    check: Callable[[Plan], None]
 
 
 @dataclass(frozen=True)

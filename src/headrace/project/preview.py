@@ -46,6 +46,11 @@ if TYPE_CHECKING:
 
 _EXAMPLES = 3
 """The number of bad records that a preview shows for each reason."""
+_PLAIN = (
+    *("boolean", "byte", "short", "integer", "long", "float", "double", "decimal"),
+    *("string", "char", "varchar", "date"),
+)
+"""The types whose Python values are the same, no matter how Spark passes them on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,6 +326,11 @@ def collect_columns(frame: DataFrame) -> list[list[Any]]:
     """The values of each column."""
     from pyspark.sql import functions as F
 
+    fields = frame.schema.fields
+    if all(type_name(field.dataType).startswith(_PLAIN) for field in fields):
+        # The import of PyArrow, and with it of NumPy, takes longer than a small query.
+        rows = frame.collect()
+        return [[row[number] for row in rows] for number in range(len(fields))]
     # By their places: a view may have two columns of one name.
     renamed = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
     chosen = [

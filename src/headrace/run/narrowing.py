@@ -280,11 +280,11 @@ class RecordSearch:
     ) -> tuple[Sequence[Part], HeadraceError, tuple[str, str]] | None:
         """The first record on which the query fails, or the smallest parts that were found in time."""
         deadline = time.monotonic() + _LIMIT_S
-        errors: list[tuple[HeadraceError, tuple[str, str]]] = []
+        failures: list[tuple[Sequence[Part], HeadraceError, tuple[str, str]]] = []
 
         def fails(some: Sequence[Part]) -> bool:
             failed = self._error_of(some, session, ranges)
-            errors.extend([] if failed is None else [failed])
+            failures.extend([] if failed is None else [(some, *failed)])
             return failed is not None
 
         def go_on() -> bool:
@@ -294,7 +294,7 @@ class RecordSearch:
             return None
         found = find_first(parts, fails, go_on)
         # Not so where the query fails only on several records together, or not every time.
-        return (found, *errors[-1]) if fails(found) else None
+        return failures[-1] if failures[-1][0] == found or fails(found) else None
 
     def _error_of(
         self, parts: Sequence[Part], session: SparkSession, ranges: Sequence[SourceRange]

@@ -10,12 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from headrace.errors import HeadraceError, SourceLocation, StreamNotStoppedError
-from headrace.observe.snapshot import take_snapshot
 from headrace.project.engine import Engine
-from headrace.project.pipeline import Pipeline
 from headrace.shell.definitions import Definitions
 from headrace.shell.stream_sql import read_options
 from headrace.state.lease import Driver, Heart, find_driver
@@ -94,6 +90,8 @@ class Streams:
         Raises:
             HeadraceError: It cannot run; the location is in the text of the statement.
         """
+        from headrace.project.pipeline import Pipeline
+
         settings, flow = self._definitions.open(name, stream)
         try:
             with Pipeline(settings) as pipeline:
@@ -133,6 +131,8 @@ class Streams:
         Raises:
             SecondDriverError: Another process runs it.
         """
+        from headrace.project.pipeline import Pipeline
+
         stream, _ = self._definitions.stream(name)
         settings, _ = self._definitions.open(name, stream)
         heart = Heart()
@@ -155,6 +155,8 @@ class Streams:
         found = {name: self._definitions.stream(name) for name in names or self._definitions.names("stream")}
         if not found:
             return []
+        from headrace.observe.snapshot import take_snapshot
+
         snapshot = take_snapshot(self.settings, Engine(self.settings).connection())
         flows = {
             (dataset.dataset, flow.flow.casefold()): flow
@@ -226,6 +228,8 @@ class Streams:
 
 def lives(pid: int) -> bool:
     """Whether a process runs; one that has ended can still have an entry."""
+    import psutil
+
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -137,6 +137,7 @@ class FakeSources:
         self._elsewhere = elsewhere
         self._sources: dict[str, Source] = {}
         self._missing: dict[str, SourceLocation] = {}
+        self._fed = 0
 
     @property
     def batches(self) -> int:
@@ -144,7 +145,8 @@ class FakeSources:
         return max((len(given.batches) for given in self._given.values()), default=0)
 
     def feed(self, batches: int) -> None:
-        """Add the rows of every source up to a number of batches."""
+        """Add the rows of every source up to a number of batches; a source gets them once it is read."""
+        self._fed = batches
         for source in self._sources.values():
             source.feed(batches)
 
@@ -349,6 +351,7 @@ class FakeSources:
 
     def _add(self, source: Source) -> None:
         self._sources[source.name] = source
+        source.feed(self._fed)
 
     def _schema(self, name: str, known: Mapping[str, Any] | None) -> pa.Schema:
         from pyspark.sql.pandas.types import to_arrow_schema

@@ -25,6 +25,8 @@ from headrace.testing.tables import Tables
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headrace.model.names import TableName
+    from headrace.plan.stages import Plan
     from headrace.run.update import RunResult
 
 _NOWHERE = KafkaConnection({"bootstrap.servers": "127.0.0.1:9"})
@@ -151,6 +153,12 @@ def _run(
         def elsewhere(name: object) -> bool:
             return catalog.copy_from(running.spark, name)  # type: ignore[arg-type]
 
+        names: list[TableName] = []
+
+        def check(plan: Plan) -> None:
+            stage.check()
+            names[:] = [one.name for one in plan.datasets if not isinstance(one, TemporaryView)]
+
         stage = FakeSources(settings.storage.root.local_path / SOURCES, given, settings, real, elsewhere)
         overrides = SourceOverrides(
             running=RunningSpark(session, owned=False, log_file=running.log_file),
@@ -159,17 +167,15 @@ def _run(
             as_records=stage.as_topics,
             folders=stage.folder,
             find_table=stage.find_table,
+            check=check,
         )
         pipeline = Pipeline(settings, overrides)
-        plan = pipeline.plan(offline=True)
-        stage.check()
         results = []
         # A pipeline without rows still has views to compute.
         for number in range(max(1, stage.batches)):
             stage.feed(number + 1)
             results.append(_update(pipeline))
-        names = tuple(one.name for one in plan.datasets if not isinstance(one, TemporaryView))
-        return Tables(settings, names, tuple(results), temporary)
+        return Tables(settings, tuple(names), tuple(results), temporary)
 
 
 def _opened(settings: ProjectSettings, keep: Keep) -> RunningSpark:
