@@ -195,34 +195,6 @@ def test_nothing_of_a_killed_command_stays(tmp_path: Path) -> None:
             process.wait(DEADLINE_S)
 
 
-def test_an_engine_that_hangs_costs_a_command_only_time(tmp_path: Path) -> None:
-    program = textwrap.dedent(
-        """
-        import logging
-        logging.basicConfig(level=logging.INFO)
-        from headrace.runtime.session import open_spark
-        with open_spark("client") as running:
-            print(running.jvm_pid, running.spark.range(3).count())
-        """
-    )
-
-    def client() -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", program]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-
-    first = client()
-    engine = the_engine()
-    assert first.stdout.split() == [str(engine["jvm_pid"]), "3"]
-    os.kill(engine["pid"], signal.SIGSTOP)
-    try:
-        alone = client()
-    finally:
-        os.kill(engine["pid"], signal.SIGCONT)
-    assert alone.stdout.split()[0] != str(engine["jvm_pid"])
-    assert "this command starts a JVM of its own" in alone.stderr
-    assert client().stdout == first.stdout
-
-
 CONTINUOUS = textwrap.dedent(
     """
     from headrace import Pipeline

@@ -182,7 +182,14 @@ def _opened(settings: ProjectSettings, keep: Keep) -> RunningSpark:
     # `_configure` sets the settings of `_SETTINGS` in the session, so that all tests can share one JVM.
     own = {key: value for key, value in settings.configuration.items() if _SETTINGS.get(key) != value}
     conf = {key: value for key, value in own.items() if key.startswith("spark.")}
-    running = open_spark(settings.name, conf=conf, master=settings.master, memory=settings.memory)
+    running = open_spark(
+        settings.name,
+        conf=conf,
+        master=settings.master,
+        memory=settings.memory,
+        # Also so that a test uses the engine of the pipeline's commands.
+        redactor=settings.redactor,
+    )
     if running.owned:
         keep(running.stop)
     return running

@@ -12,19 +12,24 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import psutil
 import pytest
 
 from headrace.model.secrets import Redactor
 from headrace.runtime import session
-from headrace.runtime.engine import client
+from headrace.runtime.engine import client, server
 from headrace.runtime.engine.choice import EngineChoice, choose_engine
 from headrace.runtime.engine.client import NoEngineError, find_engines, stop_engines
 from headrace.runtime.engine.record import GUARD, EngineRecord, load_record, record_path
 from headrace.runtime.engine.server import is_over_when_idle
 from headrace.runtime.engine.wire import Wire
+from headrace.runtime.session import RunningSpark
 from waiting import until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +127,7 @@ def listening(path: Path, answer: bytes | None) -> Iterator[None]:
                 connection, _ = listener.accept()
                 accepted.append(connection)
                 if answer is not None:
+                    connection.recv(1 << 16)
                     connection.sendall(answer)
                     connection.close()
 
@@ -255,3 +261,56 @@ def test_an_idle_engine_ends_after_its_time_or_when_memory_is_short(monkeypatch:
     assert not ends(1, free=0.1), "it waits a moment for the next command of a script"
     monkeypatch.setenv("HEADRACE_ENGINE_IDLE", "0.5")
     assert ends(31) and not ends(29)
+
+
+def test_the_start_up_cache_is_made_once_when_the_engine_has_rested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes a minute of a core, which the next command of a script would lack."""
+    made: list[str] = []
+    looked = threading.Event()
+    monkeypatch.setattr(server, "ensure_jars", lambda name: [])
+    monkeypatch.setattr(server, "find_shared_state", lambda spark: "")
+    monkeypatch.setattr(server.aot, "make_later", lambda java, jars: made.append("cache"))
+
+    def look(spark: object) -> float:
+        looked.set()
+        return 0.0
+
+    monkeypatch.setattr(server, "used_heap", look)
+    running = RunningSpark(cast("SparkSession", None), owned=True, log_file=tmp_path, jvm_pid=os.getpid())
+    engine = server.EngineServer(running, "key")
+    engine.record.save()
+    try:
+        assert not engine._is_over()
+        assert not looked.is_set(), "no command has used it"
+        for _ in range(2):
+            with engine._registered(os.getpid(), "headrace plan"):
+                pass
+            assert not engine._is_over()
+            assert not looked.is_set(), "the next command may come at once"
+            engine._last_use -= 6
+            assert not engine._is_over()
+            assert looked.wait(10)
+            looked.clear()
+        assert made == ["cache"]
+        assert engine._stop_if_idle()
+        assert engine._is_over()
+    finally:
+        engine._listener.close()
+        engine._scratch.remove()
+
+
+def test_an_engine_in_use_does_not_stop_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "find_shared_state", lambda spark: "")
+    running = RunningSpark(cast("SparkSession", None), owned=True, log_file=tmp_path, jvm_pid=os.getpid())
+    engine = server.EngineServer(running, "key")
+    try:
+        with engine._registered(os.getpid(), "headrace run"):
+            assert not engine._stop_if_idle()
+        assert engine._stop_if_idle()
+        with engine._registered(os.getpid(), "headrace run") as tag:
+            assert tag is None
+    finally:
+        engine._listener.close()
+        engine._scratch.remove()

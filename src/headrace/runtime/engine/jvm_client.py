@@ -244,6 +244,13 @@ def find_shared_state(spark: SparkSession) -> str:
     return hashlib.sha256(repr([str(part) for part in parts]).encode()).hexdigest()
 
 
+def unpersist_all(spark: SparkSession) -> None:
+    """Removes the RDDs that commands have persisted; cached tables are removed with their session."""
+    persisted = spark.sparkContext._jsc.getPersistentRDDs()
+    for rdd in list(persisted.values()):
+        rdd.unpersist(False)
+
+
 def used_heap(spark: SparkSession) -> float:
     """Returns the share of the JVM's heap that a garbage collection leaves."""
     jvm: Any = spark._jvm

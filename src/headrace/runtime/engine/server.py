@@ -27,7 +27,7 @@ import psutil
 from headrace.model.secrets import Redactor
 from headrace.runtime import aot
 from headrace.runtime.engine.choice import IDLE_VARIABLE
-from headrace.runtime.engine.jvm_client import JvmClient, find_shared_state, used_heap
+from headrace.runtime.engine.jvm_client import JvmClient, find_shared_state, unpersist_all, used_heap
 from headrace.runtime.engine.record import EngineRecord, load_record
 from headrace.runtime.engine.wire import Wire
 from headrace.runtime.fetch import ensure_jars
@@ -218,7 +218,12 @@ class EngineServer:
 
     def _check_state(self) -> None:
         """Ends the engine after its last command if a command has changed what all commands share."""
+        with self._lock:
+            is_alone = len(self._sessions) == 1
         try:
+            if is_alone:
+                # Spark does not tell whose they are.
+                unpersist_all(self._running.spark)
             self._is_worn |= find_shared_state(self._running.spark) != self._state
         except Exception:
             # The JVM does not answer.
