@@ -20,7 +20,7 @@ from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.ranges import SourceRange
 from headrace.plan.bounded import evaluate_ranges
 from headrace.project.pipeline import Pipeline
-from headrace.project.preview import Preview
+from headrace.project.preview import Preview, collect_columns
 from headrace.sources.files import sample
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.storage.locate import locate
@@ -317,3 +317,13 @@ def test_a_query_is_evaluated_over_given_offsets_and_no_others(shop: Shop, spark
     rows: Callable[[], Sequence[Any]] = frame.select("value").collect
     wanted = {record.value for record in shop.ledger.records if record.place[1:] in ((0, 2), (0, 3))}
     assert {bytes(row.value) for row in rows()} == wanted
+
+
+def test_plain_values_are_the_same_as_those_of_arrow(spark: SparkSession) -> None:
+    frame = spark.sql(
+        "SELECT true AS a, 1Y AS a, 2S AS c, 3 AS d, 4L AS e, 0.1F AS f, 0.1D AS g, 1.50BD AS h, 'ö' AS i, "
+        "DATE '2026-01-02' AS j, CAST('x' AS CHAR(3)) AS k, CAST(NULL AS STRING) AS l UNION ALL "
+        "SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'y'"
+    )
+    renamed = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
+    assert collect_columns(frame) == [column.to_pylist() for column in renamed.toArrow().columns]

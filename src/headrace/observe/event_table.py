@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.event_columns import Row, event_columns
+from headrace.storage.arrow_rows import build_table
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
 
@@ -57,10 +58,9 @@ class EventTable:
         Raises:
             Exception: The storage cannot be written; `deltalake` and the system have many classes for it.
         """
-        import pyarrow as pa
         from deltalake import write_deltalake
 
-        data = pa.Table.from_pylist(list(rows), schema=event_schema())
+        data = build_table(rows, event_schema())
         if self._table is None and not is_table(self.path):
             write_deltalake(str(self.path), data, mode="append", configuration=_PROPERTIES)
         else:

@@ -21,6 +21,7 @@ from headrace.errors import (
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.versions import check_files, find_version
+from headrace.storage.arrow_rows import read_stream
 from headrace.storage.layout import Storage
 from headrace.storage.locate import is_uri, locate
 from headrace.storage.location import Location
@@ -233,7 +234,7 @@ def execute_query(table: DeltaTable, query: str) -> pa.Table:
 
     # Names keep their case, as they do in Spark's schemas.
     settings = {"datafusion.sql_parser.enable_ident_normalization": "false"}
-    found = pa.table(QueryBuilder(settings).register("t", table).execute(query).read_all())
+    found = read_stream(QueryBuilder(settings).register("t", table).execute(query).read_all())
     # Plain strings and bytes, as other libraries expect them, in place of DataFusion's views.
     return found.cast(pa.schema([pa.field(one.name, _plain_type(one.type)) for one in found.schema]))
 

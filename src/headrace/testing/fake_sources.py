@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import or_
@@ -31,6 +31,7 @@ from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.subscription import Subscription, matching, shown as shown_pattern
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReadRequest, SourceRead
+from headrace.storage.arrow_rows import empty_table, read_stream
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
 from headrace.testing.files import FileFormat, file_format
@@ -74,8 +75,7 @@ class Topic(Source):
     def __init__(self, name: str, given: Batches, path: Path) -> None:
         super().__init__(name, given)
         self.path = path
-        _make_table(path, kafka_schema())
-        self._offsets = _next_offsets(path)
+        self._offsets = {} if _make_table(path, kafka_schema()) else _next_offsets(path)
 
     def _add(self, batch: Any, number: int) -> None:
         _append(self.path, kafka_rows(self.name, batch, number, self._offsets))
@@ -382,12 +382,15 @@ def _parsed(text: str) -> Mapping[str, Any]:
     return value
 
 
-def _make_table(path: Path, schema: pa.Schema) -> None:
+def _make_table(path: Path, schema: pa.Schema) -> bool:
+    """Create a table; false if it exists."""
     from deltalake import DeltaTable, write_deltalake
 
-    if not DeltaTable.is_deltatable(str(path)):
-        path.mkdir(parents=True, exist_ok=True)
-        write_deltalake(path, schema.empty_table())
+    if DeltaTable.is_deltatable(str(path)):
+        return False
+    path.mkdir(parents=True, exist_ok=True)
+    write_deltalake(path, empty_table(schema))
+    return True
 
 
 def _append(path: Path, rows: pa.Table) -> None:
@@ -427,14 +430,9 @@ def _as_topic(topic: Topic, one: SourceRange) -> SourceRange:
 
 def _next_offsets(path: Path, version: int | None = None) -> dict[int, int]:
     """The next offset of each partition; a storage that is kept has those of earlier tests."""
-    from deltalake import DeltaTable
+    from deltalake import DeltaTable, QueryBuilder
 
-    rows = DeltaTable(path, version=version).to_pyarrow_table(columns=["partition", "offset"])
-    found: dict[int, int] = {}
-    for partition, offset in _pairs(rows):
-        found[partition] = max(found.get(partition, 0), offset + 1)
-    return found
-
-
-def _pairs(rows: pa.Table) -> Iterator[tuple[int, int]]:
-    yield from zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True)
+    table = DeltaTable(path, version=version)
+    query = 'SELECT partition, max("offset") + 1 AS next FROM t GROUP BY partition'
+    rows = read_stream(QueryBuilder().register("t", table).execute(query).read_all())
+    return dict(zip(rows["partition"].to_pylist(), rows["next"].to_pylist(), strict=True))

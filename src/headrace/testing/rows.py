@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import RowsInvalidError
+from headrace.storage.arrow_rows import build_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -140,7 +141,6 @@ def kafka_rows(topic: str, batch: Batch, number: int, offsets: dict[int, int]) -
     Raises:
         RowsInvalidError: A row can be no record.
     """
-    import pyarrow as pa
 
     rows = []
     for place, row in enumerate(batch):
@@ -173,7 +173,7 @@ def kafka_rows(topic: str, batch: Batch, number: int, offsets: dict[int, int]) -
                 "headers": headers,
             }
         )
-    return pa.Table.from_pylist(rows, schema=kafka_schema())
+    return build_table(rows, kafka_schema())
 
 
 def _milliseconds(moment: datetime) -> datetime:
