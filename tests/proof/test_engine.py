@@ -108,7 +108,7 @@ def test_the_engine_is_killed_below_two_commands(shop: Shop) -> None:
                 assert driver.end() != 0
                 assert "DRIVER_LOST" in driver.said()
         for pid in (found["pid"], found["jvm_pid"]):
-            until(lambda pid=pid: not psutil.pid_exists(pid), "the engine has ended", limit_s=10.0)
+            until(lambda pid=pid: not psutil.pid_exists(pid), "the engine has ended", limit_s=30.0)
     shop.produce(30)
     run_well(shop)
     run_well(shop, "--storage", "other", name="-other")
