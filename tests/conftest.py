@@ -72,7 +72,8 @@ _LONGEST = (
     *("test_changed_columns.py", "test_append.py", "test_record_formats.py", "test_names_in_use.py"),
     *("test_groups.py", "test_folders.py", "test_handed_over_care.py", "test_driver.py", "test_verify.py"),
     *("test_care_properties.py", "test_recovery.py", "test_update.py", "test_command_line.py"),
-    *("test_streams_of_changing_tables.py",),
+    *("test_streams_of_changing_tables.py", "test_change_images.py", "test_folding.py"),
+    *("test_engine_clients.py",),
 )
 """Files that take half a minute and more, the longest first."""
 
@@ -82,6 +83,7 @@ _MATRICES = frozenset(
         *("test_partial_changes.py", "test_partial_history.py", "test_targets.py", "test_bad_records.py"),
         *("test_replay.py", "test_narrowing.py", "test_metastore.py", "test_examples.py", "test_dialects.py"),
         *("test_runs.py", "test_ingest.py", "test_noop_check.py", "test_quarantine.py"),
+        *("test_change_images.py", "test_folding.py"),
     )
 )
 """Files of integration and behaviour tests that try many cases of one thing: `make prove` runs them."""

@@ -14,7 +14,7 @@ from cdc_oracle import Change
 from cdc_table import CdcTable, create_table, use_merge
 from headrace.contracts.changes import ChangeColumns
 from headrace.model.care import CarePolicy
-from headrace.sinks.delta import compaction, masked_files
+from headrace.sinks.delta import compaction, folding, masked_files
 from headrace.sinks.delta.carer import TableCarer
 from headrace.sinks.delta.compaction import Compaction
 from headrace.sinks.delta.keyed import SharedTable
@@ -88,6 +88,22 @@ def test_mostly_deleted_large_files_are_rewritten_and_no_others(
     # Nothing more is due.
     table.apply(upserts([500], 3))
     assert len(carer.reports) == 1
+
+
+def test_a_compaction_between_two_batches_ends_after_its_time_and_continues_later(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "_LIMIT_S", 0.0)
+    monkeypatch.setattr(compaction, "_LIMITED_BATCH_BYTES", 1)
+    policy = CarePolicy(target_file_size=4, small_files=32, deleted_ratio=0.3)
+    table, carer = make(spark, tmp_path / "t", policy, 1 << 30)
+    for number in range(3):
+        table.apply(upserts(range(number * 100, number * 100 + 100), 1))
+    changed = [*range(90), *range(100, 190)]
+    table.apply([Change(20_000 + key, key, 2, "delete", "") for key in changed])
+    table.apply(upserts([500], 3))
+    assert [one.removed for one in carer.reports if isinstance(one, Compaction)] == [1, 1]
+    assert sorted(table.select("id")) == [(key,) for key in [*range(300), 500] if key not in changed]
 
 
 def test_a_small_table_with_many_deleted_rows_waits_for_some_commits(

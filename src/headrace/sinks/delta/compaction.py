@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +34,8 @@ _CONFLICTS = {
 """The conflicts of Delta, by error class. A compaction changes no rows, so it can be repeated after each."""
 _PREFIX = "spark.databricks.delta.optimize."
 _BATCH_BYTES = 8 << 30
+_LIMITED_BATCH_BYTES = 1 << 30
+"""The bytes of large files that one commit rewrites if the time is limited."""
 """A compaction of more bytes has several commits: if it is killed, what it has committed stays."""
 
 
@@ -73,6 +76,7 @@ def compact_files(
     partitions: Sequence[Mapping[str, str | None]] = (),
     z_order: Sequence[str] = (),
     cube_bytes: int | None = None,
+    limit_s: float = math.inf,
 ) -> Compaction:
     """Write small files, and files with many deleted rows, again as larger files.
 
@@ -86,6 +90,8 @@ def compact_files(
         partitions: The values of the partitions; all by default.
         z_order: The columns that rows are ordered by; then all files are written again.
         cube_bytes: Rows of a clustered table that lie in groups of so many bytes are not clustered again.
+        limit_s: After so many seconds, no more large files are rewritten for their deleted rows; the next
+            compaction continues.
 
     Raises:
         Exception: Spark's error, or Delta's after the last attempt.
@@ -114,9 +120,12 @@ def compact_files(
             try:
                 # An order of all rows rewrites all files.
                 if not z_order:
-                    for new, old in rewrite_masked(session, table, policy, _BATCH_BYTES, partitions):
+                    most = _BATCH_BYTES if limit_s == math.inf else _LIMITED_BATCH_BYTES
+                    for new, old in rewrite_masked(session, table, policy, most, partitions):
                         added += new
                         removed += old
+                        if time.monotonic() - began > limit_s:
+                            break
                 metrics = session.sql(statement).first()["metrics"]
             except Exception as error:
                 kind = conflict_kind(error)

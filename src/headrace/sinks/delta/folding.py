@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOG = logging.getLogger(__name__)
+_LIMIT_S = 30.0
+"""The next batch waits for a compaction."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def fold_files(
     if wanted is None or commits_since_compaction(table, newest, wanted) < wanted:
         return
     try:
-        done = compact_files(session, table, policy)
+        done = compact_files(session, table, policy, limit_s=_LIMIT_S)
     except Exception as error:
         _LOG.warning("small files of %s were not compacted: %s", table, error)
         if carer is not None:
