@@ -106,7 +106,6 @@ hr.create_auto_cdc_flow(
 _MAY_GROW = {
     "MB of rows": "with the rows",
     "MB of the event log": "kept for 90 days",
-    "files of their logs": "Delta keeps them for 30 days",
     "MB of log files": "rotated at 20 MB",
     "MB of memory, JVM": "up to the heap's limit",
 }
