@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -20,6 +21,7 @@ PROPERTIES = {
     "ordered": {"delta.autoOptimize.autoCompact": "false", "pipelines.autoOptimize.zOrderCols": "id"},
     "tiny": {"delta.targetFileSize": "1kb"},
     "few": {"delta.autoOptimize.autoCompact": "false", "delta.autoOptimize.optimizeWrite": "true"},
+    "unindexed": {"delta.dataSkippingNumIndexedCols": "0"},
     "short": {
         "delta.autoOptimize.autoCompact": "false",
         "delta.deletedFileRetentionDuration": "interval 0 seconds",
@@ -37,6 +39,12 @@ def {name}():
 def compactions(site: Site, name: str) -> list[dict[str, Any]]:
     history = DeltaTable(str(site.storage.table(site.name(name)))).history()
     return [one for one in history if one["operation"] == "OPTIMIZE"]
+
+
+def smallest_ids(site: Site, name: str) -> set[int | None]:
+    """The minimum of the column `id` of each file, as the log has it."""
+    found = pa.table(DeltaTable(str(site.storage.table(site.name(name)))).get_add_actions(flatten=True))
+    return set(found["min.id"].to_pylist()) if "min.id" in found.column_names else {None}
 
 
 def files(site: Site, name: str) -> int:
@@ -58,6 +66,8 @@ def test_each_property_does_what_it_says(tmp_path: Path, spark: object) -> None:
     assert len(compactions(site, "plain")) > 0
     for name in ("by_hand", "unmanaged", "ordered", "tiny", "few", "short"):
         assert not compactions(site, name), name
+    assert None not in smallest_ids(site, "plain")
+    assert compactions(site, "unindexed") and smallest_ids(site, "unindexed") == {None}
     assert files(site, "few") == 5 <= files(site, "by_hand")
 
     with Pipeline.load(site.root) as pipeline:
