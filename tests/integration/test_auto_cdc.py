@@ -25,6 +25,7 @@ from cdc_oracle import (
 from headrace.errors import HeadraceError, PlanFailedError
 from headrace.model.events import Event, OperationProgressed
 from headrace.project.pipeline import Pipeline
+from headrace.run import targets
 from headrace.sinks.delta import changed_rows, table_index
 from landing import Site
 from proof.shop import Shop, rows
@@ -219,6 +220,8 @@ def test_a_run_reports_how_much_of_a_large_table_it_has_indexed(
         )
         current.run_well()
     monkeypatch.setattr(table_index, "_ROWS_AT_ONCE", 20)
+    # As in a new process, which has no index yet.
+    targets._shared_tables.cache_clear()
     produce(current, [Change(9, 1, 9, "upsert", "b")])
     seen: list[OperationProgressed] = []
 
