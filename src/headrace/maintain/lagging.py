@@ -39,7 +39,7 @@ class LaggingReader:
 
     @property
     def text(self) -> str:
-        """What is late, and what happens when."""
+        """The warning for one reader: its lag, and the date of the consequence."""
         past = self.until <= datetime.now(UTC)
         at = f"{self.until:%Y-%m-%d %H:%M} UTC"
         when = f"since {at}" if past else f"from {at} on"
@@ -112,7 +112,7 @@ def find_lagging(storage: Storage, maintenance: Maintenance) -> Iterator[Lagging
                 holders = find_holders(storage, name, table_id)
                 yield from lagging_readers(name, path, commits, holders, policy)
         except (HeadraceError, OSError, ValueError, LookupError):
-            # `status --tables` says what is wrong with the log or with the file of the readers.
+            # `status --tables` reports a log, or a file of readers, that cannot be read.
             continue
 
 

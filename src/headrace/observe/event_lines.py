@@ -153,8 +153,7 @@ def event_line(event: Event, board: Board) -> str:
             return f"{event.flow}  skipped the snapshot {event.version}: {event.reason}"
         case OperationProgressed(operation="MAINTENANCE"):
             return _maintenance_line(board.name_of(event.dataset), event)
-        case OperationProgressed(operation="KEY_INDEX"):
-            read, rows = event.outcome["rows_read"], event.outcome["rows"]
+        case OperationProgressed(operation="KEY_INDEX", outcome={"rows_read": read, "rows": rows}):
             return f"{board.name_of(event.dataset)}  reads its keys: {read:,} of {rows:,} rows"
         case UpdateFinished():
             return f"{event.outcome} in {duration_text(event.duration_s)}"

@@ -34,9 +34,9 @@ _CONFLICTS = {
 """The conflicts of Delta, by error class. A compaction changes no rows, so it can be repeated after each."""
 _PREFIX = "spark.databricks.delta.optimize."
 _BATCH_BYTES = 8 << 30
+"""A compaction of more bytes has several commits. If it is killed, the files of its earlier commits stay."""
 _LIMITED_BATCH_BYTES = 1 << 30
 """The bytes of large files that one commit rewrites if the time is limited."""
-"""A compaction of more bytes has several commits: if it is killed, what it has committed stays."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +120,9 @@ def compact_files(
             try:
                 # An order of all rows rewrites all files.
                 if not z_order:
-                    most = _BATCH_BYTES if limit_s == math.inf else _LIMITED_BATCH_BYTES
-                    for new, old in rewrite_masked(session, table, policy, most, partitions):
+                    for new, old in _rewrite_masked(session, table, policy, partitions, began + limit_s):
                         added += new
                         removed += old
-                        if time.monotonic() - began > limit_s:
-                            break
                 metrics = session.sql(statement).first()["metrics"]
             except Exception as error:
                 kind = conflict_kind(error)
@@ -144,6 +141,21 @@ def compact_files(
                 duration_s=time.monotonic() - began,
                 conflicts=dict(conflicts),
             )
+
+
+def _rewrite_masked(
+    session: SparkSession,
+    table: Location,
+    policy: CarePolicy,
+    partitions: Sequence[Mapping[str, str | None]],
+    deadline: float,
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Rewrite large files with mostly deleted rows; no commit begins after the deadline but the first."""
+    batch_bytes = _BATCH_BYTES if deadline == math.inf else _LIMITED_BATCH_BYTES
+    for sizes in rewrite_masked(session, table, policy, batch_bytes, partitions):
+        yield sizes
+        if time.monotonic() > deadline:
+            return
 
 
 def conflict_kind(error: BaseException) -> str | None:

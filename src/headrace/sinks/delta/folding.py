@@ -29,7 +29,7 @@ _LIMIT_S = 30.0
 
 @dataclass(frozen=True)
 class ListedFiles:
-    """What was found when the files of a table were listed last.
+    """The numbers of files and deleted rows when the files of a table were last listed.
 
     Args:
         floor: The number of files that a compaction would have left.
@@ -88,11 +88,11 @@ def fold_unlisted(
     Args:
         session: The session of the batch.
         table: The table's folder.
-        known: What was found when its files were listed last.
+        known: The numbers when its files were last listed.
         carer: Knows the policy of the table, and reports what was done.
 
     Returns:
-        What is known of its files now.
+        The numbers after the last listing.
     """
     try:
         snapshot = delta_log(session, table).unsafeVolatileSnapshot()

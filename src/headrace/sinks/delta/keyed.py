@@ -39,7 +39,7 @@ class SharedTable:
     Attributes:
         turn: The flows take turns: each compares its records with the newest rows.
         index: The index of the table's keys, once a batch has used it.
-        listed: What was found when the table's files were listed last after a batch without the index.
+        listed: The numbers of files and deleted rows when the table's files were last listed.
     """
 
     def __init__(self) -> None:
