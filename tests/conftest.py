@@ -28,6 +28,7 @@ from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.jars import locked_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.session import RunningSpark, open_spark
+from headrace.runtime.unused import release_unused
 from headrace.storage.layout import Storage
 from secured_broker import SecuredBroker
 from workers import choose_workers
@@ -137,6 +138,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if needs_spark(item):
         _await_cache()
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    if needs_spark(item):
+        release_unused()
 
 
 def pytest_sessionfinish() -> None:

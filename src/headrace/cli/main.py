@@ -139,7 +139,7 @@ def headrace() -> None:
 def main() -> None:
     """The entry point of ``headrace``."""
     # Imports create many objects that stay. Looking for garbage among them takes a tenth of an import.
-    gc.set_threshold(_GARBAGE, 20, 100)
+    gc.set_threshold(_GARBAGE, 10, 10)
     output = build_output(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:

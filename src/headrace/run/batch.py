@@ -20,6 +20,7 @@ from headrace.run.reporting import BatchReporter
 from headrace.run.sizing import limit_tasks
 from headrace.run.split import Split
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
+from headrace.runtime.unused import release_unused
 from headrace.sinks.target import BatchStamp, BatchWriter, Committed, FlowTarget, SplitRows
 from headrace.state.lease import Lease
 from headrace.storage.location import Location
@@ -127,6 +128,7 @@ class BatchFunction:
         self.reporter.ended(stamp, committed, time.monotonic() - started_s)
         self.check(rows.sparkSession)
         reach("after-batch", flow, number)
+        release_unused()
 
     def _write(self, rows: DataFrame, stamp: BatchStamp) -> Committed | None:
         """Write and commit the rows; ``None`` if the target already holds the batch."""
