@@ -22,8 +22,11 @@ TRACKED = ChosenColumns(excluded=("note",))
 COLUMNS = ChangeColumns(
     keys=("id",), sequence_by="ts", deletes="op = 'delete'", excluded=("op", "ts"), tracked=TRACKED
 )
-LAYOUTS = pytest.mark.parametrize("layout", ["", "PARTITIONED BY (value)"])
-MEMORIES = pytest.mark.parametrize("index_memory", [1 << 30, 0], ids=["index", "positions"])
+WAYS = pytest.mark.parametrize(
+    ("index_memory", "layout"),
+    [(1 << 30, "PARTITIONED BY (value)"), (0, "")],
+    ids=["index, partitioned", "positions"],
+)
 Make = Callable[..., CdcTable]
 
 
@@ -82,8 +85,7 @@ def replayed(table: CdcTable, identity: tuple[str, ...]) -> dict[tuple[Any, ...]
     return held
 
 
-@LAYOUTS
-@MEMORIES
+@WAYS
 def test_the_feed_has_every_change_of_a_current_row(current: Make, index_memory: int, layout: str) -> None:
     table = current(index_memory, layout)
     changes = random_changes(5, keys=30, count=200)
@@ -96,8 +98,7 @@ def test_the_feed_has_every_change_of_a_current_row(current: Make, index_memory:
     assert {row["operation"] for row in history} & {"MERGE"} == set()
 
 
-@LAYOUTS
-@MEMORIES
+@WAYS
 def test_the_feed_has_every_change_of_a_history(histories: Make, index_memory: int, layout: str) -> None:
     table = histories(index_memory, layout)
     changes = random_events(3, keys=20, count=200)

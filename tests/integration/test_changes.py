@@ -136,7 +136,7 @@ def either(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) 
     return Table(spark, path, index_memory=1 << 30 if request.param == "index" else 0)
 
 
-@pytest.mark.parametrize(("seed", "truncates"), [(1, 0), (2, 3), (3, 0)])
+@pytest.mark.parametrize(("seed", "truncates"), [(1, 0), (2, 3)])
 def test_the_table_holds_the_newest_record_of_each_key_however_the_records_were_cut(
     either: Table, seed: int, truncates: int
 ) -> None:
