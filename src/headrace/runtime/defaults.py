@@ -158,6 +158,9 @@ def _local_settings(scratch: Path) -> dict[str, str]:
         # `spark-warehouse` folders do not appear where the user happens to be.
         "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
         "spark.local.dir": str(scratch / "local"),
+        # The small side of each join, and each aggregation of each task, takes at least one page of the heap.
+        # With a heap of 1,280 MB and two cores Spark would choose 32 MB for it, also for a single row.
+        "spark.buffer.pageSize": "4m",
     }
 
 
