@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import broadcast, max as max_
 
 from headrace.errors import ConnectUnsupportedError, SparkStartError
 from headrace.runtime import aot, session
@@ -44,6 +45,40 @@ def test_the_settings_that_a_session_cannot_take_are_those_of_the_engine(running
     assert len(static) > 30
     assert [name for name in static if belongs_to_session(name)] == []
     assert belongs_to_session("spark.sql.ansi.enabled")
+
+
+def test_the_small_side_of_a_join_takes_little_of_the_heap(running_spark: RunningSpark) -> None:
+    spark = running_spark.spark
+    java: Any = spark._jvm.java.lang  # type: ignore[union-attr]
+
+    def used_mb() -> int:
+        java.System.gc()
+        memory = java.Runtime.getRuntime()
+        return int(memory.totalMemory() - memory.freeMemory()) >> 20
+
+    def join() -> DataFrame:
+        small = spark.createDataFrame([("1", 1)], "id STRING, value INT")
+        joined = spark.range(3).selectExpr("CAST(id AS STRING) id").join(broadcast(small), "id")
+        assert joined.persist().count() == 1
+        return joined
+
+    first = join()
+    before = used_mb()
+    more = [join() for _ in range(8)]
+    # By default, each would take 33 MB and more of 1,536.
+    assert used_mb() - before < 100
+    for one in (first, *more):
+        one.unpersist()
+
+
+def test_a_record_may_be_larger_than_what_spark_takes_from_the_heap_at_once(spark: SparkSession) -> None:
+    value = "repeat(CAST(id AS STRING), 5000000) value"
+    rows = spark.range(4).selectExpr("CAST(id % 2 AS STRING) id", value)
+    longest = rows.groupBy("id").agg(max_("value").alias("value")).selectExpr("length(value)")
+    assert [row[0] for row in longest.collect()] == [5_000_000, 5_000_000]
+    assert rows.groupBy("value").count().count() == 4
+    assert len(rows.orderBy("value").selectExpr("left(value, 1)").collect()) == 4
+    assert rows.join(broadcast(rows.limit(1)), "value").count() == 1
 
 
 def test_delta_and_pandas_work_with_this_python(running_spark: RunningSpark, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.project.engine import Engine
 from headrace.project.operations import logged_operation, new_update
+from headrace.runtime.unused import release_unused
 from headrace.sinks.delta.compaction import compact_files
 from headrace.sources.ranges import join_marks
 from headrace.state.lease import has_driver, held_leases
@@ -195,6 +196,7 @@ class TableKeeper:
                         return tuple(found)
                     found.append(self._keep(target))
                     report(found[-1])
+                    release_unused()
         return tuple(found)
 
     def _keep(self, target: DatasetTable) -> TableCare:

@@ -109,6 +109,8 @@ class BatchFunction:
             state.failure = error
             raise
         finally:
+            # Also after a failure: a flow is tried again and again.
+            release_unused()
             state.busy = False
 
     def _run(self, rows: DataFrame, number: int) -> None:
@@ -128,7 +130,6 @@ class BatchFunction:
         self.reporter.ended(stamp, committed, time.monotonic() - started_s)
         self.check(rows.sparkSession)
         reach("after-batch", flow, number)
-        release_unused()
 
     def _write(self, rows: DataFrame, stamp: BatchStamp) -> Committed | None:
         """Write and commit the rows; ``None`` if the target already holds the batch."""

@@ -31,6 +31,7 @@ from headrace.run.tables import alter, new_clustering
 from headrace.run.view_counts import ViewCountingRefreshSplit
 from headrace.run.work import refresh_jobs
 from headrace.runtime.engine.attachment import pool_name
+from headrace.runtime.unused import release_unused
 from headrace.sinks.delta.carer import TableCarer
 from headrace.sinks.delta.metastore import publish_table
 from headrace.sinks.delta.table import read_state, register_table
@@ -156,6 +157,7 @@ class ViewRunner:
                 self._heart.release(lease)
         except Exception as failure:
             self.fail(failure)
+        release_unused()
 
     def fail(self, failure: Exception) -> None:
         """Report why the view cannot be refreshed."""

@@ -10,7 +10,7 @@ _PAUSE_S = 10.0
 _SHARE = 0.01
 
 _looking = threading.Lock()
-_next_s = 0.0
+_next_s = time.monotonic() + _PAUSE_S
 
 
 def release_unused() -> None:
@@ -20,7 +20,8 @@ def release_unused() -> None:
     and until then the JVM keeps its part. The collector looks at all objects only after many new ones in
     Python, which says nothing about the JVM: its heap can be full long before.
 
-    Looks every ten seconds at most, and for a hundredth of the time at most, however often it is called.
+    Call it after each piece of work that a command can repeat for days. It looks every ten seconds at most,
+    for a hundredth of the time at most, and never in a command that is shorter.
     """
     global _next_s
     if time.monotonic() < _next_s or not _looking.acquire(blocking=False):

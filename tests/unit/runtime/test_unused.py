@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
-import time
 import weakref
 from collections.abc import Iterator
+from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,11 +36,21 @@ def test_a_cycle_is_freed() -> None:
     assert found() is None
 
 
-def test_it_looks_again_only_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    release_unused()
-    found = weakref.ref(Cycle())
-    release_unused()
-    assert found() is not None
-    monkeypatch.setattr(unused, "_next_s", time.monotonic())
-    release_unused()
-    assert found() is None
+@pytest.mark.parametrize(("takes_s", "pause_s"), [(0.0, 10.0), (0.0625, 10.0), (3.0, 300.0)])
+def test_it_looks_every_ten_seconds_and_a_hundredth_of_the_time_at_most(
+    monkeypatch: pytest.MonkeyPatch, takes_s: float, pause_s: float
+) -> None:
+    now_s, looks = 0.0, []
+
+    def collect() -> None:
+        nonlocal now_s
+        looks.append(now_s)
+        now_s += takes_s
+
+    monkeypatch.setattr(unused, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(unused, "gc", SimpleNamespace(collect=collect))
+    while now_s < 1000:
+        release_unused()
+        now_s += 1
+    pauses = {second - first - takes_s for first, second in pairwise(looks)}
+    assert pauses and all(pause_s <= pause <= pause_s + 1 for pause in pauses)
