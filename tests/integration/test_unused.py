@@ -14,28 +14,30 @@ from headrace.runtime import unused
 from proof.shop import BRONZE, SILVER, Shop
 
 FEW = 80
-"""Objects of the JVM that are in use after a run: about 40."""
+"""Objects of the JVM that are still in use after a run: about 40."""
 
 
 @pytest.fixture
-def _without_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Objects are freed only by the product, which looks whenever it is asked."""
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
+    """Counts the objects of the JVM that Python holds since the test began.
+
+    Objects are freed only by the product, which looks whenever it is asked.
+    """
     monkeypatch.setattr(unused, "_PAUSE_S", 0.0)
     monkeypatch.setattr(unused, "_SHARE", 1e9)
     monkeypatch.setattr(unused, "_next_s", 0.0)
     gc.collect()
+    before = _count()
     gc.disable()
-    yield
+    yield lambda: _count() - before
     gc.enable()
 
 
-def held() -> int:
-    """The number of objects of the JVM that Python has."""
+def _count() -> int:
     return sum(isinstance(one, JavaObject) for one in gc.get_objects())
 
 
-@pytest.mark.usefixtures("_without_collector")
-def test_batches_release_what_they_used(shop: Shop) -> None:
+def test_batches_release_what_they_used(shop: Shop, held: Callable[[], int]) -> None:
     shop.write(limit=30)
     shop.produce(300)
     shop.run_well()
@@ -43,8 +45,7 @@ def test_batches_release_what_they_used(shop: Shop) -> None:
     assert held() < FEW
 
 
-@pytest.mark.usefixtures("_without_collector")
-def test_refreshes_release_what_they_used(shop: Shop) -> None:
+def test_refreshes_release_what_they_used(shop: Shop, held: Callable[[], int]) -> None:
     shop.write(BRONZE, SILVER)
     shop.produce(10)
     shop.run_well("bronze", "silver")
@@ -53,8 +54,7 @@ def test_refreshes_release_what_they_used(shop: Shop) -> None:
     assert held() < FEW
 
 
-@pytest.mark.usefixtures("_without_collector")
-def test_table_care_releases_what_it_used(make_shop: Callable[..., Shop]) -> None:
+def test_table_care_releases_what_it_used(make_shop: Callable[..., Shop], held: Callable[[], int]) -> None:
     shop = make_shop(maintenance={"auto": False, "small_files": 2})
     shop.write(limit=30)
     shop.produce(300)
