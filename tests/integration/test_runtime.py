@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -88,6 +89,15 @@ def test_delta_and_pandas_work_with_this_python(running_spark: RunningSpark, tmp
     frame = spark.read.format("delta").load(path).toPandas()
     assert frame["id"].sum() == 45
     assert spark.sparkContext.parallelize([1]).map(lambda _: sys.executable).collect() == [sys.executable]
+
+
+def test_a_checksum_has_the_batches_of_flows_but_not_the_files_of_the_table(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.range(10).write.format("delta").save(str(tmp_path / "table"))
+    checksum = json.loads((tmp_path / "table" / "_delta_log" / f"{0:020d}.crc").read_text())
+    assert checksum["numFiles"] >= 1 and checksum["setTransactions"] == []
+    assert "allFiles" not in checksum
 
 
 def test_spark_writes_to_its_log_file_and_not_to_the_terminal(

@@ -197,7 +197,8 @@ class RecordSearch:
             raise self._located(failure, parts, session, ranges) from failure
         found: list[RaisingRecord] = []
         rest: Sequence[Part] = parts
-        while (first := self._find_first(rest, session, ranges)) is not None:
+        # The batch has failed; whether the records after one that fails do is tried.
+        while (first := self._find_first(rest, session, ranges, fail=not found)) is not None:
             where, error, reason = first
             if len(where) != 1 or not where[0].is_record:
                 raise _with_parts(error, where) from failure
@@ -255,7 +256,8 @@ class RecordSearch:
         """
         error = self.failures.as_error(failure, self.planned.flow)
         try:
-            found = self._find_first(parts, session, ranges)
+            # Without its state, the query may not fail.
+            found = self._find_first(parts, session, ranges, fail=False)
         except Exception as other:
             _LOG.info("flow %s: the search ended: %s", self.planned.flow.name, text_of(other))
             found = None
@@ -276,9 +278,19 @@ class RecordSearch:
         return isinstance(self.failures.as_error(failure, self.planned.flow), _RAISED)
 
     def _find_first(
-        self, parts: Sequence[Part], session: SparkSession, ranges: Sequence[SourceRange]
+        self, parts: Sequence[Part], session: SparkSession, ranges: Sequence[SourceRange], *, fail: bool
     ) -> tuple[Sequence[Part], HeadraceError, tuple[str, str]] | None:
-        """The first record on which the query fails, or the smallest parts that were found in time."""
+        """The first record on which the query fails, or the smallest parts that were found in time.
+
+        Args:
+            parts: The parts to search.
+            session: The batch's own session.
+            ranges: What the batch reads.
+            fail: Whether the query is known to fail on the parts. If not, that is tried first.
+
+        Returns:
+            ``None`` if it does not fail.
+        """
         deadline = time.monotonic() + _LIMIT_S
         failures: list[tuple[Sequence[Part], HeadraceError, tuple[str, str]]] = []
 
@@ -290,11 +302,12 @@ class RecordSearch:
         def go_on() -> bool:
             return time.monotonic() < deadline and not self.stop.requested
 
-        if not parts or not fails(parts):
+        if not parts or not (fail or fails(parts)):
             return None
         found = find_first(parts, fails, go_on)
         # Not so where the query fails only on several records together, or not every time.
-        return failures[-1] if failures[-1][0] == found or fails(found) else None
+        is_tried = bool(failures) and failures[-1][0] == found
+        return failures[-1] if is_tried or fails(found) else None
 
     def _error_of(
         self, parts: Sequence[Part], session: SparkSession, ranges: Sequence[SourceRange]

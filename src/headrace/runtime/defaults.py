@@ -120,6 +120,9 @@ def build_session_settings(master: str | None) -> dict[str, str]:
         # The state of a table that a laptop's pipeline writes fits one task; the default of 50
         # makes every small batch pay for 50.
         "spark.databricks.delta.snapshotPartitions": "1",
+        # Delta would write the list of files into each checksum of a small table, and reads it only to verify
+        # it. For a new table it computes the whole state for that.
+        "spark.databricks.delta.allFilesInCrc.enabled": "false",
         # If the JVM's or the session's time zone is not UTC, Delta compares the file list of each checksum
         # with the whole log at each commit. A commit into a young table took 0.95 s instead of 0.33 s.
         "spark.databricks.delta.allFilesInCrc.verificationMode.forceOnNonUTC.enabled": "false",

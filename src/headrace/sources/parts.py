@@ -78,7 +78,7 @@ class FilePart(Part):
     Args:
         path: The file, as Spark writes it in ``_metadata.file_path``.
         of: The table and version that the file belongs to, if it is a file of a table.
-        files: The files of the range, if the source keeps them between two reads.
+        files: The files of the range, if the source keeps them between two reads; they count their rows.
     """
 
     until: int = MOST_ROWS
@@ -88,10 +88,14 @@ class FilePart(Part):
 
     @property
     def middle(self) -> int:
-        # The number of rows is not known, so the first rows are tried first.
         found = super().middle
-        first = max(_FIRST_ROWS, _FIRST_ROWS * self.start)
-        return found if self.until < MOST_ROWS else min(found, first)
+        if self.until < MOST_ROWS:
+            return found
+        rows: int | None = None if self.files is None else self.files.count_rows(self.path)
+        if rows is not None and self.start < rows:
+            return max(self.start + 1, (self.start + rows) // 2)
+        # The number of rows is not known, so the first rows are tried first.
+        return min(found, max(_FIRST_ROWS, _FIRST_ROWS * self.start))
 
     @property
     def is_whole(self) -> bool:

@@ -33,18 +33,23 @@ def _sum_rows(table: Location, files: Iterable[Mapping[str, Any]]) -> int | None
     total = 0
     for file in files:
         stats = json.loads(file.get("stats") or "{}")
-        rows = stats["numRecords"] if "numRecords" in stats else _rows_on_disk(table, file["path"])
+        rows = stats["numRecords"] if "numRecords" in stats else count_rows_on_disk(file["path"], table)
         if rows is None:
             return None
         total += rows - int((file.get("deletionVector") or {}).get("cardinality", 0))
     return total
 
 
-def _rows_on_disk(table: Location, path: str) -> int | None:
+def count_rows_on_disk(path: str, table: Location | None = None) -> int | None:
+    """The rows of a data file, deleted ones included; ``None`` if the file cannot be read.
+
+    Args:
+        path: The file as a log names it: a URI, or relative to the table and percent-encoded.
+        table: The folder of the table.
+    """
     import pyarrow.parquet as pq
 
-    # The log's paths are URIs: relative and percent-encoded, or absolute with a scheme.
-    file = locate_supported(path) if is_uri(path) else table / unquote(path)
+    file = table / unquote(path) if table is not None and not is_uri(path) else locate_supported(path)
     if file is None:
         return None
     try:

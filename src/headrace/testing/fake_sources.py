@@ -316,6 +316,9 @@ class FakeSources:
             # A topic is a table here.
             options = {key: text for key, text in request.options.items() if key == LOCATION_OPTION}
             format = "delta"
+            if request.streaming:
+                # All its versions are there. For a snapshot, Delta would compute the table's state first.
+                options["startingVersion"] = "0"
         else:
             options = {key: text for key, text in request.options.items() if key.lower() != "path"}
             format = request.format

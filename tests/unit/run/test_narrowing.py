@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -55,6 +55,32 @@ def test_a_row_of_a_file_is_found_though_the_length_of_the_file_is_not_known(pla
     found = find_first([FilePart(path=f"f{n}") for n in range(6)], query, lambda: True)
     assert [(_number(one), one.start, one.is_record) for one in found] == [(*place, True)]
     assert query.asked <= (12 if place[1] < 17 else 30)
+
+
+@dataclass(frozen=True)
+class CountedFiles:
+    """Files that all have as many rows as their footers say."""
+
+    rows: int
+
+    def count_rows(self, path: str) -> int:
+        return self.rows
+
+
+@pytest.mark.parametrize(("rows", "row", "looks"), [(1, 0, 1), (2, 0, 1), (2, 1, 2), (1000, 999, 11)])
+def test_a_row_of_a_file_is_found_at_once_if_the_length_of_the_file_is_known(
+    rows: int, row: int, looks: int
+) -> None:
+    query = Query((0, row))
+    found = find_first([FilePart(path="f0", files=CountedFiles(rows))], query, lambda: True)
+    assert [(one.start, one.is_record) for one in found] == [(row, True)]
+    assert query.asked == looks
+
+
+def test_a_row_behind_the_known_length_of_its_file_is_found() -> None:
+    query = Query((0, 40))
+    found = find_first([FilePart(path="f0", files=CountedFiles(3))], query, lambda: True)
+    assert [(one.start, one.is_record) for one in found] == [(40, True)]
 
 
 def test_of_several_the_first_of_a_partition_is_found() -> None:

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from object_files import memory_location
 
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
-from headrace.storage.row_counts import count_moved_rows
+from headrace.storage.row_counts import count_moved_rows, count_rows_on_disk
 from headrace.storage.table_log import (
     batches_of,
     checksum_matches_log,
@@ -199,3 +200,12 @@ def test_versions_can_be_read_from_a_checkpoint_on(table: Path, tmp_path: Path) 
     assert (list(readable_versions(locate(table))), last_checkpoint(locate(table))) == ([2, 3], 2)
     assert is_table(locate(table))
     assert not is_table(locate(tmp_path))
+
+
+def test_the_rows_of_a_file_are_counted_by_its_path_in_spark(tmp_path: Path) -> None:
+    file = tmp_path / "a day=1%2 ü" / "part.parquet"
+    file.parent.mkdir()
+    pq.write_table(pa.table({"id": [1, 2, 3]}), file)
+    assert count_rows_on_disk(file.as_uri().replace("file://", "file:")) == 3
+    assert count_rows_on_disk(f"file:{tmp_path}/missing.parquet") is None
+    assert count_rows_on_disk("wasb://lake/part.parquet") is None
