@@ -94,9 +94,11 @@ def test_delta_and_pandas_work_with_this_python(running_spark: RunningSpark, tmp
 def test_a_checksum_has_the_batches_of_flows_but_not_the_files_of_the_table(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    spark.range(10).write.format("delta").save(str(tmp_path / "table"))
+    batch = {"txnAppId": "checkpoint", "txnVersion": "3"}
+    spark.range(10).write.format("delta").options(**batch).save(str(tmp_path / "table"))
     checksum = json.loads((tmp_path / "table" / "_delta_log" / f"{0:020d}.crc").read_text())
-    assert checksum["numFiles"] >= 1 and checksum["setTransactions"] == []
+    assert [(one["appId"], one["version"]) for one in checksum["setTransactions"]] == [("checkpoint", 3)]
+    assert checksum["numFiles"] >= 1
     assert "allFiles" not in checksum
 
 

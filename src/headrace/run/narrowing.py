@@ -197,8 +197,7 @@ class RecordSearch:
             raise self._located(failure, parts, session, ranges) from failure
         found: list[RaisingRecord] = []
         rest: Sequence[Part] = parts
-        # The batch has failed; whether the records after one that fails do is tried.
-        while (first := self._find_first(rest, session, ranges, fail=not found)) is not None:
+        while (first := self._find_first(rest, session, ranges)) is not None:
             where, error, reason = first
             if len(where) != 1 or not where[0].is_record:
                 raise _with_parts(error, where) from failure
@@ -256,8 +255,7 @@ class RecordSearch:
         """
         error = self.failures.as_error(failure, self.planned.flow)
         try:
-            # Without its state, the query may not fail.
-            found = self._find_first(parts, session, ranges, fail=False)
+            found = self._find_first(parts, session, ranges)
         except Exception as other:
             _LOG.info("flow %s: the search ended: %s", self.planned.flow.name, text_of(other))
             found = None
@@ -278,19 +276,9 @@ class RecordSearch:
         return isinstance(self.failures.as_error(failure, self.planned.flow), _RAISED)
 
     def _find_first(
-        self, parts: Sequence[Part], session: SparkSession, ranges: Sequence[SourceRange], *, fail: bool
+        self, parts: Sequence[Part], session: SparkSession, ranges: Sequence[SourceRange]
     ) -> tuple[Sequence[Part], HeadraceError, tuple[str, str]] | None:
-        """The first record on which the query fails, or the smallest parts that were found in time.
-
-        Args:
-            parts: The parts to search.
-            session: The batch's own session.
-            ranges: What the batch reads.
-            fail: Whether the query is known to fail on the parts. If not, that is tried first.
-
-        Returns:
-            ``None`` if it does not fail.
-        """
+        """The first record on which the query fails, or the smallest parts that were found in time."""
         deadline = time.monotonic() + _LIMIT_S
         failures: list[tuple[Sequence[Part], HeadraceError, tuple[str, str]]] = []
 
@@ -302,12 +290,11 @@ class RecordSearch:
         def go_on() -> bool:
             return time.monotonic() < deadline and not self.stop.requested
 
-        if not parts or not (fail or fails(parts)):
+        if not parts or not fails(parts):
             return None
         found = find_first(parts, fails, go_on)
         # Not so where the query fails only on several records together, or not every time.
-        is_tried = bool(failures) and failures[-1][0] == found
-        return failures[-1] if is_tried or fails(found) else None
+        return failures[-1] if failures[-1][0] == found or fails(found) else None
 
     def _error_of(
         self, parts: Sequence[Part], session: SparkSession, ranges: Sequence[SourceRange]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.model.ranges import Position, SourceRange
+from headrace.storage.row_counts import count_rows_on_disk
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -78,7 +79,7 @@ class FilePart(Part):
     Args:
         path: The file, as Spark writes it in ``_metadata.file_path``.
         of: The table and version that the file belongs to, if it is a file of a table.
-        files: The files of the range, if the source keeps them between two reads; they count their rows.
+        files: The files of the range, if the source keeps them between two reads.
     """
 
     until: int = MOST_ROWS
@@ -91,10 +92,11 @@ class FilePart(Part):
         found = super().middle
         if self.until < MOST_ROWS:
             return found
-        rows: int | None = None if self.files is None else self.files.count_rows(self.path)
+        # Only where to cut: rows behind the known length would be found, too.
+        rows = count_rows_on_disk(self.path)
         if rows is not None and self.start < rows:
             return max(self.start + 1, (self.start + rows) // 2)
-        # The number of rows is not known, so the first rows are tried first.
+        # The length of a text file is not known, so the first rows are tried first.
         return min(found, max(_FIRST_ROWS, _FIRST_ROWS * self.start))
 
     @property

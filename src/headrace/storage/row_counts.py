@@ -41,7 +41,7 @@ def _sum_rows(table: Location, files: Iterable[Mapping[str, Any]]) -> int | None
 
 
 def count_rows_on_disk(path: str, table: Location | None = None) -> int | None:
-    """The rows of a data file, deleted ones included; ``None`` if the file cannot be read.
+    """The rows of a Parquet file, deleted ones included; ``None`` if it cannot be read, or is none.
 
     Args:
         path: The file as a log names it: a URI, or relative to the table and percent-encoded.

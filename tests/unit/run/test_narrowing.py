@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import FlowFailedError, RecordUnparseableError, SourceLocation
@@ -57,30 +60,20 @@ def test_a_row_of_a_file_is_found_though_the_length_of_the_file_is_not_known(pla
     assert query.asked <= (12 if place[1] < 17 else 30)
 
 
-@dataclass(frozen=True)
-class CountedFiles:
-    """Files that all have as many rows as their footers say."""
-
-    rows: int
-
-    def count_rows(self, path: str) -> int:
-        return self.rows
-
-
 @pytest.mark.parametrize(("rows", "row", "looks"), [(1, 0, 1), (2, 0, 1), (2, 1, 2), (1000, 999, 11)])
-def test_a_row_of_a_file_is_found_at_once_if_the_length_of_the_file_is_known(
-    rows: int, row: int, looks: int
+def test_a_row_of_a_parquet_file_is_found_by_the_length_of_the_file(
+    tmp_path: Path, rows: int, row: int, looks: int
 ) -> None:
-    query = Query((0, row))
-    found = find_first([FilePart(path="f0", files=CountedFiles(rows))], query, lambda: True)
+    pq.write_table(pa.table({"id": range(rows)}), tmp_path / "f0")
+    asked: list[Part] = []
+
+    def fails(parts: Sequence[Part]) -> bool:
+        asked.extend(parts)
+        return any(part.start <= row < part.until for part in parts)
+
+    found = find_first([FilePart(path=(tmp_path / "f0").as_uri())], fails, lambda: True)
     assert [(one.start, one.is_record) for one in found] == [(row, True)]
-    assert query.asked == looks
-
-
-def test_a_row_behind_the_known_length_of_its_file_is_found() -> None:
-    query = Query((0, 40))
-    found = find_first([FilePart(path="f0", files=CountedFiles(3))], query, lambda: True)
-    assert [(one.start, one.is_record) for one in found] == [(40, True)]
+    assert len(asked) == looks
 
 
 def test_of_several_the_first_of_a_partition_is_found() -> None:

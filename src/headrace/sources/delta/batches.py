@@ -13,7 +13,6 @@ from headrace.model.ranges import Position, SourceRange
 from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.parts import FileParts, file_uri, row_number
 from headrace.storage.location import Location
-from headrace.storage.row_counts import count_rows_on_disk
 from headrace.storage.table_log import commit_file, follow_commits, read_actions
 
 if TYPE_CHECKING:
@@ -66,11 +65,6 @@ class TableFiles:
     def paths(self) -> list[str]:
         """The files as Spark writes them in ``_metadata.file_path``, in order."""
         return [file_uri(path) for path in self.index.inputFiles()]
-
-    def count_rows(self, path: str) -> int | None:
-        """The number of rows of a file, deleted ones included; ``None`` if it is not known."""
-        # Delta takes the statistics out of the files of a stream.
-        return count_rows_on_disk(path)
 
     def read(self, parts: FileParts | None = None) -> DataFrame:
         """The rows of the files.
