@@ -17,7 +17,6 @@ def replace_unencodable(stream: IO[str], *, is_json: bool) -> None:
     """Make a stream write a replacement for each character that its encoding lacks.
 
     Args:
-        stream: Standard output or standard error.
         is_json: Whether JSON is written, whose escapes lose nothing.
     """
     if hasattr(stream, "reconfigure"):

@@ -20,9 +20,7 @@ def error_lines(error: HeadraceError, folders: Sequence[Path] = (), width: int |
     """The error as styled lines.
 
     Args:
-        error: What went wrong.
         folders: Where the location's relative path may start; the first that holds the file wins.
-        width: Characters of a line; the source line is not wrapped.
     """
     head = click.style(f"error[{error.code}]", fg="red", bold=True)
     lines = wrap(f"{head} {click.style(error.summary, bold=True)}", width, rest="  ")

@@ -16,15 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReachedKafka:
-    """A Kafka cluster that can be contacted.
-
-    Args:
-        connection: How to reach it, with a real address.
-        is_embedded: Whether it is the embedded broker, where commands create missing topics.
-    """
+    """A Kafka cluster that can be contacted."""
 
     connection: KafkaConnection
-    is_embedded: bool
+    is_embedded: bool  # whether it is the embedded broker, where commands create missing topics
 
     @property
     def servers(self) -> str:

@@ -41,24 +41,21 @@ class Result:
     """The result of a command.
 
     Args:
-        data: The facts, as JSON values.
         text: The same facts as text (with ANSI styles), or a function that gives something `rich` can render;
             it is called only for text output.
         errors: Errors that are printed after the text; the data has them in its own form.
-        exit_code: 0 done, 1 failed or not proven, 3 cannot be judged, 4 a run would change something.
     """
 
     data: Any
     text: str | Callable[[], str | RenderableType] = ""
     errors: Sequence[HeadraceError] = ()
-    exit_code: int = 0
+    exit_code: int = 0  # 0 done, 1 failed or not proven, 3 cannot be judged, 4 a run would change something
 
 
 class Output(ABC):
     """Renders what commands return.
 
     Args:
-        stdout: Where results go.
         stderr: Where text-form errors, notes and progress go.
         debug: Whether errors carry their trace.
     """
@@ -103,12 +100,7 @@ class Output(ABC):
         """One JSON line of a command that reports as it goes; nothing in the text form."""
 
     def pour(self, lines: Iterable[str], *, at_once: bool) -> None:
-        """Print lines as they come; a reader such as `head` may end first.
-
-        Args:
-            lines: The lines.
-            at_once: Whether each line is flushed.
-        """
+        """Print lines as they come; a reader such as `head` may end first."""
         at_once = at_once or self.stdout.isatty()
         try:
             for line in lines:

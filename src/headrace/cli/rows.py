@@ -90,7 +90,6 @@ def table_rows(rows: Rows, *, with_sequences: bool = False) -> tuple[RowsTable, 
     """Rows of a table, and a remark if columns are left out.
 
     Args:
-        rows: The rows.
         with_sequences: Whether to show the columns that changes by key are ordered by. They are wide, and
             rarely of interest.
     """

@@ -42,14 +42,7 @@ class History(FileHistory):
 
 
 class Prompt:
-    """Reads statements, and runs them until the user leaves.
-
-    Args:
-        output: Where answers go.
-        names: The names for completion.
-        run: Runs the statements of a text.
-        show: Prints an answer.
-    """
+    """Reads statements, and runs them until the user leaves."""
 
     def __init__(
         self, output: Output, names: Names, run: Callable[[str], object], show: Callable[[Answer], None]

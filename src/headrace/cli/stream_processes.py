@@ -26,9 +26,6 @@ class StreamProcesses:
     """Starts a process for each stream.
 
     Args:
-        invocation: The command line; the processes get its pipeline.
-        definitions: The streams.
-        detached: Whether the processes go on after this one.
         once: Whether the streams end after the records that exist now.
     """
 

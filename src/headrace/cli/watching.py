@@ -43,13 +43,7 @@ def spark_starting(output: Output, title: str) -> Iterator[None]:
 
 
 class Watch:
-    """An emitter that shows an update: live on a terminal, as lines elsewhere, as JSON lines.
-
-    Args:
-        output: Where to.
-        settings: The pipeline's.
-        title: What a person is told until the first event.
-    """
+    """An emitter that shows an update: live on a terminal, as lines elsewhere, as JSON lines."""
 
     def __init__(self, output: Output, settings: ProjectSettings, title: str) -> None:
         self._output = output
@@ -153,13 +147,7 @@ def _write_notes(notes: SimpleQueue[str | None], watch: Watch) -> None:
 
 
 def show_outcome(output: Output, result: RunResult, signals: Sequence[int]) -> Result:
-    """The result of an update: each error in full, then one line.
-
-    Args:
-        output: Where errors go.
-        result: The update's result.
-        signals: The signals that stopped it.
-    """
+    """The result of an update: each error in full, then one line."""
     if output.is_json:
         output.line({"result": _to_json(result)})
     else:

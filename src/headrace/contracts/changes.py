@@ -43,21 +43,16 @@ class ChangeColumns:
     """The columns and conditions that make change records of a source's rows.
 
     Args:
-        keys: The columns that identify a row, as names or Columns.
-        sequence_by: SQL text or a Column that orders the records of a key.
-        deletes: The condition of records that delete a row; NULL is false.
-        truncates: The condition of records that delete all older rows; NULL is false.
         included: The columns of the table; ``None`` for all columns of the source.
-        excluded: Columns of the source that the table does not have.
         tracked: If the table has the history of each key (SCD type 2), the columns whose changes start a new
             row.
         kept_if_null: The columns that keep their value if a record has NULL; ``None`` if no column does.
     """
 
     keys: tuple[Any, ...]
-    sequence_by: Any
-    deletes: Any | None = None
-    truncates: Any | None = None
+    sequence_by: Any  # SQL text or a Column that orders the records of a key
+    deletes: Any | None = None  # the condition of records that delete a row; NULL is false
+    truncates: Any | None = None  # the condition of records that delete all older rows; NULL is false
     included: tuple[Any, ...] | None = None
     excluded: tuple[Any, ...] = ()
     tracked: ChosenColumns | None = None

@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CheckOutcome:
-    """The outcome of a check.
-
-    Args:
-        passed: Whether the dataset has passed.
-        fact: What was found, for a person.
-    """
+    """The outcome of a check."""
 
     passed: bool
     fact: str
@@ -30,8 +25,6 @@ def run_check(check: DatasetCheck, rows: DataFrame, like: DataFrame | None) -> C
     """Run a check.
 
     Args:
-        check: The check.
-        rows: The rows of the dataset.
         like: The rows of the dataset to compare with; ``None`` if it has no table yet.
     """
     match check.kind:

@@ -23,13 +23,11 @@ class Evolution:
     """How a schema changes.
 
     Args:
-        schema: The schema after the change.
-        added: The dotted names of the new fields.
         refused: The names of new fields that cannot become columns, with the reason.
     """
 
     schema: Mapping[str, Any]
-    added: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()  # the dotted names of the new fields
     refused: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -44,9 +42,6 @@ def evolve(
 
     Args:
         schema: The schema now, as ``StructType.jsonValue()`` gives it.
-        found: The schema of the records, in the same form, as `from_variant` gives it.
-        drift: The actions; only columns that evolve are changed.
-        taken: The names of columns that the query has from elsewhere.
     """
     change = _Change(drift, taken)
     fields = change.merged(schema["fields"], found["fields"], "", drift.default)
@@ -74,10 +69,7 @@ class _Change:
         """The fields of a struct, with those that were found; new ones come last, by name.
 
         Args:
-            fields: The fields of the struct.
-            found: The fields of the records.
             path: The dotted name of the struct, with a dot at its end; empty for the record.
-            inherited: The action for fields that have no action of their own.
         """
         types = {one["name"]: one["type"] for one in found}
         actions = {name: self._drift.own(path, name) or inherited for name in types}

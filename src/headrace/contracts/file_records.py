@@ -29,15 +29,12 @@ class RecordFiles:
     """The JSON or CSV files of a folder.
 
     Args:
-        folder: The folder, or the only file.
-        format: The format of the files.
-        files: Each file with the values of its ``key=value`` folders.
         recursive: Whether some files are in other folders below; ``key=value`` folders are no columns then.
     """
 
     folder: Path
     format: FileFormat
-    files: tuple[tuple[Path, dict[str, Any]], ...]
+    files: tuple[tuple[Path, dict[str, Any]], ...]  # each file with the values of its ``key=value`` folders
     recursive: bool
 
 
@@ -70,7 +67,6 @@ def infer_files(found: RecordFiles, sample: int | None = None) -> Inference:
     """Read the records of files.
 
     Args:
-        found: The files.
         sample: The number of records to read: the first ones of files that are spread evenly.
     """
     inference = Inference()

@@ -17,13 +17,7 @@ _EXACT = 2**53
 
 @dataclass(frozen=True)
 class CorruptRecord:
-    """A record that is not a JSON object.
-
-    Args:
-        at: Its coordinates.
-        problem: Why it is left out.
-        excerpt: Its first characters.
-    """
+    """A record that is not a JSON object."""
 
     at: Coordinates
     problem: str
@@ -32,32 +26,18 @@ class CorruptRecord:
 
 @dataclass
 class Inference:
-    """The records that were read so far, and their shape.
-
-    Args:
-        records: The number of records in the shape.
-        tombstones: The number of records without a value.
-        corrupt: The number of records that were left out.
-        corrupt_records: The first of them.
-        shape: The shape of the other records.
-    """
+    """The records that were read so far, and their shape."""
 
     records: int = 0
     tombstones: int = 0
-    corrupt: int = 0
+    corrupt: int = 0  # the number of records that were left out
     corrupt_records: list[CorruptRecord] = field(default_factory=list)
     shape: Shape = field(default_factory=Shape)
 
     def add_json(
         self, value: bytes | None, at: Coordinates, columns: Mapping[str, Any] | None = None
     ) -> None:
-        """Add a record in JSON; a record that is not a JSON object is counted as corrupt.
-
-        Args:
-            value: The record.
-            at: Its coordinates.
-            columns: Further fields, which replace those of the record.
-        """
+        """Add a record in JSON; a record that is not a JSON object is counted as corrupt."""
         if value is None:
             self.tombstones += 1
             return
@@ -94,16 +74,9 @@ class Inference:
 
 @dataclass(frozen=True)
 class Finding:
-    """A field that needs a decision.
+    """A field that needs a decision."""
 
-    Args:
-        path: The field, such as ``order.lines[].price``.
-        problem: What was found.
-        became: The type in the schema.
-        examples: The kind, the number of values, the coordinates and the first value, for each kind.
-    """
-
-    path: str
+    path: str  # the field, such as ``order.lines[].price``
     problem: str
     became: str
     examples: tuple[tuple[Kind, int, Coordinates, str], ...] = ()

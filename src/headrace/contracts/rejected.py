@@ -54,12 +54,6 @@ class Rejection:
     """What has rejected some rows: a batch of a flow, or a refresh of a materialized view.
 
     Args:
-        flow: The flow's name.
-        update: The update's id.
-        query: The hash of the flow's query.
-        ranges: What the batch has read, as its commit holds it; for a refresh the versions of its inputs.
-        checkpoint: The checkpoint's id; ``None`` for a refresh.
-        batch: The batch's number; ``None`` for a refresh.
         coordinates: The columns (dotted paths) of each row's topic, partition and offset.
     """
 
@@ -67,9 +61,9 @@ class Rejection:
     flow: str
     update: str
     query: str
-    ranges: Any
-    checkpoint: str | None = None
-    batch: int | None = None
+    ranges: Any  # what the batch has read, as its commit holds it; for a refresh the versions of its inputs
+    checkpoint: str | None = None  # the checkpoint's id; ``None`` for a refresh
+    batch: int | None = None  # the batch's number; ``None`` for a refresh
     coordinates: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -86,12 +80,7 @@ def describe_record(source: Mapping[str, Any]) -> str:
 
 
 def as_rejected(rows: DataFrame, rejection: Rejection) -> DataFrame:
-    """Rows for the quarantine table.
-
-    Args:
-        rows: The rejected rows, with the column `REASONS`.
-        rejection: What has rejected them.
-    """
+    """Rows for the quarantine table."""
     from pyspark.sql import functions as F
 
     no_text = F.lit(None).cast("string")
@@ -125,10 +114,6 @@ def as_bad_records(
 
     Args:
         records: The records; each column that has the name of a field of ``source`` becomes that field.
-        rejection: The batch that has read them.
-        number: A number of each record, unique in the batch.
-        code: Why the record is bad.
-        message: The reason in words.
         kind: Whether a reader cannot decode the records, or the query raises an exception on them.
     """
     from pyspark.sql import functions as F

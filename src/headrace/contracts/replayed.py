@@ -22,17 +22,11 @@ _CORRUPT = "__headrace_corrupt"
 
 @dataclass(frozen=True)
 class Rejected:
-    """A row that stays in the quarantine, with its new reasons.
-
-    Args:
-        id: Its id.
-        reasons: The reasons, as the quarantine table has them.
-        row: What the query returned for it now, as JSON; ``None`` keeps what the table has.
-    """
+    """A row that stays in the quarantine, with its new reasons."""
 
     id: str
     reasons: Sequence[dict[str, Any]] = field(default_factory=tuple)
-    row: str | None = None
+    row: str | None = None  # what the query returned for it now, as JSON; ``None`` keeps what the table has
 
     @classmethod
     def because(cls, id: str, kind: str, name: str, message: str | None = None) -> Rejected:
@@ -55,10 +49,6 @@ def has_record() -> Column:
 
 def rows_of_json(rejected: DataFrame, schema: StructType) -> DataFrame:
     """Read the JSON of rejected rows back.
-
-    Args:
-        rejected: Rows of the quarantine.
-        schema: The columns of the dataset's table.
 
     Returns:
         The rows, with `ID` and `PROBLEM`.

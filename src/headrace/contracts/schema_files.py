@@ -16,10 +16,6 @@ FOLDER = "schemas"
 def load_schema_file(path: Path, shown: str) -> Type | None:
     """The schema in a file; None if there is no file.
 
-    Args:
-        path: The file.
-        shown: Its path in errors.
-
     Raises:
         SchemaInvalidError: The file is not a schema.
     """

@@ -44,10 +44,6 @@ def build_type(shape: Shape) -> Type:
 def widen(kind: Type, shape: Shape) -> Type:
     """A declared type, changed only as far as the values of a shape need it.
 
-    Args:
-        kind: The declared type.
-        shape: The shape of the new values.
-
     Returns:
         The same type if it can hold all values; fields are added and never removed; STRING if no other type
         can hold the declared and the new values.
@@ -104,16 +100,10 @@ def quote(name: str) -> str:
 
 @dataclass(frozen=True)
 class TypeChange:
-    """A field that a schema gains, or whose type changes.
+    """A field that a schema gains, or whose type changes."""
 
-    Args:
-        path: The field, such as ``order.lines[].price``.
-        before: Its type as DDL; None for a new field.
-        after: Its new type.
-    """
-
-    path: str
-    before: str | None
+    path: str  # the field, such as ``order.lines[].price``
+    before: str | None  # its type as DDL; None for a new field
     after: str
 
 

@@ -33,12 +33,7 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Example:
-    """The first value of a kind.
-
-    Args:
-        at: The coordinates of its record.
-        value: The value as JSON text, shortened.
-    """
+    """The first value of a kind."""
 
     at: Coordinates
     value: str
@@ -49,22 +44,6 @@ class Shape:
     """The types of all values of one field.
 
     Each kind of value is counted on its own, so that nothing is lost if the types of a field disagree.
-
-    Args:
-        nulls: The number of nulls.
-        booleans: The number of booleans.
-        numbers: The number of numbers.
-        low: The lowest number.
-        high: The highest number.
-        whole: Whether all numbers are integers.
-        strings: The number of strings.
-        texts: What all strings are.
-        objects: The number of objects.
-        fields: The shape of each field of the objects.
-        values: If the objects are a map: the shape of its values.
-        arrays: The number of arrays.
-        items: The shape of the items of the arrays.
-        examples: The first value of each kind.
     """
 
     nulls: int = 0
@@ -72,7 +51,7 @@ class Shape:
     numbers: int = 0
     low: float = float("inf")
     high: float = float("-inf")
-    whole: bool = True
+    whole: bool = True  # whether all numbers are integers
     strings: int = 0
     texts: Texts = ""
     objects: int = 0
@@ -95,13 +74,7 @@ class Shape:
         return {kind: count for kind, count in found.items() if count}
 
     def add(self, value: Any, at: Coordinates, depth: int = 0) -> None:
-        """Add a value, as `decode_json` returns it.
-
-        Args:
-            value: The value; an object is a dict, or a tuple of its names with their values.
-            at: The coordinates of its record.
-            depth: The number of objects and arrays around it.
-        """
+        """Add a value, as `decode_json` returns it."""
         # The order is that of frequency; this runs once for each value of each record.
         kind = type(value)
         if kind is str:

@@ -82,11 +82,6 @@ def conform(rows: DataFrame, columns: StructType) -> DataFrame:
 def find_differences(snapshot: DataFrame, held: DataFrame, keys: Sequence[str]) -> DataFrame:
     """The rows that differ between a snapshot and a table: new, changed and missing ones.
 
-    Args:
-        snapshot: The snapshot.
-        held: The current rows of the table, with the same columns.
-        keys: The key columns.
-
     Returns:
         The columns of the snapshot, a flag for rows that the snapshot does not have, and `COPIES`. Keys with
         several rows or a NULL are also among them.
@@ -140,7 +135,6 @@ def with_known_types(rows: DataFrame, known: Mapping[str, Any]) -> StructType:
     that has no value.
 
     Args:
-        rows: The rows with the inferred types.
         known: The schema of the earlier snapshot, as ``StructType.jsonValue()`` gives it.
     """
     from pyspark.sql.types import StructField, StructType

@@ -25,12 +25,6 @@ _INPUT, _QUARANTINED, _DROPPED, _STOPPING = "input", "quarantined", "dropped", "
 class RowSplit:
     """The rows of one batch, split.
 
-    Args:
-        rows: The rows, with the columns of `with_checks`.
-        expectations: The expectations, in the same order.
-        dataset: The dataset that declares them.
-        is_counted: Whether to count the rows also without expectations.
-
     Example:
         >>> split = RowSplit(with_checks(rows, expectations), expectations, "orders")  # doctest: +SKIP
         >>> split.accepted.write.save(path)                                            # doctest: +SKIP
@@ -107,11 +101,7 @@ class RowSplit:
         )
 
     def counts(self, accepted: int) -> BatchCounts:
-        """The batch's counts; after `accepted` has been computed.
-
-        Args:
-            accepted: How many rows the target's writer has counted.
-        """
+        """The batch's counts; after `accepted` has been computed."""
         if self._observation is None:
             return BatchCounts(input=accepted, accepted=accepted)
         seen = self._seen

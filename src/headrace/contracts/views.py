@@ -38,7 +38,6 @@ def read_counts(metrics: Any, views: Sequence[TemporaryView]) -> tuple[Expectati
 
     Args:
         metrics: What Spark has observed in the computation: its ``QueryExecution.observedMetrics``.
-        views: The views. A view that the computation did not need has no counts.
     """
     found: list[ExpectationCount] = []
     for view in views:
@@ -84,7 +83,6 @@ def with_declared_columns(rows: DataFrame, schema: Mapping[str, Any]) -> DataFra
     """The rows with a column of NULLs for each column of a schema that they lack.
 
     Args:
-        rows: The rows of a query.
         schema: The columns of its table, as ``StructType.jsonValue()``.
     """
     from pyspark.sql import functions as F

@@ -48,9 +48,6 @@ _TEXTS = ("json", "csv")
 def read_cloud_files(read: FormatRead) -> DataFrame:
     """The DataFrame of a reader with the format `cloudFiles`.
 
-    Args:
-        read: The reader.
-
     Raises:
         ArgumentInvalidError: An option cannot be used.
     """
@@ -74,14 +71,7 @@ def read_cloud_files(read: FormatRead) -> DataFrame:
 
 @dataclass(frozen=True)
 class _Files:
-    """One read.
-
-    Args:
-        arguments: The call, for errors.
-        active: The pipeline.
-        loader: The options.
-        read: The reader.
-    """
+    """One read."""
 
     arguments: Arguments
     active: ActivePipeline
@@ -179,11 +169,7 @@ class _Files:
         return options
 
     def _check_mode(self, format: str) -> None:
-        """Note or refuse a mode of evolution that a reader of Spark does not have.
-
-        Raises:
-            ArgumentInvalidError: New columns are to stop the flow, and would not.
-        """
+        """Note or refuse a mode of evolution that a reader of Spark does not have."""
         if format in ("csv", "text"):
             # A CSV file with another header stops the flow.
             return
@@ -283,13 +269,7 @@ def _without(schema: StructType, name: str) -> StructType:
 
 
 def _strings(schema: StructType, typed: Collection[str], structs: Collection[str] = ()) -> StructType:
-    """The columns as strings; a nested value is JSON.
-
-    Args:
-        schema: The columns.
-        typed: Columns that keep their types.
-        structs: Columns that hints name the fields of: they stay structs, with strings.
-    """
+    """The columns as strings; a nested value is JSON."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     return StructType(

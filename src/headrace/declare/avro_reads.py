@@ -19,16 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AvroRead:
-    """The arguments, as the user gave them.
+    """The arguments, as the user gave them."""
 
-    Args:
-        schema: The reader's schema: JSON text or a file.
-        registry: The address of the schema registry; True for the profile's.
-        subject: The subject in the registry.
-    """
-
-    schema: Any
-    registry: Any
+    schema: Any  # the reader's schema: JSON text or a file
+    registry: Any  # the address of the schema registry; True for the profile's
     subject: Any
 
     def decoder(
@@ -37,10 +31,7 @@ class AvroRead:
         """The decoder of the records; None if the format is not Avro.
 
         Args:
-            active: The pipeline.
-            arguments: The call of the reader.
             topics: The topics, separated by commas; None if a pattern is given.
-            format: The format of the records.
 
         Raises:
             ArgumentInvalidError: An argument is wrong or missing.
@@ -128,11 +119,7 @@ class AvroRead:
 
 
 def _checked(text: str, arguments: Arguments, where: str) -> str:
-    """An Avro schema, which must be a record with fields.
-
-    Raises:
-        SchemaInvalidError: It is not.
-    """
+    """An Avro schema, which must be a record with fields."""
     problem = "it is not a record with fields"
     try:
         value = json.loads(text)

@@ -28,13 +28,7 @@ _KEPT = frozenset(
 
 @dataclass(frozen=True)
 class BundlePipeline:
-    """A pipeline of a bundle.
-
-    Args:
-        key: Its key under `resources.pipelines`.
-        values: Its settings.
-        folder: The folder of the file that has it, where its paths start.
-    """
+    """A pipeline of a bundle."""
 
     key: str
     values: Mapping[str, Any]
@@ -43,15 +37,7 @@ class BundlePipeline:
 
 @dataclass(frozen=True)
 class NewSpec:
-    """A spec to write.
-
-    Args:
-        name: The name of the pipeline.
-        file: Its path.
-        text: Its content.
-        ignored: The settings that have no meaning here.
-        unset: The variables without a value: the spec takes them from the environment.
-    """
+    """A spec to write."""
 
     name: str
     file: Path
@@ -98,7 +84,6 @@ def build_specs(source: Path, folder: Path, target: str | None = None) -> tuple[
 
     Args:
         source: The bundle's file or folder, or another folder.
-        folder: Where the spec is to be written; several specs get a folder each in it.
         target: The target of the bundle; by default the one that is marked as the default.
 
     Raises:
@@ -129,14 +114,10 @@ class _Settings:
     """The settings of a pipeline of a bundle that a spec takes over.
 
     Args:
-        values: The keys and values of a spec, without `libraries` and `configuration`.
         libraries: The patterns of its files, with `glob` or `file`, relative to a folder.
-        configuration: Its configuration and parameters.
-        ignored: The settings that have no meaning here.
-        unset: The variables without a value.
     """
 
-    values: Mapping[str, str]
+    values: Mapping[str, str]  # the keys and values of a spec, without `libraries` and `configuration`
     libraries: tuple[tuple[str, str], ...]
     configuration: Mapping[str, str]
     ignored: tuple[str, ...]
@@ -265,8 +246,6 @@ def read_bundle(
     """A pipeline of a bundle as the document of a spec, and its settings that have no meaning here.
 
     Args:
-        bundle: The bundle's file.
-        folder: The folder where the paths of the spec start.
         target: The target; by default the one that is marked as the default.
         pipeline: The key of the pipeline; needed if the bundle has several.
 

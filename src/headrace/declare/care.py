@@ -15,10 +15,6 @@ from headrace.declare.spec_model import TableCareSpec
 def checked_care(arguments: Arguments, given: Any) -> Mapping[str, Any]:
     """The policy of a declaration, by the names of `headrace.model.care.CarePolicy`.
 
-    Args:
-        arguments: The arguments of the declaration, for errors.
-        given: The argument.
-
     Raises:
         ArgumentInvalidError: It is not a mapping, a key is unknown, or a value is invalid.
     """

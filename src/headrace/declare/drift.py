@@ -52,13 +52,6 @@ def evolving_schema(
 ) -> Evolving | None:
     """The schema of a read that takes up new fields; ``None`` if it does not.
 
-    Args:
-        active: The pipeline.
-        arguments: The call.
-        source: What is read; the reads of it in one query share the versions of its schema.
-        declared: The declared schema.
-        drift: The actions.
-
     Raises:
         ArgumentInvalidError: The call is not within a query function, so it cannot be made again.
     """

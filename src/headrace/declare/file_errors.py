@@ -18,13 +18,7 @@ _SHOWN_LINES = 6
 
 
 def build_file_error(error: BaseException, file: Path, root: Path) -> HeadraceError:
-    """The error for an exception that a pipeline's file raised.
-
-    Args:
-        error: The exception.
-        file: The file that ran.
-        root: The pipeline's folder; paths are shown relative to it.
-    """
+    """The error for an exception that a pipeline's file raised."""
     shown = display_path(file, root)
     location = _location(error, file, root)
     if any(frame.name == _AUTO_CDC for frame in traceback.extract_tb(error.__traceback__)):

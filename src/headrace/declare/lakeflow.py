@@ -230,11 +230,7 @@ readStream = read_stream
 
 
 def _ours(call: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that our declarations know; the others are noted or refused.
-
-    Raises:
-        FeatureUnsupportedError: An argument would change results, and is not supported.
-    """
+    """The arguments that our declarations know; the others are noted or refused."""
     active = current_pipeline()
     location = caller(active.settings.root if active else None)
     kept: dict[str, Any] = {}

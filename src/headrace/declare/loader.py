@@ -44,7 +44,6 @@ def load_declarations(
     Args:
         settings: The pipeline's settings; its globs say which files are run.
         session: Gives the Spark session; called only if a file uses ``spark`` at module level.
-        schema_files: Gets the hash of each file that a schema was read from.
 
     Raises:
         PipelineFilesMissingError: The globs match no Python or SQL file.

@@ -32,9 +32,6 @@ def run_file(file: Path, namespace: dict[str, Any], active: ActivePipeline, ran:
     """Run the code of a Python file.
 
     Args:
-        file: The file.
-        namespace: The module's names.
-        active: The pipeline that is being loaded.
         ran: The files whose declarations are registered by their own run; ``%run`` adds its own.
     """
     # Compiled here rather than imported: a cached file could be older than an edit in the same second,
@@ -54,14 +51,7 @@ def run_file(file: Path, namespace: dict[str, Any], active: ActivePipeline, ran:
 
 
 class _Cells:
-    """Runs the cells of a notebook that are comments in its file.
-
-    Args:
-        file: The notebook.
-        namespace: Its names.
-        active: The pipeline that is being loaded.
-        ran: See `run_file`.
-    """
+    """Runs the cells of a notebook that are comments in its file."""
 
     def __init__(self, file: Path, namespace: dict[str, Any], active: ActivePipeline, ran: set[Path]) -> None:
         self._file = file

@@ -31,13 +31,7 @@ _UNKNOWN = "\0"
 
 @dataclass(frozen=True)
 class OutsideName:
-    """A name or a path of another system.
-
-    Args:
-        kind: What it names.
-        text: The name with three parts, or the path.
-        location: Its line.
-    """
+    """A name or a path of another system."""
 
     kind: Literal["table", "path"]
     text: str
@@ -48,10 +42,6 @@ def find_outside(files: Iterable[Path], root: Path) -> tuple[OutsideName, ...]:
     """The tables with three-part names that files read and do not make, and the paths of other systems.
 
     Names that the code builds when it runs are not found.
-
-    Args:
-        files: Python and SQL files.
-        root: The pipeline's folder, for locations.
     """
     found: dict[tuple[str, str], OutsideName] = {}
     made: set[str] = set()
@@ -124,12 +114,7 @@ def _text(node: ast.expr) -> str:
 
 
 def entry_lines(found: Sequence[OutsideName], *, indent: str = "") -> Iterator[str]:
-    """The entries of the spec for names and paths of other systems, with paths to fill in.
-
-    Args:
-        found: The names and paths.
-        indent: What precedes each line.
-    """
+    """The entries of the spec for names and paths of other systems, with paths to fill in."""
     entries: dict[str, dict[str, OutsideName]] = {"tables": {}, "paths": {}}
     for one in found:
         if one.kind == "table":

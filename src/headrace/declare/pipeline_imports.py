@@ -36,7 +36,6 @@ def set_import_path(
         paths: The paths of other systems, for entries that files add to ``sys.path``.
         files: The pipeline's files. They import modules of their own folders, as notebooks do, and those
             beside the folder `transformations`, as on Databricks, if no other module has the name.
-        root_path: A further folder whose modules are imported by their names.
     """
     others = [entry for entry in sys.path if not isinstance(entry, _PipelineFolder)]
     roots = [one.parent for file in files for one in file.parents if one.name == "transformations"]

@@ -34,9 +34,6 @@ Expected = Expectation | DatasetCheck
 class Registry:
     """Collects declarations while a pipeline's files run.
 
-    Args:
-        default_schema: The schema that errors omit from names.
-
     Example:
         >>> registry = Registry()
         >>> registry.declarations()
@@ -53,12 +50,7 @@ class Registry:
         self._changed: list[tuple[TableName, SourceLocation, Mapping[str, str], tuple[str, ...]]] = []
 
     def add_dataset(self, dataset: Dataset, function: Any = None) -> None:
-        """Add a dataset whose name must be new.
-
-        Args:
-            dataset: The dataset.
-            function: The function that declares it, where one does.
-        """
+        """Add a dataset whose name must be new."""
         # Tables are folders: two names that differ only in case would share one folder on some machines.
         key = str(dataset.name).casefold()
         if earlier := self._datasets.get(key):
@@ -192,25 +184,19 @@ class ActivePipeline:
     """The pipeline whose files or queries run now.
 
     Args:
-        settings: Its settings.
-        session: Gives the Spark session; starts one at the first call.
-        registry: The registry of decorators; ``None`` after the files have been loaded.
-        schema_files: The hash of each file that a schema was read from.
-        inferred: The schemas that reads have inferred, for a run to keep.
         folders: Gives the folder that is read in place of another; ``None`` reads the named one.
         quarantines: Whether reads leave bad records out of their rows, to be found again. Reads at module
             level are not evaluated again for it.
-        bad_records: Takes the bad records of reads, if they are wanted.
     """
 
     settings: ProjectSettings
     session: Callable[[], SparkSession]
-    registry: Registry | None = None
+    registry: Registry | None = None  # the registry of decorators; ``None`` after the files have been loaded
     schema_files: dict[str, str] = field(default_factory=dict)
     inferred: list[tuple[SchemaKey, Mapping[str, Any]]] = field(default_factory=list)
     folders: FolderHook | None = None
     quarantines: bool = False
-    bad_records: list[BadRecords] | None = None
+    bad_records: list[BadRecords] | None = None  # takes the bad records of reads, if they are wanted
 
 
 _active: ContextVar[ActivePipeline | None] = ContextVar("headrace_active_pipeline", default=None)

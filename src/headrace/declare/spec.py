@@ -132,7 +132,6 @@ def load_project_anywhere(
     Args:
         path: The pipeline's folder or spec file; by default found from the current folder upward.
         profile: The profile's name. Outside of a pipeline's folder, there is only ``dev``.
-        overrides: Values by dotted key, as for `load_project`.
         redactor: Learns the secrets; a new one by default.
 
     Raises:
@@ -311,11 +310,6 @@ def _override(key: str, text: str, redactor: Redactor) -> Mapped:
     Args:
         key: Such as ``storage``, ``runtime.memory`` or ``kafka.bootstrap.servers``; the part after ``kafka.``
             and ``configuration.`` is one name, with its dots.
-        text: The value, parsed as a value of the spec's YAML.
-        redactor: Learns a secret value.
-
-    Raises:
-        SpecUnknownKeyError: The key is unknown.
     """
     if is_secret_key(key):
         redactor.add(text)

@@ -35,12 +35,6 @@ def check_keys(
 ) -> None:
     """Refuse unknown keys.
 
-    Args:
-        value: A spec, or a part of one.
-        model: The model that lists the known keys.
-        path: The keys that lead to the value.
-        also: Further known keys, whose values are not checked.
-
     Raises:
         SpecUnknownKeyError: A key is unknown.
         SpecInvalidError: A setting's value is not text.
@@ -203,10 +197,6 @@ def _kind(value: Value | None) -> str:
 
 def check_kafka(connection: KafkaConnection, folder: Path) -> KafkaConnection:
     """Check a connection's settings, and return it with absolute paths.
-
-    Args:
-        connection: The connection as the spec has it.
-        folder: The spec's folder, where relative paths start.
 
     Raises:
         SpecInvalidError: A setting can never work.

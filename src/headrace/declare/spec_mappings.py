@@ -19,11 +19,6 @@ _CATALOG = re.compile(r"spark\.sql\.catalog\.(\w+)$")
 def build_tables(spec: Spec, folder: Path, locations: Mapping[str, SourceLocation]) -> TableMap:
     """The tables of other systems.
 
-    Args:
-        spec: The spec.
-        folder: Its folder, where relative paths start.
-        locations: The lines of the keys.
-
     Raises:
         SpecInvalidError: A key is not a name, or a catalog is not configured.
     """
@@ -46,11 +41,6 @@ def build_tables(spec: Spec, folder: Path, locations: Mapping[str, SourceLocatio
 
 def build_paths(spec: Spec, folder: Path, locations: Mapping[str, SourceLocation]) -> PathMap:
     """The paths of other systems.
-
-    Args:
-        spec: The spec.
-        folder: Its folder, where relative paths start.
-        locations: The lines of the keys.
 
     Raises:
         SpecInvalidError: A key is not the beginning of a path.

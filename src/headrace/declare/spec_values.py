@@ -34,10 +34,6 @@ def load_dotenv(folder: Path, shown: str) -> dict[str, str]:
 
     Values are taken literally: a password may contain a ``$``.
 
-    Args:
-        folder: The spec's folder.
-        shown: The file's path, as errors show it.
-
     Raises:
         DotenvInvalidError: The file cannot be read, or a line is not ``NAME=value``.
     """
@@ -72,9 +68,7 @@ class Filler:
     """Fills in variables, and tells the redactor which values are secret.
 
     Args:
-        folder: The spec's folder, where relative paths start.
         dotenv: The variables of its ``.env`` file.
-        redactor: Learns the secrets.
     """
 
     def __init__(self, folder: Path, dotenv: Mapping[str, str], redactor: Redactor) -> None:

@@ -59,10 +59,6 @@ _REMEDIES = {
 def declare_file(file: Path, active: ActivePipeline) -> None:
     """Declare what the statements of an SQL file declare.
 
-    Args:
-        file: The file.
-        active: The pipeline that is being loaded.
-
     Raises:
         SqlInvalidError: A statement is wrong.
         SqlParameterUnsetError: A parameter has no value.
@@ -91,9 +87,6 @@ def declare_text(text: str, path: str, active: ActivePipeline, *, is_notebook: b
     """Declare what the statements of a text declare.
 
     Args:
-        text: The statements, each at the line and column that it has in the file.
-        path: The file.
-        active: The pipeline that is being loaded.
         is_notebook: Whether the text is a notebook, or a cell of one. Queries of a notebook are not run;
             the plan has a note for each.
     """
@@ -132,15 +125,10 @@ def open_literal(text: SqlText, error: SqlTokenError) -> SqlInvalidError:
 
 @dataclass
 class _File:
-    """The statements of one file, in their order.
-
-    Args:
-        active: The pipeline.
-        settings: The settings of ``SET`` so far.
-    """
+    """The statements of one file, in their order."""
 
     active: ActivePipeline
-    settings: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)  # the settings of ``SET`` so far
 
     @property
     def registry(self) -> Registry:

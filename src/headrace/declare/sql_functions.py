@@ -33,15 +33,7 @@ _REFUSED = ("read_pulsar", "read_kinesis", "read_pubsub", "read_state")
 
 @dataclass
 class _Arguments:
-    """The arguments of a call of a table function.
-
-    Args:
-        function: The function's name token.
-        streaming: Whether it is read as ``STREAM``.
-        positional: The values without a name.
-        named: The values by name, as the text has it.
-        names: The tokens of these names.
-    """
+    """The arguments of a call of a table function."""
 
     cursor: Cursor
     function: Token
@@ -116,12 +108,7 @@ def _with_metadata(read: Callable[[], DataFrame]) -> DataFrame:
 
 
 def _hidden_in_stars(tokens: Sequence[Token], call: int) -> Iterator[Edit]:
-    """The edits that leave ``_metadata`` out of each ``*`` of the query that reads a table function.
-
-    Args:
-        tokens: The tokens of the statement.
-        call: The index of the function's first token.
-    """
+    """The edits that leave ``_metadata`` out of each ``*`` of the query that reads a table function."""
     depth = 0
     for index in range(call - 1, 0, -1):
         token, before = tokens[index], tokens[index - 1]
@@ -247,14 +234,7 @@ def _load(
 def _split(
     arguments: _Arguments, named: Mapping[str, Any], reader: Callable[..., Any], positions: tuple[str, ...]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments of a reader of Python, and the options that it passes to Spark.
-
-    Args:
-        arguments: The call, for errors.
-        named: The values by name.
-        reader: The reader.
-        positions: The arguments that need no name.
-    """
+    """The arguments of a reader of Python, and the options that it passes to Spark."""
     known = inspect.signature(reader).parameters.keys() - {"options"}
     if len(arguments.positional) > len(positions):
         raise arguments.cursor.invalid(

@@ -15,16 +15,10 @@ from headrace.errors import SourceLocation, SpecInvalidError
 
 @dataclass(frozen=True)
 class Scalar:
-    """A plain value.
-
-    Args:
-        text: The text in the file, without quotes.
-        value: The value in YAML: text, number, boolean or None.
-        location: Its location; the length is that of the text in the file.
-    """
+    """A plain value."""
 
     text: str
-    value: str | int | float | bool | None
+    value: str | int | float | bool | None  # the value in YAML: text, number, boolean or None
     location: SourceLocation
 
 
@@ -48,10 +42,6 @@ Value = Scalar | Sequence | Mapped
 
 def build_values(text: str, path: str) -> Mapped:
     """The document's values.
-
-    Args:
-        text: The file's content.
-        path: The file's path, as errors show it.
 
     Raises:
         SpecInvalidError: The text is not YAML, not a mapping, or names a key twice.

@@ -11,19 +11,12 @@ _Error = TypeVar("_Error", bound="HeadraceError")
 
 @dataclass(frozen=True, order=True)
 class SourceLocation:
-    """A line, and maybe a column, in a file of the user.
+    """A line, and maybe a column, in a file of the user."""
 
-    Args:
-        path: The file, relative to the working directory if it is below it.
-        line: Counted from 1; 0 for a value that is not in a file, such as an option.
-        column: Counted from 1; ``None`` where only the line is known.
-        length: Characters to underline from ``column``.
-    """
-
-    path: str
-    line: int
-    column: int | None = None
-    length: int | None = None
+    path: str  # the file, relative to the working directory if it is below it
+    line: int  # counted from 1; 0 for a value that is not in a file, such as an option
+    column: int | None = None  # counted from 1; ``None`` where only the line is known
+    length: int | None = None  # characters to underline from ``column``
 
     def __str__(self) -> str:
         line = f":{self.line}" if self.line else ""
@@ -35,13 +28,6 @@ class HeadraceError(Exception):
 
     An error is frozen once it is made; `with_` and `with_location` give changed copies. `str(error)`
     is the whole error: code, summary, source location, facts, remedies.
-
-    Args:
-        summary: One sentence: what is wrong.
-        location: The line in the user's files.
-        facts: Lines under the summary: what was found, what was and was not done.
-        remedies: What to do, commands first. Only commands that exist.
-        params: JSON values for programs and tests.
     """
 
     code: ClassVar[str] = "HEADRACE_ERROR"
@@ -109,10 +95,6 @@ class HeadraceError(Exception):
 
         Args:
             summary: The new summary; `None` keeps the old one, as for each argument.
-            location: The new location.
-            facts: The new facts.
-            remedies: The new remedies.
-            params: The new parameters.
         """
         changes = {
             "summary": summary,

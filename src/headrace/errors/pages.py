@@ -12,17 +12,12 @@ from headrace.errors.base import HeadraceError
 
 @dataclass(frozen=True)
 class ErrorPage:
-    """The documentation of an error code.
-
-    Args:
-        text: Meaning and remedy, as Markdown.
-        transient: Whether the work that failed is repeated with backoff.
-    """
+    """The documentation of an error code."""
 
     code: str
     text: str
     exit_code: int
-    transient: bool
+    transient: bool  # whether the work that failed is repeated with backoff
 
 
 def build_pages() -> Mapping[str, ErrorPage]:

@@ -8,11 +8,7 @@ from headrace.errors.base import HeadraceError, UsageError
 
 
 class PlanFailedError(UsageError):
-    """The pipeline has several errors; each is listed with its own code and line.
-
-    Args:
-        errors: The errors, in the order of their lines.
-    """
+    """The pipeline has several errors; each is listed with its own code and line."""
 
     code = "PLAN_FAILED"
 

@@ -65,33 +65,19 @@ _KEYS = "headrace.keys"
 
 @dataclass
 class _Table:
-    """What is known of a table.
-
-    Args:
-        version: The newest version.
-        beside: Whether a compaction can run while its flow goes on.
-        looked: The version at which its files were looked at last.
-        floor: The number of files that a compaction would have left then.
-        deleted: The number of rows that deletion vectors hid then.
-        cleaned_s: When its log was looked at last.
-        wanted: The number of small files for which it is compacted.
-        log_retention_s: How long its commits are kept.
-        closed_look_s: When the table is next checked for newly closed partitions.
-        vacuum_look_s: When the table is next checked for a due vacuum.
-        turns: Keeps batches and compactions apart.
-    """
+    """What is known of a table."""
 
     version: int = -1
-    beside: bool = False
-    looked: int = -1
-    floor: int = 0
-    deleted: int = 0
+    beside: bool = False  # whether a compaction can run while its flow goes on
+    looked: int = -1  # the version at which its files were looked at last
+    floor: int = 0  # the number of files that a compaction would have left then
+    deleted: int = 0  # the number of rows that deletion vectors hid then
     cleaned_s: float = float("-inf")
-    wanted: int = CarePolicy.small_files
+    wanted: int = CarePolicy.small_files  # the number of small files for which it is compacted
     log_retention_s: float = CarePolicy.log_retention_s
-    closed_look_s: float = float("inf")
+    closed_look_s: float = float("inf")  # when the table is next checked for newly closed partitions
     vacuum_look_s: float = 0.0
-    turns: Turns = field(default_factory=Turns)
+    turns: Turns = field(default_factory=Turns)  # keeps batches and compactions apart
 
     @property
     def has_new_commits(self) -> bool:
@@ -109,12 +95,6 @@ class Caretaker:
     failure is reported as an event, and never fails a flow.
 
     Args:
-        checkpointer: Writes Delta's checkpoints of the tables.
-        session: Makes a session.
-        settings: The pipeline's settings.
-        emit: Takes the events.
-        update: The update's id.
-        continuous: Whether the update is continuous.
         stopping: Returns whether the update stops: no compaction begins then that batches wait for.
     """
 

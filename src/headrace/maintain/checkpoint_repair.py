@@ -22,28 +22,16 @@ from headrace.storage.location import Location
 
 @dataclass(frozen=True, kw_only=True)
 class Repair:
-    """A change of one file.
+    """A change of one file."""
 
-    Args:
-        file: The file; what it holds now is kept in the backup.
-        text: The new content; ``None`` if the file is taken away.
-        action: What is done, and why this is right.
-    """
-
-    file: Location
-    text: str | None = field(default=None, repr=False)
+    file: Location  # the file; what it holds now is kept in the backup
+    text: str | None = field(default=None, repr=False)  # the new content; ``None`` if the file is taken away
     action: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A damaged or missing file of a checkpoint.
-
-    Args:
-        file: The file.
-        found: What is wrong with it.
-        repair: The repair; ``None`` if there is none.
-    """
+    """A damaged or missing file of a checkpoint."""
 
     file: Location
     found: str
@@ -51,11 +39,7 @@ class Problem:
 
 
 def find_problems(checkpoint: FlowCheckpoint) -> Iterator[Problem]:
-    """The files that keep Spark or Headrace from continuing with a checkpoint.
-
-    Args:
-        checkpoint: The checkpoint.
-    """
+    """The files that keep Spark or Headrace from continuing with a checkpoint."""
     path = checkpoint.path
     if checkpoint.broken is not None:
         error = checkpoint.broken

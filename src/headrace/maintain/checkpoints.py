@@ -25,12 +25,7 @@ from headrace.storage.table_log import is_table
 
 @dataclass(frozen=True, kw_only=True)
 class StateFiles:
-    """The state of one stateful operator.
-
-    Args:
-        operator: Its number in the query.
-        partitions: The number of its partitions.
-    """
+    """The state of one stateful operator."""
 
     operator: int
     partitions: int
@@ -40,37 +35,24 @@ class StateFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class SavedSource:
-    """A source of a checkpoint.
+    """A source of a checkpoint."""
 
-    Args:
-        title: The source, such as ``topic orders``.
-        position: Where the next batch begins; ``None`` if it is not known.
-    """
-
-    title: str
-    position: Position | None
+    title: str  # the source, such as ``topic orders``
+    position: Position | None  # where the next batch begins; ``None`` if it is not known
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlowCheckpoint:
-    """The newest checkpoint of a flow.
-
-    Attributes:
-        path: Its folder.
-        identity: Its identity; ``None`` if `broken` is set.
-        broken: Why the identity cannot be read.
-        committed: The last batch that the table holds; -1 if none.
-        replaced: The flow's earlier checkpoints.
-    """
+    """The newest checkpoint of a flow."""
 
     storage: Storage
     dataset: TableName
     flow: str
     path: Location
     replaced: tuple[Location, ...] = ()
-    identity: CheckpointIdentity | None = None
-    broken: HeadraceError | None = None
-    committed: int = -1
+    identity: CheckpointIdentity | None = None  # its identity; ``None`` if `broken` is set
+    broken: HeadraceError | None = None  # why the identity cannot be read
+    committed: int = -1  # the last batch that the table holds; -1 if none
 
     @cached_property
     def last_planned(self) -> int:
@@ -172,7 +154,6 @@ def load_checkpoints(storage: Storage, chosen: Callable[[str], bool]) -> Iterato
     """The newest checkpoint of each flow in a storage, by dataset and flow.
 
     Args:
-        storage: The storage.
         chosen: Whether a flow, by its name, is wanted.
     """
     for dataset, flow, known in find_checkpoints(storage):
@@ -207,13 +188,7 @@ def measure(folder: Location) -> dict[str, int]:
 
 
 def offsets_problem(checkpoint: Location, batch: int, sources: int) -> str | None:
-    """Why Spark cannot read the offsets of a batch; ``None`` if it can.
-
-    Args:
-        checkpoint: The folder of the checkpoint.
-        batch: The batch.
-        sources: The number of the checkpoint's sources.
-    """
+    """Why Spark cannot read the offsets of a batch; ``None`` if it can."""
     try:
         lines = load_offsets(checkpoint, batch)
         for line in lines:

@@ -27,16 +27,7 @@ Partition = tuple[tuple[str, str | None], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class TableCondition:
-    """The data files of a table, and its log.
-
-    Args:
-        table: The table's folder.
-        snapshot: Its newest version.
-        policy: How it is cared for.
-        stored: The files in its folder.
-        vacuum: What a vacuum would delete.
-        log: What a cleanup of its log would delete.
-    """
+    """The data files of a table, and its log."""
 
     table: Location
     snapshot: TableSnapshot
@@ -102,9 +93,6 @@ def examine_table(
     """Read the log of a table, and list its folder.
 
     Args:
-        table: The table's folder.
-        policy: How it is cared for.
-        holders: What needs old versions of it.
         snapshot: Its newest version, if it was read already.
 
     Raises:
@@ -166,13 +154,7 @@ def foldable_files(snapshot: TableSnapshot, policy: CarePolicy) -> FoldableFiles
 
 
 def is_compaction_due(table: Location, snapshot: TableSnapshot, policy: CarePolicy) -> bool:
-    """Whether a table should be compacted.
-
-    Args:
-        table: The table's folder.
-        snapshot: Its newest version.
-        policy: How it is cared for.
-    """
+    """Whether a table should be compacted."""
     foldable = foldable_files(snapshot, policy)
     if policy.closed_partitions is not None and snapshot.partition_columns:
         # A closed partition gets no more files, so it is compacted however few files it has.
@@ -187,8 +169,6 @@ def choose_partitions(
     """The partitions that a compaction rewrites: those with the most small files.
 
     Args:
-        snapshot: The table's newest version.
-        policy: How it is cared for.
         most: The maximum number of partitions; the default is for compactions between two batches.
 
     Returns:

@@ -20,7 +20,6 @@ class DatasetTable:
     """A Delta table of a storage.
 
     Args:
-        dataset: The dataset.
         role: The dataset's own table, the table of its rejected rows, or the table of its deleted keys.
     """
 

@@ -27,15 +27,10 @@ _RECENT = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Remark:
-    """Something that is below the policy of a table.
-
-    Args:
-        text: What it is.
-        command: The command that changes it; ``None`` if a table needs no command for it.
-    """
+    """Something that is below the policy of a table."""
 
     text: str
-    command: str | None = None
+    command: str | None = None  # the command that changes it; ``None`` if a table needs no command for it
 
     def to_json(self) -> dict[str, Any]:
         return {"text": self.text, "command": self.command}
@@ -43,23 +38,13 @@ class Remark:
 
 @dataclass(frozen=True, kw_only=True)
 class TableHealth:
-    """The health of one table.
-
-    Args:
-        target: The dataset's own table, its quarantine table or its tombstone table.
-        condition: Its files and its log; ``None`` if they cannot be read.
-        compacted: When it was compacted last.
-        vacuumed: When it was vacuumed last.
-        needed: What needs the oldest version; ``None`` if nothing does.
-        remarks: What is below its policy.
-        problem: Why it cannot be read.
-    """
+    """The health of one table."""
 
     target: DatasetTable
-    condition: TableCondition | None = None
+    condition: TableCondition | None = None  # its files and its log; ``None`` if they cannot be read
     compacted: datetime | None = None
     vacuumed: datetime | None = None
-    needed: Holder | None = None
+    needed: Holder | None = None  # what needs the oldest version; ``None`` if nothing does
     remarks: tuple[Remark, ...] = ()
     problem: str | None = None
 
@@ -128,8 +113,6 @@ def examine_health(
     """Look at tables, one after another.
 
     Args:
-        storage: The storage.
-        maintenance: The policies.
         names: The datasets; quarantine and tombstone tables come after the tables that they belong to.
     """
     for name in names:

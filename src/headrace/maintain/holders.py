@@ -32,21 +32,15 @@ class Holder:
     Args:
         kind: A flow that reads the table, a pinned version, a registered reader of another system, or the
             ledger of a flow that writes it.
-        name: The name of the flow or reader, or the end of the pin.
-        version: The version; `UNKNOWN` if it is not known.
-        first_unread: The first version that it has not read yet; ``None`` for a pin.
-        reads_all: Whether it needs all files of the version, and not only those of later commits.
-        limit_s: The maximum lag of a registered reader.
-        passed: Whether it lags by more than this: versions that it has not read are then not kept.
     """
 
     kind: Literal["flow", "pin", "reader", "ledger"]
-    name: str
-    version: int
-    first_unread: int | None = None
-    reads_all: bool = False
-    limit_s: float | None = None
-    passed: bool = False
+    name: str  # the name of the flow or reader, or the end of the pin
+    version: int  # the version; `UNKNOWN` if it is not known
+    first_unread: int | None = None  # the first version that it has not read yet; ``None`` for a pin
+    reads_all: bool = False  # whether it needs all files of the version, and not only those of later commits
+    limit_s: float | None = None  # the maximum lag of a registered reader
+    passed: bool = False  # whether it lags by more than this: versions that it has not read are then not kept
 
     def __str__(self) -> str:
         match self.kind:
@@ -69,9 +63,6 @@ def find_holders(
     """What needs versions of a table.
 
     Args:
-        storage: The storage.
-        table: The dataset.
-        table_id: Delta's id of the table.
         role: The dataset's own table, its quarantine table or its tombstone table.
 
     Raises:

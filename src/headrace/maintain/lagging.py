@@ -21,21 +21,13 @@ from headrace.storage.table_snapshot import load_snapshot
 
 @dataclass(frozen=True, kw_only=True)
 class LaggingReader:
-    """A reader that has not read commits of a table for a long time.
-
-    Args:
-        table: The table.
-        reader: The flow, or the registered reader of another system.
-        lag_s: The age of the oldest commit that it has not read.
-        until: When this commit is too old.
-        is_refused: Whether a vacuum fails then; else the commits can be deleted.
-    """
+    """A reader that has not read commits of a table for a long time."""
 
     table: TableName
-    reader: Holder
+    reader: Holder  # the flow, or the registered reader of another system
     lag_s: float
     until: datetime
-    is_refused: bool
+    is_refused: bool  # whether a vacuum fails then; else the commits can be deleted
 
     @property
     def text(self) -> str:
@@ -71,15 +63,7 @@ class LaggingReader:
 def lagging_readers(
     name: TableName, table: Location, commits: Sequence[int], holders: Iterable[Holder], policy: CarePolicy
 ) -> Iterator[LaggingReader]:
-    """The readers of a table that lag by a day, or by half of their limit if it is below two days.
-
-    Args:
-        name: The dataset.
-        table: The table's folder.
-        commits: The versions whose commits its log holds.
-        holders: What needs old versions of it.
-        policy: How it is cared for.
-    """
+    """The readers of a table that lag by a day, or by half of their limit if it is below two days."""
     now = datetime.now(UTC)
     for holder in holders:
         lag = lag_seconds(holder, table, commits, now)

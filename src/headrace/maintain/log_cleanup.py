@@ -20,19 +20,12 @@ PROTECTION = "checkpointProtection"
 
 @dataclass(frozen=True, kw_only=True)
 class LogPlan:
-    """What a cleanup of a table's log deletes.
-
-    Args:
-        first: The first version that stays.
-        files: The names of the files that it deletes, oldest first.
-        commits: How many commits are among them.
-        held_by: What needs commits that are older than the retention.
-    """
+    """What a cleanup of a table's log deletes."""
 
     first: int
-    files: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()  # the names of the files that it deletes, oldest first
     commits: int = 0
-    held_by: Holder | None = None
+    held_by: Holder | None = None  # what needs commits that are older than the retention
 
     def to_json(self) -> dict[str, Any]:
         held = None if self.held_by is None else self.held_by.to_json()
@@ -45,12 +38,6 @@ def plan_log_cleanup(
     """Find the files of the log that can be deleted; deletes nothing.
 
     What stays begins with a checkpoint, so that all later versions stay readable.
-
-    Args:
-        table: The table's folder.
-        snapshot: Its newest version.
-        holders: What needs old versions.
-        kept_since: Commits since this time stay.
     """
     commits, since_ms = snapshot.commits, kept_since.timestamp() * 1000
     if not commits or not snapshot.checkpoints or PROTECTION in snapshot.features:

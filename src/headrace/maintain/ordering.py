@@ -18,12 +18,6 @@ def is_ordering_due(storage: Storage, table: TableName, snapshot: TableSnapshot,
     This is the case if they have never been ordered by these columns, or if `small_files` commits (or
     `commits`, if these are fewer) have changed rows since then. Closed partitions are ordered when they are
     compacted.
-
-    Args:
-        storage: The storage.
-        table: The table.
-        snapshot: Its newest version.
-        policy: How it is cared for.
     """
     if not policy.z_order or not policy.compact or not snapshot.files or _CLUSTERING in snapshot.domains:
         return False

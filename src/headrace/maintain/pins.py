@@ -14,13 +14,7 @@ from headrace.storage.layout import Storage
 
 @dataclass(frozen=True, kw_only=True)
 class Pin:
-    """A version of a table that stays readable.
-
-    Args:
-        table: The table.
-        version: The version.
-        until: The end of the pin.
-    """
+    """A version of a table that stays readable."""
 
     table: TableName
     version: int

@@ -12,19 +12,12 @@ from headrace.storage.layout import Storage
 
 @dataclass(frozen=True, kw_only=True)
 class RegisteredReader:
-    """A registered reader of a table.
-
-    Args:
-        table: The table.
-        name: The name of the reader.
-        version: The last version that it has read.
-        max_lag_s: Seconds after which commits are no longer kept for the reader.
-    """
+    """A registered reader of a table."""
 
     table: TableName
     name: str
     version: int
-    max_lag_s: float
+    max_lag_s: float  # seconds after which commits are no longer kept for the reader
 
     def to_json(self) -> dict[str, Any]:
         return {

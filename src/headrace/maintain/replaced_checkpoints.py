@@ -19,15 +19,7 @@ from headrace.storage.table_snapshot import TableSnapshot
 
 @dataclass(frozen=True, kw_only=True)
 class ReplacedCheckpoint:
-    """A checkpoint that can be removed.
-
-    Args:
-        flow: The flow.
-        path: The folder of the checkpoint.
-        replaced: When the newest checkpoint of the flow was opened.
-        files: The number of its files.
-        size_bytes: The size of its files.
-    """
+    """A checkpoint that can be removed."""
 
     flow: str
     path: Location
@@ -52,12 +44,6 @@ def find_replaced(
 
     If the table's properties do not name the newest checkpoint of a flow, all checkpoints of the flow are
     kept: a process may have created the newest one and not finished.
-
-    Args:
-        storage: The storage.
-        table: The table.
-        snapshot: Its newest version.
-        kept_since: Checkpoints that were replaced since this time are kept.
     """
     for flow in storage.checkpoints(table).list_folders():
         known = generations(storage.flow_checkpoints(table, flow))

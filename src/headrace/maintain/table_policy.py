@@ -18,12 +18,6 @@ def load_policy(
 ) -> CarePolicy:
     """How a table is cared for. The policy of a dataset's own table holds for its other tables, too.
 
-    Args:
-        storage: The storage.
-        maintenance: The policies of the spec.
-        target: The table.
-        snapshot: Its newest version.
-
     Raises:
         OSError: The log of the dataset's own table cannot be read.
         ValueError: That log is damaged.
@@ -36,10 +30,6 @@ def load_policy(
 
 def load_properties(table: Location, version: int | None = None) -> Mapping[str, str]:
     """The properties of a table: those of the checksum of its newest commit, if there is one.
-
-    Args:
-        table: The table.
-        version: Its newest version, if it is known.
 
     Raises:
         OSError: The log cannot be read.

@@ -40,7 +40,6 @@ class Turns:
 
         Args:
             within_s: The maximum number of seconds to wait.
-            stopped: Returns whether to stop waiting.
 
         Yields:
             Whether no batch runs. If false, a batch is still running or another compaction is.

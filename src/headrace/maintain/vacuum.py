@@ -25,17 +25,11 @@ _UNNAMED_S = 86400.0
 
 @dataclass(frozen=True, kw_only=True)
 class StoredFile:
-    """A file in a table's folder.
-
-    Args:
-        path: Its path in the folder.
-        size: Its bytes.
-        modified_s: When it was written, in seconds since the epoch.
-    """
+    """A file in a table's folder."""
 
     path: str
     size: int
-    modified_s: float
+    modified_s: float  # when it was written, in seconds since the epoch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,18 +37,13 @@ class VacuumPlan:
     """What a vacuum deletes.
 
     Args:
-        kept_since: Files that were removed from the table before this time can be deleted.
-        expired: The files that it deletes.
-        held: The files that it would delete, if nothing but the time counted.
-        holders: What needs them.
         passed: The registered readers that lag by more than their limit: older files are not kept for them.
-        readable_from: The oldest version that has all its files afterwards.
     """
 
-    kept_since: datetime
-    readable_from: int = 0
+    kept_since: datetime  # files that were removed from the table before this time can be deleted
+    readable_from: int = 0  # the oldest version that has all its files afterwards
     expired: tuple[StoredFile, ...] = ()
-    held: tuple[StoredFile, ...] = ()
+    held: tuple[StoredFile, ...] = ()  # the files that it would delete, if nothing but the time counted
     holders: tuple[Holder, ...] = ()
     passed: tuple[Holder, ...] = ()
 
@@ -102,10 +91,6 @@ def plan_vacuum(
     """Find the files that can be deleted; deletes nothing.
 
     Args:
-        table: The table's folder.
-        snapshot: Its newest version.
-        stored: The files in its folder.
-        holders: What needs old versions.
         kept_since: Files that were removed from the table before this time can be deleted.
     """
     since_s = kept_since.timestamp()

@@ -24,8 +24,6 @@ def check_vacuum(target: DatasetTable, condition: TableCondition, remedies: Sequ
     """Check that a vacuum is allowed.
 
     Args:
-        target: The table.
-        condition: Its condition, with what the vacuum would delete.
         remedies: How to allow a short retention; by default, how to allow it for the table's policy.
 
     Raises:
@@ -57,12 +55,6 @@ def vacuum_table(
     storage: Storage, target: DatasetTable, condition: TableCondition, examine: Callable[[], TableCondition]
 ) -> bool:
     """Delete the files that no reader needs any more; returns whether there were any.
-
-    Args:
-        storage: The storage.
-        target: The table.
-        condition: Its condition, with the files to delete.
-        examine: Looks at the table again.
 
     Raises:
         StorageUnwritableError: A file cannot be deleted.

@@ -35,13 +35,7 @@ _UNSUPPORTED = {"singlevariantcolumn": "a record becomes columns"}
 
 
 class AutoLoaderError(ValueError):
-    """An option that cannot be used.
-
-    Args:
-        option: Its name, as the user wrote it.
-        problem: What is wrong.
-        remedy: What to do.
-    """
+    """An option that cannot be used."""
 
     def __init__(self, option: str, problem: str, remedy: str) -> None:
         super().__init__(problem)
@@ -55,30 +49,20 @@ class AutoLoader:
     """A read of Auto Loader.
 
     Args:
-        format: The format of the files; ``None`` if it is to be found out.
-        infers_types: Whether types are inferred; else columns are strings.
-        hints: Names and types of columns, as DDL.
-        rescued: The column with the data that has no column; ``None`` if there is none.
-        mode: What to do with new columns.
         partitions: The columns of folders named ``key=value``; ``None`` finds them.
-        recursive: Whether folders below are read, and their names are not columns.
-        glob: A pattern for the names of files.
-        limits: Spark's options for the size of a batch.
-        options: The options of the format.
-        unused: The names of options that have no effect here.
     """
 
-    format: str | None
-    infers_types: bool = False
-    hints: str | None = None
-    rescued: str | None = None
+    format: str | None  # the format of the files; ``None`` if it is to be found out
+    infers_types: bool = False  # whether types are inferred; else columns are strings
+    hints: str | None = None  # names and types of columns, as DDL
+    rescued: str | None = None  # the column with the data that has no column; ``None`` if there is none
     mode: EvolutionMode = "none"
     partitions: tuple[str, ...] | None = None
-    recursive: bool = False
+    recursive: bool = False  # whether folders below are read, and their names are not columns
     glob: str | None = None
-    limits: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, str] = field(default_factory=dict)  # spark's options for the size of a batch
     options: Mapping[str, str] = field(default_factory=dict)
-    unused: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()  # the names of options that have no effect here
 
 
 def parse_options(options: Mapping[str, str], *, has_schema: bool, infers_types: bool = False) -> AutoLoader:
@@ -86,7 +70,6 @@ def parse_options(options: Mapping[str, str], *, has_schema: bool, infers_types:
 
     Args:
         options: The options, with and without the prefix ``cloudFiles.``, in any letter case.
-        has_schema: Whether the reader has a schema.
         infers_types: Whether types are inferred if the options do not say it.
 
     Raises:

@@ -41,41 +41,30 @@ class CarePolicy:
     """How one table is cared for.
 
     Args:
-        compact: Whether the table is compacted.
-        auto: Whether runs compact it; else only ``headrace maintain`` does.
-        small_files: The table is compacted if that makes at least so many files fewer.
         commits: The table is also compacted after so many commits, if that makes any file fewer; ``None``
             looks at the files alone.
         target_file_size: The bytes of a compacted file; ``None`` chooses them by the size of the table.
-        deleted_ratio: Files are rewritten if deletion vectors hide a larger part of their rows.
-        z_order: The columns by which ``headrace maintain`` orders rows when it compacts.
         closed_partitions: Only partitions whose day or hour ended at least so many seconds ago are
             compacted, each as soon as this reduces its number of files; with `WATERMARK`, partitions that
             ended before the watermark of the table's flows; ``None`` compacts all partitions.
-        vacuum: Whether old files are deleted.
-        vacuum_every_s: The time between two vacuums in a continuous run.
-        retention_s: How long files are kept that are no longer part of the table.
-        log_retention_s: How long the commits of the table's log are kept.
-        cleans_log: Whether Headrace deletes old commits; else Delta does, or nobody.
         reader_lag_s: A reader that has not read a commit for so long does not hold a vacuum back silently.
-        allow_short_retention: Whether the retention may be shorter than `SAFE_RETENTION_S`.
     """
 
     compact: bool = True
-    auto: bool = True
-    small_files: int = 32
+    auto: bool = True  # whether runs compact it; else only ``headrace maintain`` does
+    small_files: int = 32  # the table is compacted if that makes at least so many files fewer
     commits: int | None = None
     target_file_size: int | None = None
-    deleted_ratio: float = 0.5
-    z_order: tuple[str, ...] = ()
+    deleted_ratio: float = 0.5  # files are rewritten if deletion vectors hide a larger part of their rows
+    z_order: tuple[str, ...] = ()  # the columns by which ``headrace maintain`` orders rows when it compacts
     closed_partitions: float | Watermark | None = None
-    vacuum: bool = True
-    vacuum_every_s: float = DAY_S
-    retention_s: float = SAFE_RETENTION_S
-    log_retention_s: float = 30 * DAY_S
-    cleans_log: bool = True
+    vacuum: bool = True  # whether old files are deleted
+    vacuum_every_s: float = DAY_S  # the time between two vacuums in a continuous run
+    retention_s: float = SAFE_RETENTION_S  # how long files are kept that are no longer part of the table
+    log_retention_s: float = 30 * DAY_S  # how long the commits of the table's log are kept
+    cleans_log: bool = True  # whether Headrace deletes old commits; else Delta does, or nobody
     reader_lag_s: float = 30 * DAY_S
-    allow_short_retention: bool = False
+    allow_short_retention: bool = False  # whether the retention may be shorter than `SAFE_RETENTION_S`
 
     @property
     def for_secondary_tables(self) -> CarePolicy:
@@ -137,7 +126,6 @@ class Maintenance:
 
     Args:
         values: The values for all tables, by the names of `CarePolicy`.
-        tables: Further values of single tables.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -148,10 +136,6 @@ class Maintenance:
 
         The defaults, the spec for all tables, the properties of Delta and Databricks, the declaration of the
         table, the spec for this table.
-
-        Args:
-            table: The table.
-            properties: Its properties, as they are stored.
         """
         policy = CarePolicy().with_values(self.values).with_properties(properties)
         policy = policy.with_values(_declared(properties))

@@ -38,12 +38,7 @@ TRUNCATE: Final = "truncate"
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenColumns:
-    """Some columns of a table.
-
-    Args:
-        included: These; ``None`` takes all columns.
-        excluded: All columns but these.
-    """
+    """Some columns of a table."""
 
     included: tuple[str, ...] | None = None
     excluded: tuple[str, ...] = ()

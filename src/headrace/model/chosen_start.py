@@ -17,8 +17,6 @@ class ChosenStart:
     Args:
         edge: All partitions start at their first record, or after their last one.
         offsets: The first offset to read, by topic and partition; other partitions continue.
-        allow_duplicates: Whether offsets that were committed may be read again.
-        accept_loss: Whether offsets that were never read may be passed over.
 
     Example:
         >>> ChosenStart.parse("orders:0=17,orders:1=20").offsets
@@ -27,8 +25,8 @@ class ChosenStart:
 
     edge: Literal["earliest", "latest"] | None = None
     offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    allow_duplicates: bool = False
-    accept_loss: bool = False
+    allow_duplicates: bool = False  # whether offsets that were committed may be read again
+    accept_loss: bool = False  # whether offsets that were never read may be passed over
 
     @classmethod
     def parse(cls, text: str, *, allow_duplicates: bool = False, accept_loss: bool = False) -> ChosenStart:

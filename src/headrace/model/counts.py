@@ -11,15 +11,10 @@ from headrace.model.expectations import ExpectationCount
 
 @dataclass(frozen=True, kw_only=True)
 class BadRecordCount:
-    """How many records of a batch a reader has left out for one reason.
+    """How many records of a batch a reader has left out for one reason."""
 
-    Args:
-        name: The reason, such as ``RECORD_UNPARSEABLE``.
-        action: Whether the records are in the quarantine table or dropped.
-    """
-
-    name: str
-    action: Literal["quarantine", "drop"]
+    name: str  # the reason, such as ``RECORD_UNPARSEABLE``
+    action: Literal["quarantine", "drop"]  # whether the records are in the quarantine table or dropped
     records: int
 
     def to_json(self) -> dict[str, Any]:
@@ -36,9 +31,6 @@ class RowChanges:
     """What the accepted change records of a batch did to the rows of their table.
 
     Args:
-        inserted: Records that inserted a row.
-        updated: Records that replaced a row.
-        deleted: Records that deleted a row.
         superseded: Records without an effect of their own: a newer record of their key was there or came in
             the same batch, their key had no row to delete, or they are truncates.
         truncated: Rows that truncates deleted, and second rows of a key that were replaced with the first.
@@ -57,16 +49,11 @@ class HistoryChanges(RowChanges):
 
     ``inserted`` records begin a row, ``updated`` ones give a row that an earlier record began its values, and
     ``deleted`` ones end a row.
-
-    Args:
-        rows_added: Rows that the table has more; a record that splits a row adds two.
-        rows_changed: Rows that have another end or other values.
-        rows_removed: Rows that the table has no more, since they were joined with others.
     """
 
-    rows_added: int = 0
+    rows_added: int = 0  # rows that the table has more; a record that splits a row adds two
     rows_changed: int = 0
-    rows_removed: int = 0
+    rows_removed: int = 0  # rows that the table has no more, since they were joined with others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,15 +61,9 @@ class BatchCounts:
     """The row counts of one batch, as its commit states them: input = accepted + quarantined + dropped.
 
     Args:
-        input: Rows that the query returned, and the records that readers have left out.
-        accepted: Rows that the target takes.
-        quarantined: Rows and records that the quarantine table takes.
-        dropped: Rows that an expectation drops, and records that a reader skips.
         expectations: The rows that passed and failed each expectation; a row can fail several.
-        bad_records: The records that readers have left out, by reason.
         kind: Whether the accepted rows were appended, merged by key, added to the history of their key, or
             sent to another system.
-        changes: What the accepted rows did, if they were merged.
 
     Raises:
         ValueError: The counts do not add up.
@@ -92,14 +73,14 @@ class BatchCounts:
         {'input': 7, 'accepted': 5, 'quarantined': 2, 'dropped': 0}
     """
 
-    input: int
+    input: int  # rows that the query returned, and the records that readers have left out
     accepted: int
-    quarantined: int = 0
-    dropped: int = 0
+    quarantined: int = 0  # rows and records that the quarantine table takes
+    dropped: int = 0  # rows that an expectation drops, and records that a reader skips
     expectations: tuple[ExpectationCount, ...] = ()
-    bad_records: tuple[BadRecordCount, ...] = ()
+    bad_records: tuple[BadRecordCount, ...] = ()  # the records that readers have left out, by reason
     kind: CountKind = "append"
-    changes: RowChanges | None = None
+    changes: RowChanges | None = None  # what the accepted rows did, if they were merged
 
     def __post_init__(self) -> None:
         if self.input != self.accepted + self.quarantined + self.dropped:

@@ -25,10 +25,8 @@ class StreamingTable:
     Args:
         max_rejected: The limit of rejected records of a batch; ``None`` takes the pipeline's.
         maintenance: How the table is cared for, by the names of `CarePolicy`.
-        sink: Where the rows go, if the table is a sink, which only records the batches.
         can_be_view: Whether a query that reads no stream makes it a materialized view, as in Lakeflow.
         renamed_columns: New names for columns of an existing table, by their old names.
-        dropped_columns: Columns to drop from an existing table.
     """
 
     name: TableName
@@ -44,7 +42,7 @@ class StreamingTable:
     max_rejected: RejectionLimit | None = None
     checks: tuple[DatasetCheck, ...] = ()
     maintenance: Mapping[str, Any] = field(default_factory=dict)
-    sink: Sink | None = None
+    sink: Sink | None = None  # where the rows go, if the table is a sink, which only records the batches
     can_be_view: bool = False
     renamed_columns: Mapping[str, str] = field(default_factory=dict)
     dropped_columns: tuple[str, ...] = ()
@@ -58,7 +56,6 @@ class MaterializedView:
     Args:
         max_rejected: The limit of rejected rows of a refresh; ``None`` takes the pipeline's.
         maintenance: How the table is cared for, by the names of `CarePolicy`.
-        is_private: Whether the table is left out of lists of tables.
     """
 
     name: TableName
@@ -73,7 +70,7 @@ class MaterializedView:
     max_rejected: RejectionLimit | None = None
     checks: tuple[DatasetCheck, ...] = ()
     maintenance: Mapping[str, Any] = field(default_factory=dict)
-    is_private: bool = False
+    is_private: bool = False  # whether the table is left out of lists of tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,15 +93,10 @@ Dataset = StreamingTable | MaterializedView | TemporaryView
 
 @dataclass(frozen=True, kw_only=True)
 class Groups:
-    """The groups of a streaming aggregate; each batch has the groups that have changed.
+    """The groups of a streaming aggregate; each batch has the groups that have changed."""
 
-    Args:
-        keys: The columns that identify a group; empty if all rows are one group.
-        only_new: Whether the query returns no other columns, as ``SELECT DISTINCT`` does: no row changes.
-    """
-
-    keys: tuple[str, ...]
-    only_new: bool
+    keys: tuple[str, ...]  # the columns that identify a group; empty if all rows are one group
+    only_new: bool  # whether the query returns no other columns, as ``SELECT DISTINCT`` does: no row changes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +106,6 @@ class AppendFlow:
     Args:
         groups: The groups of a query that aggregates without a watermark: the table has one row for each.
             ``None`` appends all rows.
-        trigger: ``None`` takes the pipeline's.
-        once: Whether the query is a batch query, whose rows are appended once.
     """
 
     name: str
@@ -123,8 +113,8 @@ class AppendFlow:
     query: Query
     groups: Groups | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
-    trigger: Trigger | None = None
-    once: bool = False
+    trigger: Trigger | None = None  # ``None`` takes the pipeline's
+    once: bool = False  # whether the query is a batch query, whose rows are appended once
 
     @property
     def location(self) -> SourceLocation:
@@ -136,32 +126,27 @@ class AutoCdcFlow:
     """A streaming query of change records that are applied to a table by key; it owns one checkpoint.
 
     Args:
-        query: Gives the change records, with the columns of `contracts.changes`.
-        keys: The columns that identify a row.
-        sequence_by: What orders the records of a key, for people.
-        truncates: Whether records can truncate the table.
         null_keys: What happens to a record without a key or a sequence.
         history: The tracked columns of a table with the history of each key (SCD type 2); ``None`` if it has
             the current row of each key (SCD type 1).
         kept_if_null: The columns that keep their value where a record has NULL; ``None`` if none does.
         snapshots: Where the snapshots come from whose differences are the change records; ``None`` if the
             query gives the records.
-        once: Whether the query is a batch query, whose records are applied once.
     """
 
     name: str
     target: TableName
-    query: Query
+    query: Query  # gives the change records, with the columns of `contracts.changes`
     keys: tuple[str, ...]
-    sequence_by: str
-    truncates: bool = False
+    sequence_by: str  # what orders the records of a key, for people
+    truncates: bool = False  # whether records can truncate the table
     null_keys: Literal["quarantine", "fail"] = "quarantine"
     history: ChosenColumns | None = None
     kept_if_null: ChosenColumns | None = None
     snapshots: Snapshots | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     trigger: Trigger | None = None
-    once: bool = False
+    once: bool = False  # whether the query is a batch query, whose records are applied once
 
     @property
     def location(self) -> SourceLocation:

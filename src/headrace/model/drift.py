@@ -29,7 +29,6 @@ class Drift:
     action a record with a value of another type is quarantined, and a field without a column is ignored.
 
     Args:
-        default: The action for fields that `columns` does not have.
         columns: Actions by the dotted name of the field. An action for an object is also that for its fields
             that have none of their own.
     """

@@ -54,32 +54,19 @@ class BatchStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Backlog:
-    """What the sources of a flow hold beyond a batch; ``None`` where it is not known.
-
-    Args:
-        records: Records or rows; not known of files.
-        size_bytes: Their bytes, or those of files; an estimate for Kafka.
-    """
+    """What the sources of a flow hold beyond a batch; ``None`` where it is not known."""
 
     records: int | None = None
-    size_bytes: int | None = None
+    size_bytes: int | None = None  # their bytes, or those of files; an estimate for Kafka
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchWork:
-    """What Spark's tasks have used to compute and write a batch or a refresh.
-
-    Args:
-        executor_ms: The time of the tasks, all together.
-        peak_memory_bytes: The highest execution memory of a stage: the sum of the peaks of its tasks.
-        spilled_bytes: Bytes that tasks have written to disk because they did not fit into memory.
-        read_rows: Rows that they have read from tables and files.
-        read_bytes: Bytes that they have read from tables and files.
-    """
+    """What Spark's tasks have used to compute and write a batch or a refresh."""
 
     executor_ms: int
-    peak_memory_bytes: int
-    spilled_bytes: int
+    peak_memory_bytes: int  # the highest execution memory of a stage: the sum of the peaks of its tasks
+    spilled_bytes: int  # bytes that tasks have written to disk because they did not fit into memory
     read_rows: int
     read_bytes: int
 
@@ -89,21 +76,10 @@ class BatchCommitted(Event):
     """A batch is in the table.
 
     Args:
-        version: The table version that holds it.
-        rows: Rows accepted into the target.
-        duration_s: From the start of the batch function to the end of the commit.
-        lag: Records that the source holds beyond the batch; ``None`` where unknown.
-        lag_bytes: Their bytes, or those of files; ``None`` where unknown.
         latency_s: Oldest and newest record's age at the commit, by the record's own
             timestamp; ``None`` where the table keeps no timestamp.
-        quarantined: Rows that went to the quarantine table.
-        dropped: Rows that an expectation dropped.
         expectations: The passed and failed rows of each expectation, as the commit holds them.
         bad_records: The records that gave no row, by reason, as the commit holds them.
-        checkpoint: The id of the flow's checkpoint.
-        work: What Spark's tasks have used; the event log finds it out.
-        changes: What the accepted rows did, if they are change records.
-        without_index: Why the changes were applied without the index of the keys.
     """
 
     flow: str
@@ -111,19 +87,19 @@ class BatchCommitted(Event):
     batch: int
     version: int
     rows: int
-    duration_s: float
+    duration_s: float  # from the start of the batch function to the end of the commit
     ranges: tuple[SourceRange, ...]
-    lag: int | None = None
-    lag_bytes: int | None = None
+    lag: int | None = None  # records that the source holds beyond the batch; ``None`` where unknown
+    lag_bytes: int | None = None  # their bytes, or those of files; ``None`` where unknown
     latency_s: tuple[float, float] | None = None
-    quarantined: int = 0
+    quarantined: int = 0  # rows that went to the quarantine table
     dropped: int = 0
     expectations: tuple[Mapping[str, Any], ...] = ()
     bad_records: tuple[Mapping[str, Any], ...] = ()
     checkpoint: str = ""
-    work: BatchWork | None = None
-    changes: RowChanges | None = None
-    without_index: str | None = None
+    work: BatchWork | None = None  # what Spark's tasks have used; the event log finds it out
+    changes: RowChanges | None = None  # what the accepted rows did, if they are change records
+    without_index: str | None = None  # why the changes were applied without the index of the keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,37 +113,24 @@ class BatchReplayed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class LateRowsDropped(Event):
-    """A stateful query left out rows that came behind its watermark.
-
-    Args:
-        batch: The batch that they came with.
-        rows: How many, as Spark counts them: an aggregation has merged some of them before.
-    """
+    """A stateful query left out rows that came behind its watermark."""
 
     flow: str
     dataset: TableName
     batch: int
-    rows: int
+    rows: int  # how many, as Spark counts them: an aggregation has merged some of them before
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaDrifted(Event):
-    """Records have fields that have no column.
-
-    Args:
-        batch: The first batch with such records.
-        fields: The dotted names of the fields.
-        added: Whether they have become columns; else they are ignored.
-        number: The number of the schema that has them, if they were added.
-        example: The place of a record with some of them.
-    """
+    """Records have fields that have no column."""
 
     flow: str
     dataset: TableName
     batch: int
     fields: tuple[str, ...]
-    added: bool
-    number: int | None = None
+    added: bool  # whether they have become columns; else they are ignored
+    number: int | None = None  # the number of the schema that has them, if they were added
     example: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -182,11 +145,7 @@ class FlowRetrying(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class FlowReconnecting(Event):
-    """No Kafka broker answers; the flow waits for one.
-
-    Args:
-        error: As `HeadraceError.to_dict` gives it.
-    """
+    """No Kafka broker answers; the flow waits for one."""
 
     flow: str
     dataset: TableName
@@ -221,11 +180,7 @@ class FlowFinished(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class FlowSkipped(Event):
-    """The flow was not started: a table that it reads was never written, because its own flow failed.
-
-    Args:
-        reason: Names the table and the flow that failed.
-    """
+    """The flow was not started: a table that it reads was never written, because its own flow failed."""
 
     flow: str
     dataset: TableName
@@ -241,11 +196,7 @@ class ViewRefreshing(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ViewRefreshed(Event):
-    """The rows of the view were replaced; the counts are those of its commit.
-
-    Args:
-        work: What Spark's tasks have used; the event log finds it out.
-    """
+    """The rows of the view were replaced; the counts are those of its commit."""
 
     dataset: TableName
     version: int
@@ -254,7 +205,7 @@ class ViewRefreshed(Event):
     quarantined: int = 0
     dropped: int = 0
     expectations: tuple[Mapping[str, Any], ...] = ()
-    work: BatchWork | None = None
+    work: BatchWork | None = None  # what Spark's tasks have used; the event log finds it out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,14 +221,10 @@ class ViewFailed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ViewSkipped(Event):
-    """The view was not refreshed: a table that it reads was never written, because its flow failed.
-
-    Args:
-        reason: Names the table and the flow that failed.
-    """
+    """The view was not refreshed: a table that it reads was never written, because its flow failed."""
 
     dataset: TableName
-    reason: str
+    reason: str  # names the table and the flow that failed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,12 +239,7 @@ class ForeignCommitSeen(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotSkipped(Event):
-    """A snapshot of a source was not applied.
-
-    Args:
-        version: Its version, as text.
-        reason: Why it was not applied.
-    """
+    """A snapshot of a source was not applied."""
 
     flow: str
     dataset: TableName
@@ -307,16 +249,9 @@ class SnapshotSkipped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetChecked(Event):
-    """A check of a whole dataset has ended.
+    """A check of a whole dataset has ended."""
 
-    Args:
-        flow: The flow after whose batch, or the view after whose refresh.
-        check: The check for a person.
-        passed: Whether the dataset has passed.
-        fact: What was found, for a person.
-    """
-
-    flow: str
+    flow: str  # the flow after whose batch, or the view after whose refresh
     dataset: TableName
     check: str
     passed: bool
@@ -338,20 +273,14 @@ Operation = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class OperationProgressed(Event):
-    """A command that changes a dataset has begun or ended.
-
-    Args:
-        duration_s: Its duration, if it has ended.
-        outcome: What it has done, as JSON values.
-        error: Why it failed, as `HeadraceError.to_dict` gives it.
-    """
+    """A command that changes a dataset has begun or ended."""
 
     dataset: TableName
     operation: Operation
     status: Literal["STARTED", "COMPLETED", "FAILED"]
     duration_s: float | None = None
     outcome: Mapping[str, Any] = field(default_factory=dict)
-    error: Mapping[str, Any] | None = None
+    error: Mapping[str, Any] | None = None  # why it failed, as `HeadraceError.to_dict` gives it
 
 
 class Emitter(Protocol):

@@ -17,23 +17,14 @@ NullRule = Literal["pass", "fail"]
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """A condition on the rows of one dataset.
-
-    Args:
-        name: Its name, unique in the dataset.
-        condition: SQL text, or a ``pyspark.sql.Column``.
-        text: The condition in SQL, for people; a Column is known only while Spark runs.
-        action: What happens to rows that fail.
-        location: The line that declares it.
-        nulls: Whether NULL passes; ``None`` takes the pipeline's rule.
-    """
+    """A condition on the rows of one dataset."""
 
     name: str
-    condition: Any
-    text: str
+    condition: Any  # SQL text, or a ``pyspark.sql.Column``
+    text: str  # the condition in SQL, for people; a Column is known only while Spark runs
     action: Action
     location: SourceLocation
-    nulls: NullRule | None = None
+    nulls: NullRule | None = None  # whether NULL passes; ``None`` takes the pipeline's rule
 
     @property
     def rejects(self) -> bool:
@@ -48,18 +39,13 @@ class DatasetCheck:
     Args:
         kind: ``unique``: no two rows have equal keys. ``row_count``: the dataset has as many rows as another.
             ``fresh``: the newest value of a column is recent.
-        columns: The keys, or the column with a time.
-        like: The other dataset.
-        within_s: The maximum age of the newest value in seconds.
-        fails: Whether the flow stops; otherwise the check only warns.
-        location: The line that declares it.
     """
 
     kind: Literal["unique", "row_count", "fresh"]
     columns: tuple[str, ...] = ()
     like: str = ""
-    within_s: float = 0.0
-    fails: bool
+    within_s: float = 0.0  # the maximum age of the newest value in seconds
+    fails: bool  # whether the flow stops; otherwise the check only warns
     location: SourceLocation
 
     @property
@@ -78,16 +64,10 @@ class DatasetCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectationCount:
-    """How many rows of a batch passed and failed one expectation.
-
-    Args:
-        name: The expectation.
-        dataset: The dataset that declares it: the flow's target, or a temporary view that it reads.
-        action: What happened to the rows that failed.
-    """
+    """How many rows of a batch passed and failed one expectation."""
 
     name: str
-    dataset: str
+    dataset: str  # the dataset that declares it: the flow's target, or a temporary view that it reads
     action: Action
     passed: int
     failed: int

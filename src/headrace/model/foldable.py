@@ -27,34 +27,21 @@ class StoredRows(Protocol):
 
 
 class FileRows(NamedTuple):
-    """A data file of a table.
-
-    Args:
-        partition: The partition values.
-        size: Its bytes.
-        rows: Its rows, deleted ones too; ``None`` if the log has no statistics.
-        deleted: The rows that a deletion vector hides.
-    """
+    """A data file of a table."""
 
     partition: tuple[tuple[str, Any], ...]
     size: int
-    rows: int | None
+    rows: int | None  # its rows, deleted ones too; ``None`` if the log has no statistics
     deleted: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoldableFiles:
-    """What a compaction of a table would gain.
+    """What a compaction of a table would gain."""
 
-    Args:
-        number: The files that it would save, or free of deleted rows; each partition keeps one file.
-        hides_many: Whether deletion vectors hide a larger part of all rows than the policy allows.
-        has_large: Whether one of the files with mostly deleted rows is not small.
-    """
-
-    number: int
-    hides_many: bool = False
-    has_large: bool = False
+    number: int  # the files that it would save, or free of deleted rows; each partition keeps one file
+    hides_many: bool = False  # whether deletion vectors hide a larger part of all rows than the policy allows
+    has_large: bool = False  # whether one of the files with mostly deleted rows is not small
 
     def wanted_commits(self, policy: CarePolicy) -> int | None:
         """The commits since the last compaction after which the next one is due; ``None`` for never."""

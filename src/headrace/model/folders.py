@@ -18,15 +18,11 @@ _SINK_LOG = "_spark_metadata"
 
 @dataclass(frozen=True)
 class FoundFile:
-    """A file as it lies in its folder.
-
-    Args:
-        modified_ms: When it was last written, in milliseconds since 1970.
-    """
+    """A file as it lies in its folder."""
 
     path: str
     size: int
-    modified_ms: int
+    modified_ms: int  # when it was last written, in milliseconds since 1970
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +32,12 @@ class FileFolder:
     Spark ignores names that begin with ``.`` or ``_``, and names that end in ``._COPYING_``.
 
     Args:
-        path: A local path; may hold ``*``, ``?``, ``[..]`` and ``{a,b}``.
         recursive: Whether folders below it count, too. Otherwise only those named ``key=value`` do.
-        glob: A pattern that the names of files have to match.
     """
 
-    path: str
+    path: str  # A local path; may hold ``*``, ``?``, ``[..]`` and ``{a,b}``
     recursive: bool = False
-    glob: str | None = None
+    glob: str | None = None  # A pattern that the names of files have to match
 
     @classmethod
     def of_identity(cls, identity: Mapping[str, Any]) -> FileFolder:

@@ -35,13 +35,7 @@ def unshaded(options: Mapping[str, str]) -> dict[str, str]:
 
 
 class SettingError(ValueError):
-    """A setting that a client could not be given.
-
-    Args:
-        key: The setting, by Kafka's name.
-        wrong: What is wrong, as the rest of a sentence.
-        remedies: What to write in its place.
-    """
+    """A setting that a client could not be given."""
 
     def __init__(self, key: str, wrong: str, remedies: Sequence[str]) -> None:
         super().__init__(f"{key} {wrong}")

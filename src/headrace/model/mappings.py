@@ -19,12 +19,7 @@ _URI = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
 
 @dataclass(frozen=True)
 class MappedPath:
-    """A path that an entry of `paths` replaces.
-
-    Args:
-        path: The new path.
-        rule: The prefix that the entry maps.
-    """
+    """A path that an entry of `paths` replaces."""
 
     path: str
     rule: str
@@ -76,17 +71,11 @@ def _below(path: str, prefix: str) -> str | None:
 
 @dataclass(frozen=True)
 class MappedTable:
-    """A table that an entry of `tables` maps.
-
-    Args:
-        rule: The key of the entry.
-        path: The path of a Delta table; ``None`` if the entry names a catalog.
-        parts: The name in one of Spark's catalogs.
-    """
+    """A table that an entry of `tables` maps."""
 
     rule: str
-    path: str | None = None
-    parts: tuple[str, ...] = ()
+    path: str | None = None  # the path of a Delta table; ``None`` if the entry names a catalog
+    parts: tuple[str, ...] = ()  # the name in one of Spark's catalogs
 
 
 @dataclass(frozen=True)

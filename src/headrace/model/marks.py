@@ -11,15 +11,10 @@ NO_TIMESTAMP = -1
 
 @dataclass(frozen=True)
 class RecordMark:
-    """The timestamp and the checksum of a record.
-
-    Args:
-        timestamp_ms: The timestamp in milliseconds.
-        crc: The CRC-32 of key and value; ``None`` in a commit that has only the timestamp.
-    """
+    """The timestamp and the checksum of a record."""
 
     timestamp_ms: int
-    crc: int | None = None
+    crc: int | None = None  # the CRC-32 of key and value; ``None`` in a commit that has only the timestamp
 
     @classmethod
     def of(cls, timestamp_ms: int, key: bytes | None, value: bytes | None) -> RecordMark:

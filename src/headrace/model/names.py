@@ -35,11 +35,6 @@ class TableName:
 
         A catalog that is not the pipeline's becomes a part of the schema: ``silver.sales.orders`` is the
         table ``silver__sales.orders``.
-
-        Args:
-            parts: The parts of the name.
-            default_schema: The schema of a name with one part.
-            catalog: The catalog of the pipeline; names with it have the same meaning without it.
         """
         if len(parts) == 1:
             return cls(default_schema, parts[0])

@@ -16,11 +16,10 @@ class NamesInUse:
 
     Args:
         catalog: The catalog that ``USE CATALOG`` has set; ``None`` for the pipeline's catalog.
-        schema: The schema that ``USE SCHEMA`` has set; ``None`` for the pipeline's schema.
     """
 
     catalog: str | None = None
-    schema: str | None = None
+    schema: str | None = None  # the schema that ``USE SCHEMA`` has set; ``None`` for the pipeline's schema
 
     def qualified(self, parts: tuple[str, ...]) -> tuple[str, ...]:
         """Returns the parts of a name, completed with the schema and the catalog in use."""
@@ -34,8 +33,6 @@ class NamesInUse:
         Args:
             catalog: The catalog, if the statement names one. Its default schema is then used, unless the
                 statement names a schema.
-            schema: The schema, if the statement names one.
-            own_catalog: The pipeline's catalog.
         """
         if catalog is None:
             return NamesInUse(self.catalog, schema or self.schema)

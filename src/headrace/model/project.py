@@ -32,22 +32,9 @@ class ProjectSettings:
     """The settings of ``headrace.yml``, resolved for one profile.
 
     Args:
-        name: The pipeline's name.
-        file: The spec file; relative paths in it are relative to its folder.
-        profile: The chosen profile.
-        storage: The storage of tables, checkpoints, ledger and events.
-        catalog: The name of a Spark catalog; ``None`` uses that of the session.
-        database: The schema of datasets whose names have one part.
-        libraries: Globs of the pipeline's files, relative to the spec's folder.
         configuration: Spark settings of the pipeline (``spark.*``) and values of the user's own.
-        configuration_locations: The lines of these settings in the spec.
         secrets: The secrets of ``dbutils.secrets``, by scope and key.
-        kafka: The default Kafka connection.
-        trigger: When batches start, for flows without a trigger.
-        view_interval_s: Minimum seconds between two refreshes of a materialized view.
-        on_data_loss: What happens if a source has lost records that were not read yet.
         master: The Spark master; ``None`` runs locally on all cores, or uses that of the session.
-        memory: The heap size of the JVM; ``None`` chooses it by the memory of the machine.
         expectation_nulls: Whether a row passes an expectation whose condition is NULL, for expectations
             without a rule of their own.
         max_rejected: The limit of rejected records of a batch, for tables without one of their own.
@@ -57,43 +44,37 @@ class ProjectSettings:
             the machine's memory.
         duplicate_keys: What a flow does with a record whose key has several rows in the table.
         tables: The names of other systems' tables, with their paths or catalogs here.
-        paths: The paths of other systems, with their locations here.
-        maintenance: How the tables are cared for.
-        readers: Engines that read the tables besides Spark.
-        consumer_groups: Whether flows publish their offsets to the broker.
-        root_path: A further folder from which files import modules.
-        ignored: The settings of an asset bundle that have no meaning here.
         redactor: Replaces the secrets among these settings.
     """
 
     name: str
-    file: Path
+    file: Path  # the spec file; relative paths in it are relative to its folder
     profile: str
-    storage: Storage
-    libraries: tuple[str, ...]
-    database: str = "default"
-    catalog: str | None = None
+    storage: Storage  # the storage of tables, checkpoints, ledger and events
+    libraries: tuple[str, ...]  # globs of the pipeline's files, relative to the spec's folder
+    database: str = "default"  # the schema of datasets whose names have one part
+    catalog: str | None = None  # the name of a Spark catalog; ``None`` uses that of the session
     configuration: Mapping[str, str] = field(default_factory=dict, repr=False)
     configuration_locations: Mapping[str, SourceLocation] = field(default_factory=dict, repr=False)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     kafka: KafkaConnection = field(default_factory=KafkaConnection)
-    trigger: Trigger = field(default_factory=Trigger)
-    view_interval_s: float = 10.0
-    on_data_loss: OnDataLoss = "refuse"
+    trigger: Trigger = field(default_factory=Trigger)  # when batches start, for flows without a trigger
+    view_interval_s: float = 10.0  # minimum seconds between two refreshes of a materialized view
+    on_data_loss: OnDataLoss = "refuse"  # what happens if a source has lost records that were not read yet
     expectation_nulls: NullRule = "pass"
     max_rejected: RejectionLimit | None = None
     max_value_bytes: int | None = None
     index_memory: int | None = None
     duplicate_keys: DuplicateKeys = "fail"
     master: str | None = None
-    memory: str | None = None
+    memory: str | None = None  # the heap size of the JVM; ``None`` chooses it by the memory of the machine
     maintenance: Maintenance = field(default_factory=Maintenance)
-    readers: tuple[str, ...] = ()
-    consumer_groups: bool = True
+    readers: tuple[str, ...] = ()  # engines that read the tables besides Spark
+    consumer_groups: bool = True  # whether flows publish their offsets to the broker
     tables: TableMap = field(default_factory=TableMap)
-    paths: PathMap = field(default_factory=PathMap)
-    root_path: Path | None = None
-    ignored: tuple[str, ...] = ()
+    paths: PathMap = field(default_factory=PathMap)  # the paths of other systems, with their locations here
+    root_path: Path | None = None  # A further folder from which files import modules
+    ignored: tuple[str, ...] = ()  # the settings of an asset bundle that have no meaning here
     redactor: Redactor = field(default_factory=Redactor, repr=False, compare=False)
 
     @property

@@ -18,15 +18,12 @@ class PythonQuery:
     """A Python function that returns a ``pyspark.sql.DataFrame`` and needs no arguments.
 
     Args:
-        function: The function. It sees the globals and closure values of its declaration.
-        location: The line of its ``def``.
         declared: The globals of the modules that it uses, as they were at its declaration, by the id
             of the module's dictionary.
-        names: The catalog and the schema that complete the names in the query.
     """
 
-    function: Callable[[], Any]
-    location: SourceLocation
+    function: Callable[[], Any]  # the function. It sees the globals and closure values of its declaration
+    location: SourceLocation  # the line of its ``def``
     declared: Mapping[int, Mapping[str, Any]] = field(default_factory=dict, repr=False, compare=False)
     names: NamesInUse = field(default_factory=names_in_use)
 
@@ -36,20 +33,16 @@ class SqlCall:
     """A table function in an SQL query, such as ``STREAM read_kafka(..)``; Headrace reads its rows.
 
     Args:
-        start: The index of its first character in the statement after the edits.
-        stop: The index behind its last character.
-        location: Its location in the file.
         read: Gives its rows, as a ``pyspark.sql.DataFrame``.
         is_known: Whether its columns depend on nothing but the statement, the settings and schema files.
-        hides: The edits that keep the hidden columns of its rows out of ``*``.
     """
 
-    start: int
-    stop: int
+    start: int  # the index of its first character in the statement after the edits
+    stop: int  # the index behind its last character
     location: SourceLocation
     read: Callable[[], Any] = field(repr=False, compare=False)
     is_known: bool = True
-    hides: tuple[Edit, ...] = ()
+    hides: tuple[Edit, ...] = ()  # the edits that keep the hidden columns of its rows out of ``*``
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,24 +50,15 @@ class SqlQuery:
     """A query in a statement of an SQL file.
 
     Args:
-        statement: The statement, as the file has it.
-        begins: The location of the statement's first character.
-        location: The location of the name that the statement declares.
-        start: The index of the query's first character in the statement after the edits.
-        stop: The index behind its last character.
-        prefix: What Spark gets before these characters.
-        edits: The values of parameters in the statement.
-        calls: The table functions of the query.
-        names: The catalog and the schema that complete the names in the query.
         then: What makes the rows of the flow from the rows of the query; ``None`` if they are the same.
     """
 
     statement: str
-    begins: SourceLocation
+    begins: SourceLocation  # the location of the statement's first character
     location: SourceLocation
-    start: int
-    stop: int
-    prefix: str = ""
+    start: int  # the index of the query's first character in the statement after the edits
+    stop: int  # the index behind its last character
+    prefix: str = ""  # what Spark gets before these characters
     edits: tuple[Edit, ...] = ()
     calls: tuple[SqlCall, ...] = ()
     names: NamesInUse = field(default_factory=NamesInUse)

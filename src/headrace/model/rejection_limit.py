@@ -14,11 +14,6 @@ _WINDOW = re.compile(r"(.+?) +of +([1-9]\d{0,2}) +batches")
 class RejectionLimit:
     """The maximum share, or the maximum number, of rejected records in one or more batches.
 
-    Args:
-        percent: The share in percent; ``None`` for a number.
-        records: The number; ``None`` for a share.
-        batches: How many batches are judged together: the batch and those before it.
-
     Example:
         >>> RejectionLimit.parse("5%").allows(6, 100)
         False
@@ -26,9 +21,9 @@ class RejectionLimit:
         True
     """
 
-    percent: float | None = None
-    records: int | None = None
-    batches: int = 1
+    percent: float | None = None  # the share in percent; ``None`` for a number
+    records: int | None = None  # the number; ``None`` for a share
+    batches: int = 1  # how many batches are judged together: the batch and those before it
 
     @classmethod
     def parse(cls, value: Any) -> Self:

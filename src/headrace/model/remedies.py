@@ -15,13 +15,11 @@ class Remedies:
     Args:
         reset: Flows that get a new checkpoint, which continues after everything that the earlier ones have
             read.
-        rename_flow: New names of flows, with the old ones.
-        start: Where these checkpoints start instead; ``None`` continues.
     """
 
     reset: frozenset[str] = frozenset()
-    rename_flow: Mapping[str, str] = field(default_factory=dict)
-    start: ChosenStart | None = None
+    rename_flow: Mapping[str, str] = field(default_factory=dict)  # new names of flows, with the old ones
+    start: ChosenStart | None = None  # where these checkpoints start instead; ``None`` continues
 
     @property
     def flows(self) -> frozenset[str]:

@@ -11,15 +11,9 @@ SinkWriter = Literal["delta", "kafka", "parquet", "json", "csv", "orc", "functio
 
 @dataclass(frozen=True, kw_only=True)
 class Sink:
-    """Where the rows of a sink go.
+    """Where the rows of a sink go."""
 
-    Args:
-        writer: Spark's writer of a format, or a function of the user.
-        options: The options of the writer.
-        function: The function, which takes the rows of a batch and its number.
-    """
-
-    writer: SinkWriter
+    writer: SinkWriter  # spark's writer of a format, or a function of the user
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     function: Callable[[Any, int], object] | None = None
 

@@ -54,11 +54,7 @@ def parse_version(text: str, kind: str) -> Version:
 
 @dataclass(frozen=True)
 class StoredSnapshots:
-    """A table or a folder.
-
-    Args:
-        name: The name of a table, or a path.
-    """
+    """A table or a folder."""
 
     name: str
 
@@ -87,16 +83,13 @@ class SnapshotMarker:
     """A snapshot that a flow has to apply, or has applied.
 
     Args:
-        version: Its version.
-        after: The version before it.
         location: Which data it is: the folder and the version of a table, or a path; empty for a function.
-        schema: Its columns, as ``StructType.jsonValue()`` gives them.
     """
 
     version: Version
     after: Version | None
     location: Mapping[str, Any]
-    schema: Mapping[str, Any]
+    schema: Mapping[str, Any]  # its columns, as ``StructType.jsonValue()`` gives them
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -30,17 +30,10 @@ _LONGEST = 300
 
 @dataclass(frozen=True, kw_only=True)
 class StateMismatch:
-    """Why the state of a checkpoint does not fit a query.
-
-    Args:
-        checkpoint: The path of the checkpoint.
-        condition: Spark's name of the problem.
-        was: The state in the checkpoint.
-        now: The state of the query.
-    """
+    """Why the state of a checkpoint does not fit a query."""
 
     checkpoint: str
-    condition: str
+    condition: str  # spark's name of the problem
     was: str
     now: str
 
@@ -50,12 +43,7 @@ class StateMismatch:
 
 
 def find_mismatch(message: str, checkpoint: str) -> StateMismatch | None:
-    """The mismatch that a message of Spark reports; ``None`` for any other message.
-
-    Args:
-        message: Spark's message.
-        checkpoint: The path of the checkpoint.
-    """
+    """The mismatch that a message of Spark reports; ``None`` for any other message."""
     found = _CONDITION.search(message)
     if found is None:
         return None

@@ -16,10 +16,7 @@ def wrap(text: str, width: int | None, first: str = "", rest: str = "") -> list[
     """Break a line into lines.
 
     Args:
-        text: The line; ANSI styles take no room.
         width: Characters of a line; a longer word or command keeps its length. `None` breaks nothing.
-        first: What the first line begins with.
-        rest: What the other lines begin with.
     """
     glued = _COMMAND.sub(lambda found: found[0].replace(" ", GLUE), text)
     lines, line = list[str](), first

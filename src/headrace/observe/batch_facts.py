@@ -19,32 +19,25 @@ class BatchFacts:
     """The facts of a committed batch or refresh.
 
     Args:
-        key: The checkpoint and the number of a batch, or the update of a refresh.
-        rows: Rows that were added to the dataset, or change records that were applied to it.
-        upserted: Rows that change records inserted or updated; ``None`` if rows are appended.
-        deleted: Rows that change records deleted.
-        expectations: The counts of each expectation, as the commit has them.
         bad_records: The records that readers have left out, by reason, as the commit has them.
-        duration_s: ``None`` if it is not known any more.
-        work: What Spark's tasks have used; ``None`` if it is not known.
     """
 
     dataset: TableName
     flow: str
-    key: tuple[str, int] | tuple[str]
+    key: tuple[str, int] | tuple[str]  # the checkpoint and the number of a batch, or the update of a refresh
     version: int
-    rows: int
-    upserted: int | None = None
+    rows: int  # rows that were added to the dataset, or change records that were applied to it
+    upserted: int | None = None  # rows that change records inserted or updated; ``None`` if rows are appended
     deleted: int | None = None
     quarantined: int = 0
     dropped: int = 0
     expectations: Sequence[Mapping[str, Any]] = ()
     bad_records: Sequence[Mapping[str, Any]] = ()
-    duration_s: float | None = None
+    duration_s: float | None = None  # ``None`` if it is not known any more
     lag: int | None = None
     lag_bytes: int | None = None
     latency_s: tuple[float, float] | None = None
-    work: BatchWork | None = None
+    work: BatchWork | None = None  # what Spark's tasks have used; ``None`` if it is not known
 
     @classmethod
     def of(cls, event: BatchCommitted | ViewRefreshed) -> BatchFacts:

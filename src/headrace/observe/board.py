@@ -45,7 +45,6 @@ class Commit:
     """One commit, as far as rates and latencies need it.
 
     Args:
-        latency_s: The mean age of its records at the commit.
         is_backlog: Whether records of it were produced before the update started: their age is no
             latency.
     """
@@ -62,14 +61,6 @@ class BoardRow:
     """One flow or view.
 
     Args:
-        started: When the update started.
-        rows: Rows that the flow has committed in this update, or that the view holds.
-        batch: The number of the batch under way or last done.
-        batch_s: How long the last batch or refresh took.
-        recent: The commits of the last seconds.
-        reconnecting: Since when no Kafka broker answers.
-        late: Rows that its query left out in this update because they came too late.
-        quarantined: Rows and records that it has quarantined in this update.
         error: Why it failed or is being retried, as `HeadraceError.to_dict` gives it.
     """
 
@@ -77,16 +68,16 @@ class BoardRow:
     kind: Literal["flow", "view"]
     started: datetime | None = None
     state: RowState = "waiting"
-    rows: int = 0
+    rows: int = 0  # rows that the flow has committed in this update, or that the view holds
     lag: int | None = None
-    batch: int | None = None
-    batch_s: float | None = None
+    batch: int | None = None  # the number of the batch under way or last done
+    batch_s: float | None = None  # how long the last batch or refresh took
     version: int | None = None
     committed: datetime | None = None
-    recent: tuple[Commit, ...] = ()
-    late: int = 0
+    recent: tuple[Commit, ...] = ()  # the commits of the last seconds
+    late: int = 0  # rows that its query left out in this update because they came too late
     quarantined: int = 0
-    reconnecting: datetime | None = None
+    reconnecting: datetime | None = None  # since when no Kafka broker answers
     error: Mapping[str, Any] | None = None
 
     @property
@@ -117,13 +108,9 @@ class BoardRow:
 
 @dataclass(frozen=True)
 class Board:
-    """One update.
+    """One update."""
 
-    Args:
-        default_schema: Left out of the names of datasets, as users leave it out.
-    """
-
-    default_schema: str = "default"
+    default_schema: str = "default"  # left out of the names of datasets, as users leave it out
     pipeline: str = ""
     mode: str = ""
     rows: Mapping[str, BoardRow] = field(default_factory=dict)

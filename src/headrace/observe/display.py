@@ -76,11 +76,7 @@ _NOTES_KEPT = 20
 
 
 class Display:
-    """Shows the events of one update; an emitter that several threads may call.
-
-    Args:
-        default_schema: Left out of the names of datasets.
-    """
+    """Shows the events of one update; an emitter that several threads may call."""
 
     def __init__(self, default_schema: str) -> None:
         self._lock = threading.Lock()
@@ -105,24 +101,14 @@ class Display:
 
 
 def open_display(stream: IO[str], default_schema: str) -> Display:
-    """The display that suits a stream: a notebook, a terminal, or plain lines.
-
-    Args:
-        stream: Where the process writes what a person reads.
-        default_schema: Left out of the names of datasets.
-    """
+    """The display that suits a stream: a notebook, a terminal, or plain lines."""
     if _is_notebook():
         return NotebookDisplay(default_schema)
     return (LiveDisplay if stream.isatty() else LineDisplay)(stream, default_schema)
 
 
 class LiveDisplay(Display):
-    """The board as a table that stays in place on a terminal.
-
-    Args:
-        stream: The terminal.
-        default_schema: Left out of the names of datasets.
-    """
+    """The board as a table that stays in place on a terminal."""
 
     def __init__(self, stream: IO[str], default_schema: str = "default") -> None:
         super().__init__(default_schema)
@@ -164,12 +150,7 @@ class LiveDisplay(Display):
 
 
 class LineDisplay(Display):
-    """Plain lines, one for one fact.
-
-    Args:
-        stream: Where lines go.
-        default_schema: Left out of the names of datasets.
-    """
+    """Plain lines, one for one fact."""
 
     def __init__(self, stream: IO[str], default_schema: str = "default") -> None:
         super().__init__(default_schema)
@@ -243,8 +224,6 @@ def board_table(board: Board, now: datetime, *, width: int = 120, height: int | 
     """The board as a table of `rich`, as much of it as there is room for.
 
     Args:
-        board: The board.
-        now: The time, for rates and ages.
         width: Characters of a line; columns that have no room are left out.
         height: Lines of the screen; rows that have no room are counted in the last line.
     """

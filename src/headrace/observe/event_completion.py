@@ -26,9 +26,6 @@ def find_missing(
     """The rows of committed batches and refreshes that the event log lacks, in the order of their commits.
 
     Args:
-        storage: The storage.
-        table: The event log.
-        builder: Builds the rows.
         since: The tables to compare, and the time from which; ``None`` is the last batch in the log.
 
     Raises:

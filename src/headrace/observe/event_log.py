@@ -39,10 +39,6 @@ class EventLog:
     """The event log of one update; an emitter that several threads may call.
 
     Args:
-        storage: The storage that holds the log.
-        pipeline: The name of the pipeline.
-        update: The id of the update.
-        plan: Its plan, for the definitions of flows and datasets.
         measure: Adds to the events of batches and refreshes what Spark's tasks have used.
 
     Example:

@@ -27,16 +27,7 @@ class LoggedEvent:
     """An event of the event log.
 
     Args:
-        id: The id of its row.
-        at: When it happened.
-        type: The type, such as ``flow_progress``.
-        level: ``METRICS`` for the counts of a batch, else ``INFO``, ``WARN`` or ``ERROR``.
-        flow: The flow, if it is about one.
-        dataset: The dataset, if it is about one.
         update: The update's id; ``None`` for the counts of a batch whose update is not known any more.
-        batch: The number of the batch, if it is about one.
-        message: One sentence.
-        details: The details, which depend on the type.
 
     Example:
         >>> [event.message for event in pipeline.events(level="warn")]  # doctest: +SKIP
@@ -44,12 +35,12 @@ class LoggedEvent:
 
     id: str
     at: datetime
-    type: str
-    level: str
+    type: str  # the type, such as ``flow_progress``
+    level: str  # ``METRICS`` for the counts of a batch, else ``INFO``, ``WARN`` or ``ERROR``
     flow: str | None
     dataset: str | None
     update: str | None
-    batch: int | None
+    batch: int | None  # the number of the batch, if it is about one
     message: str
     details: dict[str, Any]
     sequence: int
@@ -72,20 +63,11 @@ class LoggedEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class EventFilter:
-    """Which events to read.
-
-    Args:
-        pipeline: The pipeline that has written them.
-        schema: The schema of dataset names without one.
-        flow: The flow, the view or the table that they are about; by default all.
-        level: The lowest level.
-        since: The time of the oldest.
-        after: Only events after the one with this number in the order of the log.
-    """
+    """Which events to read."""
 
     pipeline: str
     schema: str
-    flow: str | None = None
+    flow: str | None = None  # the flow, the view or the table that they are about; by default all
     level: EventLevel = "metrics"
     since: datetime | None = None
     after: int | None = None

@@ -63,13 +63,7 @@ _REFUSALS = frozenset(_codes(RefusedError))
 
 @dataclass(frozen=True)
 class Origin:
-    """What writes events.
-
-    Args:
-        pipeline: The name of the pipeline.
-        storage: The root of its storage.
-        update: The update's id.
-    """
+    """What writes events."""
 
     pipeline: str
     storage: str
@@ -88,15 +82,10 @@ class Origin:
 
 @dataclass
 class RowBuilder:
-    """Builds the rows of one update from its events.
-
-    Args:
-        origin: What writes them.
-        plan: The plan of the update, for the definitions of flows and datasets.
-    """
+    """Builds the rows of one update from its events."""
 
     origin: Origin
-    plan: Plan | None = None
+    plan: Plan | None = None  # the plan of the update, for the definitions of flows and datasets
     _last_us: int = 0
     _number: int = 0
     _running: set[str] = field(default_factory=set)

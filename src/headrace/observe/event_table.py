@@ -42,11 +42,7 @@ def event_schema() -> pa.Schema:
 
 
 class EventTable:
-    """The event log of a storage. One object serves one thread.
-
-    Args:
-        path: The folder of the table; it need not exist yet.
-    """
+    """The event log of a storage. One object serves one thread."""
 
     def __init__(self, path: Location) -> None:
         self.path = path

@@ -29,16 +29,12 @@ class LastFailure:
 
     Args:
         error: The error in the form of `HeadraceError.to_dict`; ``None`` if it was skipped.
-        state: The state of the flow after it.
-        dataset: The target of the flow, or the view itself.
-        is_latest: Whether it happened in the newest update.
-        reason: Why it was skipped.
     """
 
     error: Mapping[str, Any] | None
     state: Literal["failed", "retrying", "reconnecting", "skipped"]
-    dataset: TableName
-    is_latest: bool = False
+    dataset: TableName  # the target of the flow, or the view itself
+    is_latest: bool = False  # whether it happened in the newest update
     reason: str | None = None
 
 
@@ -104,11 +100,7 @@ def _last_outcomes(rows: Iterable[Row]) -> dict[str, _Outcome]:
 
 
 def _outcome(row: Row) -> _Outcome | None:
-    """The outcome that a row shows.
-
-    Returns:
-        ``None`` if it shows none, or a refusal because another process runs the flow.
-    """
+    """The outcome that a row shows."""
     details = next(iter(json.loads(row["details"]).values())) if "details" in row else {}
     state, error = details.get("status") or details.get("state", ""), details.get("error")
     if state in ("QUEUED", "RUNNING") or (error or {}).get("code") == SecondDriverError.code:

@@ -60,14 +60,9 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LogSettings:
-    """How an update is logged.
+    """How an update is logged."""
 
-    Args:
-        form: ``text`` for people, ``json`` for machines: one object a line.
-        level: The lowest level that is logged.
-    """
-
-    form: LogFormat = "text"
+    form: LogFormat = "text"  # ``text`` for people, ``json`` for machines: one object a line
     level: LogLevel = "info"
 
     @classmethod

@@ -52,13 +52,7 @@ class Tap:
 
 
 class _Relay(logging.Handler):
-    """Passes on to the process's own handlers what would have come to them.
-
-    Args:
-        own_level: What the logger's level was.
-        least: The level from which on its lines were handled.
-        propagates: Whether they went on to the root.
-    """
+    """Passes on to the process's own handlers what would have come to them."""
 
     def __init__(self, own_level: int, least: int, propagates: bool) -> None:
         super().__init__()

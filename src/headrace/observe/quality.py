@@ -37,23 +37,14 @@ class SpanCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectationQuality:
-    """The counts of one expectation, or of the records that are bad for one reason.
+    """The counts of one expectation, or of the records that are bad for one reason."""
 
-    Args:
-        name: The expectation, or the reason, such as ``RECORD_UNPARSEABLE``.
-        dataset: The dataset that declares it.
-        action: What happens to rows that fail: ``warn``, ``drop``, ``quarantine`` or ``fail``.
-        passed: Rows that passed.
-        failed: Rows that failed. A row can fail several expectations.
-        over_time: The same counts in equal spans of time, oldest first.
-    """
-
-    name: str
+    name: str  # the expectation, or the reason, such as ``RECORD_UNPARSEABLE``
     dataset: str
-    action: str
+    action: str  # what happens to rows that fail: ``warn``, ``drop``, ``quarantine`` or ``fail``
     passed: int
-    failed: int
-    over_time: tuple[SpanCounts, ...]
+    failed: int  # rows that failed. A row can fail several expectations
+    over_time: tuple[SpanCounts, ...]  # the same counts in equal spans of time, oldest first
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -71,9 +62,6 @@ class DatasetQuality:
     """The rows of one table or materialized view, and the counts of its expectations.
 
     Args:
-        accepted: Rows that the dataset has taken.
-        quarantined: Rows that its quarantine has taken.
-        dropped: Rows that were dropped.
         bad_records: The counts of records that readers have left out, by reason.
     """
 
@@ -99,17 +87,13 @@ class DatasetQuality:
 class Quality:
     """The counts of the expectations of a pipeline.
 
-    Args:
-        start: The time of the first batch that is counted; ``None`` if there is none.
-        end: The time of the last one.
-
     Example:
         >>> pipeline.quality("orders").datasets[0].expectations[0].failed  # doctest: +SKIP
     """
 
     pipeline: str
     datasets: tuple[DatasetQuality, ...]
-    start: datetime | None = None
+    start: datetime | None = None  # the time of the first batch that is counted; ``None`` if there is none
     end: datetime | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -123,10 +107,6 @@ class Quality:
 
 def read_quality(storage: Storage, chosen: EventFilter) -> Quality:
     """Sum up the counts of the batches and refreshes in the event log.
-
-    Args:
-        storage: The storage.
-        chosen: The pipeline, the dataset, and the time from which batches are counted.
 
     Raises:
         TableUnreadableError: The event log cannot be read.

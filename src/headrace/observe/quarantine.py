@@ -30,17 +30,9 @@ _REASONS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class RowFilter:
-    """Chooses rows of a quarantine table; a row must match all that is given.
+    """Chooses rows of a quarantine table; a row must match all that is given."""
 
-    Args:
-        where: A condition in SQL, over the columns of the quarantine table.
-        reason: The name of an expectation, or a kind of reason, that the row has.
-        flow: The flow that rejected the row.
-        states: What became of the row.
-        ids: The ids of rows.
-    """
-
-    where: str | None = None
+    where: str | None = None  # A condition in SQL, over the columns of the quarantine table
     reason: str | None = None
     flow: str | None = None
     states: tuple[RowState, ...] = ()
@@ -75,12 +67,7 @@ class QuarantineSummary:
     """The rejected rows of a dataset.
 
     Args:
-        dataset: The dataset.
-        states: The number of rows in each state.
-        flows: The rows that are not replayed or discarded, by flow.
         reasons: The same rows by reason, the most frequent first; a row can have several.
-        oldest: When the oldest of these rows was rejected.
-        newest: When the newest of these rows was rejected.
     """
 
     dataset: TableName
@@ -103,16 +90,10 @@ class QuarantineSummary:
 
 @dataclass(frozen=True)
 class RejectedRows:
-    """The quarantine table of a dataset, as it is now.
-
-    Args:
-        dataset: The dataset.
-        path: The folder of the quarantine table, which exists.
-        target: The folder of the dataset.
-    """
+    """The quarantine table of a dataset, as it is now."""
 
     dataset: TableName
-    path: Location
+    path: Location  # the folder of the quarantine table, which exists
     target: Location
 
     @cached_property
@@ -216,11 +197,7 @@ class RejectedRows:
 
 
 class _Held:
-    """What a dataset holds.
-
-    Args:
-        target: Its folder.
-    """
+    """What a dataset holds."""
 
     def __init__(self, target: Location) -> None:
         from deltalake import DeltaTable

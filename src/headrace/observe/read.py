@@ -38,11 +38,6 @@ _UNKNOWN_FIELD = re.compile(r"No field named \"?([^\s\".]+(?:\.[^\s\".]+)*)\"?\.
 class Rows:
     """Rows of one version of a table.
 
-    Args:
-        arrow: The rows as Arrow holds them.
-        types: The type of each column, as Delta names it.
-        is_cut: Whether the table holds more rows than the limit allowed.
-
     Example:
         >>> pipeline.read("revenue").to_pandas()  # doctest: +SKIP
     """
@@ -50,8 +45,8 @@ class Rows:
     table: str
     version: int
     arrow: pa.Table
-    types: tuple[str, ...]
-    is_cut: bool = False
+    types: tuple[str, ...]  # the type of each column, as Delta names it
+    is_cut: bool = False  # whether the table holds more rows than the limit allowed
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -131,21 +126,13 @@ def _unknown(text: str, storage: Storage | None, default_schema: str) -> TableUn
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The rows and columns of a table to read.
-
-    Args:
-        where: A condition in SQL.
-        limit: The maximum number of rows.
-        columns: The columns, by dotted path; by default all.
-        version: The version; by default the newest.
-        timestamp: In place of a version: the version that was the newest at this time.
-    """
+    """The rows and columns of a table to read."""
 
     where: str | None = None
     limit: int | None = None
-    columns: Sequence[str] = ()
-    version: int | None = None
-    timestamp: datetime | None = None
+    columns: Sequence[str] = ()  # the columns, by dotted path; by default all
+    version: int | None = None  # the version; by default the newest
+    timestamp: datetime | None = None  # in place of a version: the version that was the newest at this time
 
 
 ALL = Selection()
@@ -214,9 +201,6 @@ def explain_failure(error: Exception, table: DeltaTable, name: str, where: str |
     """The error for a failed query: the user's condition is wrong, or the table cannot be read.
 
     Args:
-        error: The failure.
-        table: The table.
-        name: Its name.
         where: The user's condition, if there is one.
     """
     # A condition is also evaluated within the reader of files.
@@ -360,9 +344,6 @@ def unknown_column(column: str, known: list[str], table: str, where: str | None 
     """The error for a column that a table does not have.
 
     Args:
-        column: The name or dotted path that was given.
-        known: The paths of the columns.
-        table: What has these columns, for the message.
         where: The condition that names the column, if one does.
     """
     lower = {path.rpartition(".")[2].lower(): path for path in reversed(known)}

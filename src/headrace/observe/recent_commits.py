@@ -18,18 +18,12 @@ _RATE_WINDOW_MS = 30_000
 
 @dataclass(frozen=True, kw_only=True)
 class RecentCommits:
-    """The newest commits of a table.
-
-    Args:
-        commits: The newest first.
-        properties: The table properties.
-        rows: The number of rows; ``None`` if it is not known.
-    """
+    """The newest commits of a table."""
 
     version: int
     table_id: str
     properties: Mapping[str, str]
-    rows: int | None
+    rows: int | None  # the number of rows; ``None`` if it is not known
     files: int
     size_bytes: int
     commits: tuple[LoggedCommit, ...]

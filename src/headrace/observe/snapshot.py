@@ -40,8 +40,6 @@ class Snapshot:
     """The state of a pipeline.
 
     Args:
-        broker: The address of the broker; ``None`` if no flow reads Kafka.
-        silence: Why the broker gave no answer.
         refusal: The error of the cluster, if it refuses the login or lacks a permission.
     """
 
@@ -49,8 +47,8 @@ class Snapshot:
     storage: Location
     datasets: tuple[DatasetStatus, ...]
     at: datetime
-    broker: str | None = None
-    silence: str | None = None
+    broker: str | None = None  # the address of the broker; ``None`` if no flow reads Kafka
+    silence: str | None = None  # why the broker gave no answer
     refusal: HeadraceError | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -68,12 +66,7 @@ class Snapshot:
 
 
 def take_snapshot(settings: ProjectSettings, connection: KafkaConnection) -> Snapshot:
-    """Read the state of a pipeline from its storage and the broker.
-
-    Args:
-        settings: The pipeline; its files are not run.
-        connection: The connection to the broker.
-    """
+    """Read the state of a pipeline from its storage and the broker."""
     storage = settings.storage
     names = storage.find_tables()
     with ThreadPoolExecutor(_READERS) as pool:
@@ -139,9 +132,7 @@ def _marked(
     """The status, with a mark on a dataset or flow that is no longer declared.
 
     Args:
-        status: The status.
         declared: The flows of each dataset; ``None`` if they are not known.
-        shell: What `headrace sql` has defined.
     """
     name = str(status.dataset)
     if declared is None or declared.get(name, frozenset()) is None:

@@ -16,37 +16,23 @@ ViewState = Literal["fresh", "stale", "failed", "new", "skipped"]
 
 @dataclass(frozen=True, kw_only=True)
 class FlowStatus:
-    """One flow.
-
-    Args:
-        checkpoint: The current checkpoint; ``None`` if the flow has none yet.
-        batch: The last committed batch, in the table's ``version``.
-        pending: A batch that Spark has planned and not committed yet.
-        lag: Records or files in its sources after the last batch; ``None`` if unknown.
-        lag_bytes: The size of those files; ``None`` for a flow that reads no files.
-        rate: Rows per second in the last minutes, if the flow runs.
-        late: Late rows that its query has dropped since its checkpoint was opened.
-        driver: The process that runs it.
-        error: Why it failed or is being retried.
-        reason: Why the newest run skipped it.
-        orphaned: Whether the last run of the whole pipeline found no declaration of it.
-    """
+    """One flow."""
 
     flow: str
     state: FlowState
-    checkpoint: str | None
-    batch: int | None = None
+    checkpoint: str | None  # the current checkpoint; ``None`` if the flow has none yet
+    batch: int | None = None  # the last committed batch, in the table's ``version``
     version: int | None = None
     committed: datetime | None = None
-    pending: int | None = None
-    lag: int | None = None
-    lag_bytes: int | None = None
-    rate: float | None = None
-    late: int = 0
+    pending: int | None = None  # A batch that Spark has planned and not committed yet
+    lag: int | None = None  # records or files in its sources after the last batch; ``None`` if unknown
+    lag_bytes: int | None = None  # the size of those files; ``None`` for a flow that reads no files
+    rate: float | None = None  # rows per second in the last minutes, if the flow runs
+    late: int = 0  # late rows that its query has dropped since its checkpoint was opened
     driver: Driver | None = None
-    error: Mapping[str, Any] | None = None
-    reason: str | None = None
-    orphaned: bool = False
+    error: Mapping[str, Any] | None = None  # why it failed or is being retried
+    reason: str | None = None  # why the newest run skipped it
+    orphaned: bool = False  # whether the last run of the whole pipeline found no declaration of it
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -70,22 +56,16 @@ class FlowStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class ViewStatus:
-    """A materialized view, and whether it is up to date.
-
-    Args:
-        inputs: The versions that it was computed from.
-        late: Inputs whose rows have changed since.
-        reason: Why the newest run skipped it.
-    """
+    """A materialized view, and whether it is up to date."""
 
     state: ViewState
     version: int | None = None
     refreshed: datetime | None = None
     inputs: Mapping[str, int] = field(default_factory=dict)
-    late: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()  # inputs whose rows have changed since
     driver: Driver | None = None
     error: Mapping[str, Any] | None = None
-    reason: str | None = None
+    reason: str | None = None  # why the newest run skipped it
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -105,8 +85,6 @@ class DatasetStatus:
     """One dataset.
 
     Args:
-        changed: When rows were last added or removed.
-        problem: Why the table cannot be read.
         orphaned: Whether the last run of the whole pipeline found no declaration of it. Its rows are kept.
     """
 
@@ -116,10 +94,10 @@ class DatasetStatus:
     rows: int | None = None
     files: int | None = None
     size_bytes: int | None = None
-    changed: datetime | None = None
+    changed: datetime | None = None  # when rows were last added or removed
     flows: tuple[FlowStatus, ...] = ()
     view: ViewStatus | None = None
-    problem: str | None = None
+    problem: str | None = None  # why the table cannot be read
     orphaned: bool = False
 
     def freshness_s(self, now: datetime) -> float | None:

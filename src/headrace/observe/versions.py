@@ -20,11 +20,6 @@ def find_version(
 ) -> int | None:
     """The version that is meant; ``None`` for the newest.
 
-    Args:
-        table: The table's folder.
-        version: Its number.
-        timestamp: A moment; the version that was the newest then, by the writers' clocks.
-
     Raises:
         ReadVersionUnknownError: The log has no such version, or no longer has it.
     """

@@ -39,25 +39,18 @@ class TableAlterations:
     """Changes to an existing table.
 
     Args:
-        properties: Table properties to set.
-        removed: Table properties to unset.
-        comment: The comment to set; ``None`` leaves it.
-        renamed: The paths of columns and struct fields, and their new names.
-        dropped: The paths of columns and struct fields to drop.
-        widened: Columns, and their new types as DDL.
         new_columns: Columns and struct fields to add: the path of each, and its field of
             ``StructType.jsonValue()``.
-        cluster_by: The columns to cluster by from now on; empty leaves the clustering.
     """
 
     properties: Mapping[str, str] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
-    comment: str | None = None
-    renamed: tuple[tuple[str, str], ...] = ()
-    dropped: tuple[str, ...] = ()
-    widened: tuple[tuple[str, str], ...] = ()
+    comment: str | None = None  # the comment to set; ``None`` leaves it
+    renamed: tuple[tuple[str, str], ...] = ()  # the paths of columns and struct fields, and their new names
+    dropped: tuple[str, ...] = ()  # the paths of columns and struct fields to drop
+    widened: tuple[tuple[str, str], ...] = ()  # columns, and their new types as DDL
     new_columns: tuple[tuple[tuple[str, ...], Mapping[str, Any]], ...] = ()
-    cluster_by: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()  # the columns to cluster by from now on; empty leaves the clustering
 
     @property
     def is_empty(self) -> bool:
@@ -78,12 +71,7 @@ def find_alterations(
     A materialized view gets its columns when its rows are replaced, so its columns are not among them.
 
     Args:
-        dataset: The declaration.
-        schema: The columns of its queries.
-        properties: The table properties that it should have.
-        held: The table as it is.
         has_rows: Whether the table holds rows of this pipeline.
-        new_clustering: The declared columns that the table is not clustered by yet.
     """
     is_view = isinstance(dataset, MaterializedView)
     renamed, dropped = _pending(dataset, held.schema)
@@ -118,14 +106,7 @@ def find_alterations(
 def find_widened(
     schema: columns.Schema, properties: Mapping[str, str], before: columns.Schema, held: TableMetadata
 ) -> list[tuple[str, str, str]]:
-    """The columns that get a wider type: name, new type and type in the table; none without type widening.
-
-    Args:
-        schema: The columns of the queries.
-        properties: The table properties that the table should have.
-        before: The columns of the table, after renames and drops.
-        held: The table as it is.
-    """
+    """The columns that get a wider type: name, new type and type in the table; none without type widening."""
     if not any(one.get(WIDENING, "").lower() == "true" for one in (properties, held.properties)):
         return []
     return columns.widened(schema, before, keys_of(held.properties))

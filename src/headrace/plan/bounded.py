@@ -42,14 +42,8 @@ def evaluate_ranges(
     Tables that the query joins are read at their current version.
 
     Args:
-        session: The session to build it in.
-        planned: The flow.
-        plan: The plan that it belongs to.
-        ranges: The ranges; a source without a range gives no rows.
-        checkpoint: The checkpoint that has read them.
         leaves_others: Whether sources that cannot read a range again remain streams.
         treat: Changes the records of each source, given its kind, before the query gets them.
-        stand_ins: Gives the rows of a test in place of a source's.
 
     Raises:
         SourceUnsupportedError: A source cannot read a range again.
@@ -90,9 +84,6 @@ def evaluate_records(
     Tables that the query joins are read at their current version.
 
     Args:
-        session: The session to build it in.
-        planned: The flow.
-        plan: The plan that it belongs to.
         records: The records, with the fields of the quarantine's ``source``.
     """
 

@@ -27,12 +27,7 @@ _FIRST_DEFAULT, _LAST_ARGUMENT = 6, 22
 
 
 class StandIns:
-    """Empty tables with the columns of the datasets, for batch and streaming reads.
-
-    Args:
-        session: A session with a catalog of its own.
-        scratch: An empty folder for the tables.
-    """
+    """Empty tables with the columns of the datasets, for batch and streaming reads."""
 
     def __init__(self, session: SparkSession, scratch: Path) -> None:
         self._session = session
@@ -123,9 +118,6 @@ class Registrar:
         """Register an external table; its schema (database) must exist.
 
         Args:
-            name: The table's name.
-            uri: The location of the table.
-            provider: Spark's name of the format.
             schema: Spark's own ``StructType`` in the JVM.
         """
         jvm: Any = self._session._jvm
@@ -150,19 +142,12 @@ class Registrar:
 
 @dataclass(frozen=True)
 class _TableParts:
-    """What the tables of a catalog have in common, in the JVM.
-
-    Args:
-        catalog: The catalog.
-        external: The type of a table whose files the catalog does not own.
-        storage: Returns where a table is stored, for its location.
-        defaults: The last fields of a ``CatalogTable``.
-    """
+    """What the tables of a catalog have in common, in the JVM."""
 
     catalog: Any
-    external: Any
+    external: Any  # the type of a table whose files the catalog does not own
     storage: Callable[[Any], Any]
-    defaults: tuple[Any, ...]
+    defaults: tuple[Any, ...]  # the last fields of a ``CatalogTable``
 
     @classmethod
     def of(cls, session: SparkSession) -> _TableParts:

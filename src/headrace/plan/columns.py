@@ -76,12 +76,7 @@ def same_type(left: Any, right: Any) -> bool:
 
 
 def is_wider(now: str, before: str) -> bool:
-    """Whether Delta can change a column to a wider type without a rewrite (type widening).
-
-    Args:
-        now: The new type as DDL.
-        before: The type of the table as DDL.
-    """
+    """Whether Delta can change a column to a wider type without a rewrite (type widening)."""
     if now in _WIDER.get(before, ()):
         return True
     digits = _decimal(now)
@@ -113,7 +108,6 @@ def altered(schema: Schema, renamed: Mapping[str, str], dropped: Iterable[str]) 
     """The columns after renames and drops.
 
     Args:
-        schema: The columns.
         renamed: The new name of each column or struct field, by its dotted path.
         dropped: The dotted paths of the columns and struct fields that are left out.
     """
@@ -202,8 +196,6 @@ def widened(now: Schema, before: Schema, keys: Iterable[str]) -> list[tuple[str,
     """The columns that Delta can change to a wider type: name, new type and type in the table.
 
     Args:
-        now: The columns of the queries.
-        before: The columns of the table.
         keys: The key columns, which keep their types: the table of deleted keys has them, too.
     """
     return [
@@ -219,10 +211,7 @@ def refused_changes(
     """The columns with another type, which a run does not change: name, new type and type in the table.
 
     Args:
-        now: The columns of the queries.
-        before: The columns of the table.
         allowed: Columns of `widened` that a run changes, because type widening is enabled.
-        fixed: Columns that get no further struct fields.
     """
     changed = set(allowed)
     return [
@@ -261,7 +250,6 @@ def unstorable(schema: Schema, *, maps_names: bool = False) -> tuple[str, str] |
     """The first column that a Delta table cannot store, and the reason.
 
     Args:
-        schema: The columns.
         maps_names: Whether the table maps the names of columns, so that they may have any character.
     """
     seen: set[str] = set()

@@ -53,8 +53,6 @@ class CoordinateColumns:
 
     Args:
         coordinates: The columns of topic, partition and offset, as the table's properties name them.
-        timestamp: The column of the record's timestamp.
-        paths: All columns that keep a coordinate, these among them.
     """
 
     coordinates: Coordinates | None = None

@@ -8,17 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Node:
-    """A source, a table or a view in the graph.
-
-    Args:
-        key: The unique key of the node.
-        label: The text of the node.
-        kind: ``source``, ``table``, ``view`` or ``temporary``; Mermaid gives each its shape.
-    """
+    """A source, a table or a view in the graph."""
 
     key: str
     label: str
-    kind: str
+    kind: str  # ``source``, ``table``, ``view`` or ``temporary``; Mermaid gives each its shape
 
 
 @dataclass(frozen=True)

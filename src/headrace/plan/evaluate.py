@@ -47,11 +47,6 @@ def loading(
 ) -> Iterator[Callable[[], SparkSession]]:
     """Intercept what a pipeline's files ask of Spark at module level; actions are allowed.
 
-    Args:
-        settings: The pipeline's settings.
-        session: Gives the pipeline's session, also to modules that ask Spark for one.
-        sources: The sources of a test.
-
     Yields:
         Gives the same session.
     """
@@ -77,8 +72,6 @@ def evaluate(
     Args:
         session: The session to build it in; the tables that the query reads are registered in its
             catalog. The user's code gets this session, whatever session it asks for.
-        declared: The flow or view.
-        plan: The plan that is being run.
         mode: Whether streams are read as streams, or as batches over records that are there.
     """
     views = {str(one.name).casefold(): one for one in plan.datasets if isinstance(one, TemporaryView)}
@@ -115,11 +108,6 @@ def evaluate(
 def call_query(query: Query, interception: Interception, *, name: str) -> DataFrame:
     """Call a query function under an interception.
 
-    Args:
-        query: The query.
-        interception: How its reads and actions are treated.
-        name: The dataset or flow, for errors.
-
     Raises:
         QueryInvalidError: It takes arguments, or does not return a DataFrame.
         QueryFailedError: It raised an error.
@@ -143,12 +131,6 @@ def run_code(
     function: Callable[[], Any], interception: Interception, *, name: str, location: SourceLocation
 ) -> Any:
     """Run a user's function under an interception.
-
-    Args:
-        function: The function.
-        interception: How its reads and actions are treated.
-        name: The dataset or flow, for errors.
-        location: Where the function is declared.
 
     Raises:
         QueryFailedError: It raised an error.

@@ -23,9 +23,7 @@ def open_event_log(session: SparkSession, view: Any, storage: Storage) -> None:
     The view is created again at each read: the table may have been created since the last one.
 
     Args:
-        session: The session that reads it.
         view: The view of this name that the session has, as Spark's ``Option``.
-        storage: The storage; without an event log, the view has no rows.
     """
     from pyspark.sql.types import StructType
 

@@ -52,14 +52,7 @@ def check_declared_expectations(declarations: Declarations) -> Iterator[Headrace
 def check_conditions(
     session: SparkSession, frame: DataFrame, dataset: Dataset, settings: ProjectSettings
 ) -> Iterator[HeadraceError]:
-    """The errors in the conditions of a dataset.
-
-    Args:
-        session: The session for planning.
-        frame: A query's rows.
-        dataset: The dataset that they are rows of.
-        settings: The pipeline's settings.
-    """
+    """The errors in the conditions of a dataset."""
     if not dataset.expectations:
         return
     taken = [name for name in frame.columns if name.lower().startswith(OWN_COLUMNS)]
@@ -105,13 +98,7 @@ def _check(
 
 
 def _problem(plan: LogicalPlan, checked: DataFrame, frame: DataFrame) -> tuple[str, str] | None:
-    """What is wrong with a condition, and the remedy.
-
-    Args:
-        plan: The plan of `checked`.
-        checked: The condition, as the only column.
-        frame: The query's rows.
-    """
+    """What is wrong with a condition, and the remedy."""
     (column,) = checked.schema.fields
     if column.dataType.typeName() not in ("boolean", "void"):
         return (

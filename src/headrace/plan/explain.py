@@ -53,11 +53,7 @@ class Explanation:
     # -- text ------------------------------------------------------------------------------------
 
     def to_text(self, width: int = WIDTH) -> str:
-        """The plan for a person: the graph, then one paragraph for each dataset.
-
-        Args:
-            width: Characters of a line.
-        """
+        """The plan for a person: the graph, then one paragraph for each dataset."""
         lines = [self._headline(), ""]
         lines += [f"  {line}" for line in draw_text(self.graph())]
         lines.append("")

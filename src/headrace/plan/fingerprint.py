@@ -44,11 +44,9 @@ def fingerprint(
     """The hash of a plan.
 
     Args:
-        plan: The analyzed query.
         sources: A description of each streaming relation, in order, that is equal in all profiles.
         code: Gives a hash of the pipeline's code; called only if the plan has Python functions or rows,
             which its text does not show.
-        expectations: The conditions that keep rows out of the result.
     """
     digest = hashlib.sha256(canonical(plan.text, sources).encode())
     if plan.opaque:
@@ -73,12 +71,7 @@ def canonical(text: str, sources: Iterable[str] = ()) -> str:
 
 
 class CodeDigest:
-    """A hash of the pipeline's Python and SQL files, computed at the first call.
-
-    Args:
-        folders: The folders of the pipeline's code.
-        storage: The storage, whose files do not count.
-    """
+    """A hash of the pipeline's Python and SQL files, computed at the first call."""
 
     def __init__(self, folders: Sequence[Path], storage: Location) -> None:
         self._folders = folders

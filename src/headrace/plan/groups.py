@@ -27,13 +27,6 @@ def check_output(
 ) -> Declarations:
     """Check that Spark can run a query as a stream.
 
-    Args:
-        session: A session.
-        plan: The query.
-        table: The table that it writes.
-        flow: The flow.
-        declarations: All declarations.
-
     Returns:
         The declarations, with the groups of the flow if it aggregates without a watermark.
 

@@ -43,19 +43,12 @@ LOCATION_OPTION = "headrace.location"
 
 @dataclass(frozen=True)
 class Answer:
-    """What a read of a table becomes: a DataFrame, Spark's own read of a name, or the read of a path.
-
-    Args:
-        text: The name that Spark gets.
-        name: The dataset.
-        frame: The rows.
-        path: The path of a Delta table, if an entry of `tables` maps the name to it.
-    """
+    """What a read of a table becomes: a DataFrame, Spark's own read of a name, or the read of a path."""
 
     text: str
     name: TableName | None = None
     frame: DataFrame | None = None
-    path: str | None = None
+    path: str | None = None  # the path of a Delta table, if an entry of `tables` maps the name to it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +56,8 @@ class Interception:
     """How the reads and actions of one piece of the user's code are treated.
 
     Args:
-        mode: The mode in which the code runs.
-        names: Which dataset a name means.
-        settings: The pipeline's settings.
         session: The session that the code gets, also where it asks Spark for one; ``None`` while the
             files are loaded.
-        tables: Called before each read of a table; ``None`` leaves such reads to Spark.
         declared: Whether the pipeline declares a dataset; a temporary view never hides its name.
     """
 
@@ -76,7 +65,7 @@ class Interception:
     names: NameRules
     settings: ProjectSettings
     session: SparkSession | None = None
-    tables: TableHook | None = None
+    tables: TableHook | None = None  # called before each read of a table; ``None`` leaves such reads to Spark
     declared: Callable[[TableName], bool] = field(default=lambda _: False)
     views: list[str] = field(default_factory=list)
     """The temporary views that the code has made."""
@@ -209,7 +198,6 @@ class Interception:
         """The options to add to a reader.
 
         Args:
-            request: What is read.
             location: Where; by default the user's line.
         """
         location = caller(self.root) if location is None else location
@@ -294,12 +282,8 @@ class Interception:
         """What a read of a dataset becomes.
 
         Args:
-            name: The dataset.
-            streaming: Whether a stream reads it.
             changes: Whether its change feed is read.
-            options: The reader's options.
             location: Where; by default the user's line.
-            parts: The name as the user wrote it.
         """
         if self.tables is None:
             return Answer(quoted(name), name)

@@ -98,38 +98,26 @@ class Leaf:
     Args:
         index: Its place among the streaming relations, in the order in which Spark writes their
             offsets: the plan's leaves from left to right, a relation that occurs twice counted twice.
-        folder: The number of its folder in a checkpoint, which a repeated relation shares.
         read: The number of the read that made it. A DataFrame that a join uses on both sides has two
             folders, and one read.
-        provider: Spark's name of the format: ``kafka``, ``delta``, ``json``, ..
-        options: Its options as Spark holds them.
     """
 
     index: int
-    folder: int
+    folder: int  # the number of its folder in a checkpoint, which a repeated relation shares
     read: int
-    provider: str
+    provider: str  # spark's name of the format: ``kafka``, ``delta``, ``json``,
     options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogicalPlan:
-    """An analyzed query.
-
-    Args:
-        root: The topmost node.
-        leaves: The streaming relations, in Spark's order.
-        text: Spark's own text of the plan.
-        schema: The columns, as ``StructType.jsonValue()`` gives them.
-        opaque: Whether the text omits code, rows or file paths of the query.
-        java_plan: The plan in the JVM.
-    """
+    """An analyzed query."""
 
     root: Node
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[Leaf, ...]  # the streaming relations, in Spark's order
     text: str
-    schema: Mapping[str, Any]
-    opaque: bool
+    schema: Mapping[str, Any]  # the columns, as ``StructType.jsonValue()`` gives them
+    opaque: bool  # whether the text omits code, rows or file paths of the query
     java_plan: Any = field(repr=False)
 
     @property
@@ -267,12 +255,9 @@ class _Walk:
 
     Spark's JSON has each branch of a CASE WHEN twice, so its size doubles with each level of nesting:
     sixteen levels are 100 MB.
-
-    Args:
-        case_when: Spark's tree pattern of that name.
     """
 
-    case_when: Any
+    case_when: Any  # spark's tree pattern of that name
 
     def plan(self, plan: Any) -> Node:
         kind = _kind(plan)

@@ -24,20 +24,15 @@ class TableAccess:
     """A read of a table, before it happens.
 
     Args:
-        name: The dataset that the name, or the path, means.
-        streaming: Whether a stream reads it.
-        location: The user's line, or the location within an SQL text.
-        changes: Whether the table's change feed is read and not its rows.
         options: The reader's options, as the user has set them.
-        parts: The name as the user wrote it; empty for a path.
     """
 
     name: TableName
     streaming: bool
-    location: SourceLocation
-    changes: bool = False
+    location: SourceLocation  # the user's line, or the location within an SQL text
+    changes: bool = False  # whether the table's change feed is read and not its rows
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    parts: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()  # the name as the user wrote it; empty for a path
 
 
 TableHook = Callable[[TableAccess], "DataFrame | None"]
@@ -49,24 +44,15 @@ SourceHook = Callable[[SourceRead], "DataFrame | None"]
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """The pipeline's files run: reads at module level hit real tables, and actions are allowed.
+    """The pipeline's files run: reads at module level hit real tables, and actions are allowed."""
 
-    Args:
-        session: Gives the pipeline's session to code that asks Spark for one.
-        sources: The sources of a test.
-    """
-
-    session: Callable[[], SparkSession]
+    session: Callable[[], SparkSession]  # gives the pipeline's session to code that asks Spark for one
     sources: SourceHook | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planning:
-    """Queries are resolved: tables are empty stand-ins, without rows and without a history.
-
-    Args:
-        sources: The sources of a test.
-    """
+    """Queries are resolved: tables are empty stand-ins, without rows and without a history."""
 
     sources: SourceHook | None = None
 
@@ -76,7 +62,6 @@ class Running:
     """Queries are built for a run, over the real tables.
 
     Args:
-        sources: The sources of a test.
         kafka_limit: The records that a first batch from Kafka may take if the user sets no limit.
     """
 
@@ -89,7 +74,6 @@ class Bounded:
     """Queries are built as batches over records that are there, for a preview or to read a range again.
 
     Args:
-        sources: Gives the records of each source.
         tables: Gives the rows of tables that are not read as they are; ``None`` reads all as they are.
     """
 

@@ -68,20 +68,14 @@ class NameRules:
     """How the names of a pipeline's queries map to datasets.
 
     Args:
-        default_schema: The schema of names with one part.
-        storage: The pipeline's storage; a path below its tables is a read of that dataset.
-        root: The pipeline's folder, where relative paths start.
         catalogs: Catalogs that are Spark's: names that start with them are not datasets.
         qualifies: Whether Spark gets the schema of names with one part: the session has another one.
-        catalog: The pipeline's catalog.
         catalog_in_use: The catalog of names with one or two parts; ``None`` for the pipeline's.
-        tables: The names of other systems' tables.
-        paths: The paths of other systems.
     """
 
     default_schema: str
-    storage: Storage
-    root: Path
+    storage: Storage  # the pipeline's storage; a path below its tables is a read of that dataset
+    root: Path  # the pipeline's folder, where relative paths start
     catalogs: frozenset[str] = frozenset()
     qualifies: bool = False
     catalog: str | None = None

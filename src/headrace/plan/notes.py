@@ -19,12 +19,7 @@ _MODE = re.compile(r"\(mode,", re.IGNORECASE)
 
 
 def find_notes(queries: Mapping[str, tuple[Query, LogicalPlan]], root: Path) -> Iterator[Note]:
-    """The notes of a pipeline.
-
-    Args:
-        queries: Its resolved queries, by the name of the flow or view.
-        root: Its folder.
-    """
+    """The notes of a pipeline."""
     yield from _rebound_globals({name: query for name, (query, _) in queries.items()}, root)
     yield from _permissive(queries)
 

@@ -45,12 +45,6 @@ def resolve_once(
     """Resolve a flow to the stream of its marker, with the columns of its batch query.
 
     If the query fails after it was applied, because its source is gone, the flow has nothing more to do.
-
-    Args:
-        flow: The flow.
-        resolve: Resolves a query of the flow.
-        session: The session for planning.
-        storage: The storage.
     """
 
     def stream(schema: Mapping[str, Any]) -> Resolved:
@@ -68,11 +62,7 @@ def resolve_once(
 
 
 def _check_once(plan: LogicalPlan, flow: StreamingFlow) -> None:
-    """Refuse a streaming query.
-
-    Raises:
-        StreamingQueryForOnceFlowError: The query reads a stream.
-    """
+    """Refuse a streaming query."""
     if plan.streaming:
         raise StreamingQueryForOnceFlowError(
             f"the flow `{flow.name}` is applied once, but its query is a stream",

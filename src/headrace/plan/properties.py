@@ -72,11 +72,7 @@ def table_properties(
     """The properties of a dataset's table; the user's replace the defaults.
 
     Args:
-        dataset: The dataset.
-        settings: The pipeline's settings.
-        kept: The columns with each record's coordinates.
         changes: A flow that applies changes by key to the table, if there is one.
-        groups: The groups that the table has, if a flow aggregates.
         replayable: Whether each of these changes is one record.
         needs_feed: Whether a flow of the pipeline reads its change data feed.
     """
@@ -158,11 +154,7 @@ def _is_ours(key: str) -> bool:
 
 
 def _care_of(dataset: StreamingTable | MaterializedView) -> Mapping[str, Any]:
-    """How a dataset is cared for, by its declaration.
-
-    Raises:
-        PropertyInvalidError: The target size of its files is no size.
-    """
+    """How a dataset is cared for, by its declaration."""
     found = dict(dataset.maintenance)
     for key, value in dataset.table_properties.items():
         if _is_ours(key):

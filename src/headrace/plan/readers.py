@@ -32,12 +32,7 @@ _WITHOUT_VARIANT = frozenset({"polars", "delta-rs"})
 def find_unreadable(
     stages: Iterable[OpenTableStage | RefreshViewStage], settings: ProjectSettings
 ) -> Iterator[Note]:
-    """A warning for each table that a reader of the spec cannot read.
-
-    Args:
-        stages: The stages that create the tables.
-        settings: The pipeline's settings, with the readers.
-    """
+    """A warning for each table that a reader of the spec cannot read."""
     for stage in stages if settings.readers else ():
         match stage:
             case OpenTableStage(table=dataset, schema=schema):

@@ -70,9 +70,6 @@ def build_plan(
     """Resolve a pipeline; writes nothing to the storage.
 
     Args:
-        spark: The pipeline's session; it is left as it is.
-        settings: The pipeline's settings.
-        declarations: What its files declare.
         offline: Whether to leave the pipeline's own tables unread, so that the plan says nothing of
             changes. Tables that no file declares are looked up all the same.
         sources: Asked before each read of a source; what it returns is read instead.
@@ -130,12 +127,7 @@ def _with_nulls(declarations: Declarations, settings: ProjectSettings) -> Declar
 
 
 def _raise_all(errors: list[HeadraceError], downstream: Mapping[TableName, TableName] | None = None) -> None:
-    """Raise the errors.
-
-    Args:
-        errors: The errors.
-        downstream: The datasets that were not checked, with a dataset that each reads.
-    """
+    """Raise the errors."""
     unique = {(error.headline, error.location): error for error in errors}
     if unique:
         # Datasets that read each other in a cycle are named by its error.
@@ -352,11 +344,7 @@ def _checked(names: tuple[TableName, ...], declarations: Declarations) -> tuple[
 def _rejecting(
     target: TableName, resolved: Resolved, declarations: Declarations, code: CodeDigest
 ) -> tuple[list[str], LogicalPlan | None]:
-    """The expectations that decide which rows a view has; with the code if they call Python functions.
-
-    Returns:
-        Their texts, and the plan of the query with their conditions.
-    """
+    """The expectations that decide which rows a view has; with the code if they call Python functions."""
     view = next(one for one in declarations.datasets if one.name == target)
     rejecting = [one for one in view.expectations if one.rejects]
     texts = [f"{one.action} {one.name}: {one.text}, NULL {one.nulls}" for one in rejecting]

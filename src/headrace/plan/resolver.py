@@ -71,22 +71,16 @@ class Resolved:
     """A resolved query.
 
     Args:
-        plan: Its logical plan.
-        frame: Its DataFrame, over stand-ins.
-        reads: The tables that it reads, also through temporary views.
-        views: The temporary views that it reads.
-        reads_target: Whether it reads the table that it feeds.
         coordinates: The columns that keep each record's Kafka coordinates.
         batch: The batch query of a flow that is applied once; ``plan`` is then the stream of its marker.
         applied: The query that such a flow was applied with, if its source can no longer be read.
-        gone: Why not.
     """
 
     plan: LogicalPlan
     frame: DataFrame = field(repr=False)
-    reads: tuple[TableRead, ...] = ()
+    reads: tuple[TableRead, ...] = ()  # the tables that it reads, also through temporary views
     views: tuple[TableName, ...] = ()
-    reads_target: bool = False
+    reads_target: bool = False  # whether it reads the table that it feeds
     coordinates: CoordinateColumns = field(default_factory=CoordinateColumns)
     batch: LogicalPlan | None = None
     applied: QueryRecord | None = None
@@ -114,12 +108,7 @@ class Resolver:
     Afterwards `declarations` has a materialized view in place of each table that its query has made one.
 
     Args:
-        session: The session for planning.
-        stand_ins: Empty tables in its catalog.
         parent: The pipeline's session, for tables that the user's code has registered.
-        settings: The pipeline's settings.
-        declarations: The declarations of its files.
-        sources: The sources of a test.
         find_table: Called for each table that no file declares, before it is looked up.
     """
 
@@ -170,11 +159,7 @@ class Resolver:
     # -- datasets
 
     def _dataset(self, dataset: Dataset) -> None:
-        """Resolve a dataset, unless it has been resolved.
-
-        Raises:
-            Unresolved: It cannot be resolved; the reason is in `errors`.
-        """
+        """Resolve a dataset, unless it has been resolved."""
         if dataset.name in self.schemas:
             return
         if dataset.name in self._failed:

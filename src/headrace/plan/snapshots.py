@@ -48,13 +48,7 @@ _OPTIONS: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A snapshot of a source.
-
-    Args:
-        version: Its version.
-        location: Which data it is, as its marker names it.
-        rows: Its rows.
-    """
+    """A snapshot of a source."""
 
     version: Version
     location: Mapping[str, Any]
@@ -69,12 +63,7 @@ class Snapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundSnapshots:
-    """What a source has after its last version.
-
-    Args:
-        next: The next snapshot, if there is one.
-        skipped: Versions that are not greater than the last one.
-    """
+    """What a source has after its last version."""
 
     next: Snapshot | None = None
     skipped: tuple[Version, ...] = ()
@@ -84,8 +73,6 @@ def marker_stream(session: SparkSession, pattern: str, columns: Mapping[str, Any
     """The stream of a flow's markers, one in each batch, with the columns of the flow's rows.
 
     Args:
-        session: The session to read with.
-        pattern: The files of the markers.
         columns: The columns of the flow's rows. Their values are NULL: the batch replaces the row.
     """
     from pyspark.sql import functions as F
@@ -114,10 +101,6 @@ class SnapshotReader:
     """Finds and reads the snapshots of a flow.
 
     Args:
-        flow: The flow.
-        source: Where its snapshots come from.
-        settings: The pipeline's settings.
-        session: The pipeline's session.
         declared: The declared columns of the target, if there are any.
     """
 
@@ -142,9 +125,6 @@ class SnapshotReader:
 
     def find(self, markers: Sequence[SnapshotMarker]) -> FoundSnapshots:
         """Ask the source for the next snapshot.
-
-        Args:
-            markers: Those that the flow has recorded.
 
         Raises:
             SnapshotInvalidError: The source returned something else.

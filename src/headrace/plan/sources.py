@@ -34,12 +34,6 @@ def planned_sources(
 ) -> tuple[Source, ...]:
     """The streaming sources of a query, in Spark's order.
 
-    Args:
-        plan: The query.
-        folders: Knows which leaves stand for datasets.
-        settings: The pipeline's settings.
-        location: Where the query is declared, for leaves that carry no location of their own.
-
     Raises:
         UsageError: A source cannot be read as its options say.
         SourceReadTwiceError: Two separate reads have the same topic, table or folder.
@@ -51,10 +45,6 @@ def planned_sources(
 
 def refuse_read_twice(sources: Sequence[Source], facts: Mapping[int, SourceFacts] | None = None) -> None:
     """Refuse a query that reads the same topic, table or folder through two separate reads.
-
-    Args:
-        sources: The query's sources.
-        facts: The sources as they are now, by index, where that is known.
 
     Raises:
         SourceReadTwiceError: There are two such reads.

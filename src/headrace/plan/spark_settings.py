@@ -30,13 +30,7 @@ _STATISTICS = "spark.databricks.delta.stats.collect"
 def find_wrong_settings(
     spark: SparkSession, settings: ProjectSettings, declarations: Declarations
 ) -> Iterator[HeadraceError]:
-    """The wrong settings of a pipeline and of its queries.
-
-    Args:
-        spark: Its JVM has the lists.
-        settings: The pipeline's settings.
-        declarations: Its datasets and flows.
-    """
+    """The wrong settings of a pipeline and of its queries."""
     places = settings.configuration_locations
     given = [(key, value, settings.name, places.get(key)) for key, value in settings.configuration.items()]
     for declared in (*declarations.datasets, *declarations.flows):

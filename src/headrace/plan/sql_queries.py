@@ -33,14 +33,7 @@ _numbers = itertools.count(1)
 
 
 def run_sql(interception: Interception, session: SparkSession, text: SqlText, args: Any = None) -> DataFrame:
-    """The DataFrame of an SQL text, whose reads are treated as a reader's.
-
-    Args:
-        interception: How reads are treated.
-        session: The session that runs the text.
-        text: The text.
-        args: The values of its parameters, as ``spark.sql`` takes them.
-    """
+    """The DataFrame of an SQL text, whose reads are treated as a reader's."""
     sql = read_sql(interception, session, text)
     with suspended():
         try:
@@ -51,12 +44,7 @@ def run_sql(interception: Interception, session: SparkSession, text: SqlText, ar
 
 
 def build_frame(query: SqlQuery, interception: Interception) -> DataFrame:
-    """The DataFrame of a query of an SQL file.
-
-    Args:
-        query: The query.
-        interception: How reads are treated; it is in force.
-    """
+    """The DataFrame of a query of an SQL file."""
     assert interception.session is not None
     return _build(query, interception, interception.session)
 
@@ -65,9 +53,6 @@ def run_text(interception: Interception, session: SparkSession, text: str, args:
     """The DataFrame of an SQL text in Python code, which may have table functions.
 
     Args:
-        interception: How reads are treated.
-        session: The session that runs the text.
-        text: The text.
         args: The values of its parameters, as ``spark.sql`` takes them.
     """
     location = caller(interception.root)

@@ -32,13 +32,7 @@ _ALIAS = re.compile(
 
 
 def read_sql(interception: Interception, session: SparkSession, sql: SqlText) -> SqlText:
-    """An SQL text with the edits that its reads need.
-
-    Args:
-        interception: How reads are treated.
-        session: The session that runs the text.
-        sql: The text; it has no edits.
-    """
+    """An SQL text with the edits that its reads need."""
     from pyspark.errors import ParseException
 
     try:
@@ -156,11 +150,7 @@ def _replaced(
     """Put a temporary view of a DataFrame in the place of a relation.
 
     Args:
-        text: The SQL text.
-        relation: The relation.
-        frame: The DataFrame.
         name: The name of the view; by default a new one.
-        alias: The alias of the view, if the text gives none.
     """
     # SQL knows temporary views by a name of one part only.
     view = name or f"headrace_read_{next(_numbers)}"

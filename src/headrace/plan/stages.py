@@ -34,13 +34,7 @@ Declared = Flow | TemporaryView
 
 @dataclass(frozen=True, kw_only=True)
 class TableRead:
-    """One read of a table by a query.
-
-    Args:
-        streaming: Whether the query reads the table as a stream.
-        location: Where the query reads it.
-        declared: Whether this pipeline declares the table.
-    """
+    """One read of a table by a query."""
 
     table: TableName
     streaming: bool
@@ -65,43 +59,29 @@ class PlannedFlow:
     """A streaming flow whose query has been resolved.
 
     Args:
-        schema: The query's columns, as ``StructType.jsonValue()`` gives them.
         reads: The tables that the query reads, streaming or not, also through temporary views.
-        sources: Its streaming sources.
-        stateful: Whether the query keeps state (aggregation, deduplication, stream-stream join).
         coordinates: The coordinate columns, if the query returns one row for each record and keeps them.
-        timestamp: The column (dotted path) that holds the Kafka timestamp, if there is one.
-        reads_target: Whether the query reads the table that it writes.
-        fingerprint: A hash of the query's logical plan.
-        through: The temporary views that the query reads, also through each other.
-        expectations: The target's expectations.
-        repeatable: Whether a batch that is computed twice gives the same rows.
-        reads_all: Whether a batch reads every record of its range.
-        max_rejected: The limit of rejected records of a batch, if there is one.
-        checked_views: The temporary views with expectations that the query reads.
-        checks: The checks of the whole target.
-        sink: Where the rows go, if the target is a sink.
         gone: Why a query that was applied once cannot be read again; its flow has nothing to do.
         state_mismatch: Why the state of the flow's checkpoint does not fit the query.
     """
 
     flow: StreamingFlow
-    schema: Mapping[str, Any]
+    schema: Mapping[str, Any]  # the query's columns, as ``StructType.jsonValue()`` gives them
     reads: tuple[TableRead, ...]
     sources: tuple[Source, ...]
-    stateful: bool
+    stateful: bool  # whether the query keeps state (aggregation, deduplication, stream-stream join)
     coordinates: Coordinates | None
-    timestamp: str | None
-    reads_target: bool
-    fingerprint: str
-    through: tuple[TableName, ...] = ()
+    timestamp: str | None  # the column (dotted path) that holds the Kafka timestamp, if there is one
+    reads_target: bool  # whether the query reads the table that it writes
+    fingerprint: str  # A hash of the query's logical plan
+    through: tuple[TableName, ...] = ()  # the temporary views that the query reads, also through each other
     expectations: tuple[Expectation, ...] = ()
-    repeatable: bool = True
-    reads_all: bool = True
-    max_rejected: RejectionLimit | None = None
+    repeatable: bool = True  # whether a batch that is computed twice gives the same rows
+    reads_all: bool = True  # whether a batch reads every record of its range
+    max_rejected: RejectionLimit | None = None  # the limit of rejected records of a batch, if there is one
     checked_views: tuple[TemporaryView, ...] = ()
     checks: tuple[DatasetCheck, ...] = ()
-    sink: Sink | None = None
+    sink: Sink | None = None  # where the rows go, if the target is a sink
     gone: HeadraceError | None = None
     state_mismatch: StateMismatch | None = None
 
@@ -118,34 +98,26 @@ class PlannedRefresh:
     Args:
         varies: Why the rows can differ with equal inputs, such as ``calls current_date()``; each update then
             refreshes the view.
-        reads: The tables that the query reads, also through temporary views.
-        through: The temporary views that the query reads, also through each other.
-        checked_views: Those of them that have expectations.
     """
 
     flow: RefreshFlow
     schema: Mapping[str, Any]
-    reads: tuple[TableRead, ...]
+    reads: tuple[TableRead, ...]  # the tables that the query reads, also through temporary views
     fingerprint: str
-    through: tuple[TableName, ...] = ()
+    through: tuple[TableName, ...] = ()  # the temporary views that the query reads, also through each other
     varies: tuple[str, ...] = ()
     checked_views: tuple[TemporaryView, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedView:
-    """A temporary view whose query has been resolved.
-
-    Args:
-        reads: The tables that the query reads, also through temporary views.
-        through: The temporary views that the query reads, also through each other.
-    """
+    """A temporary view whose query has been resolved."""
 
     view: TemporaryView
     schema: Mapping[str, Any]
-    reads: tuple[TableRead, ...]
+    reads: tuple[TableRead, ...]  # the tables that the query reads, also through temporary views
     fingerprint: str
-    through: tuple[TableName, ...] = ()
+    through: tuple[TableName, ...] = ()  # the temporary views that the query reads, also through each other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,15 +167,9 @@ ChangedPart = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class RefreshCost:
-    """What the last refresh of a materialized view has read.
+    """What the last refresh of a materialized view has read."""
 
-    Args:
-        rows: Rows that its tasks have read from tables and files.
-        read_bytes: Bytes that they have read.
-        duration_s: From the start of the refresh to the end of its commit.
-    """
-
-    rows: int
+    rows: int  # rows that its tasks have read from tables and files
     read_bytes: int
     duration_s: float
 
@@ -220,9 +186,6 @@ class Change:
     """A change that a run would make in the storage, or something that it would keep (``keep``).
 
     Args:
-        text: The change in one sentence.
-        part: The part of the dataset that changes.
-        name: The column, the property or the flow that changes, if it is one.
         cost: What the last refresh has read, if a view is recomputed and that is known.
     """
 
@@ -230,7 +193,7 @@ class Change:
     dataset: TableName
     text: str
     part: ChangedPart = "table"
-    name: str | None = None
+    name: str | None = None  # the column, the property or the flow that changes, if it is one
     cost: RefreshCost | None = None
 
 
@@ -241,24 +204,20 @@ class Plan:
     Args:
         all_levels: The stages of the whole pipeline in dependency order; the stages of one level do not
             depend on each other.
-        views: The temporary views.
-        selected: The datasets to run; ``None`` runs all.
         changes: The changes that a run would make in the storage; ``None`` when planned offline.
         found: What each source holds now, by flow and source index, if its system answered.
-        unreached: The Kafka brokers that did not answer.
         refusals: The errors with which a run would stop; empty when planned offline.
         is_broker_stopped: Whether topics were not checked because the embedded broker does not run.
-        notes: Warnings and hints.
     """
 
     project: ProjectSettings
     datasets: tuple[Dataset, ...]
     all_levels: tuple[tuple[Stage, ...], ...]
     views: tuple[PlannedView, ...] = ()
-    selected: frozenset[TableName] | None = None
+    selected: frozenset[TableName] | None = None  # the datasets to run; ``None`` runs all
     changes: tuple[Change, ...] | None = None
     found: Mapping[tuple[str, int], Found] = field(default_factory=dict)
-    unreached: tuple[str, ...] = ()
+    unreached: tuple[str, ...] = ()  # the Kafka brokers that did not answer
     refusals: tuple[HeadraceError, ...] = ()
     is_broker_stopped: bool = False
     notes: tuple[Note, ...] = ()

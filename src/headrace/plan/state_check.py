@@ -39,13 +39,7 @@ _ASKS_PYTHON = re.compile(r"\bTransformWithState")
 
 
 def with_state_checks(session: SparkSession, plan: Plan, resolved: Mapping[str, Resolved]) -> Plan:
-    """Add to each flow whose query has changed why its checkpoint's state does not fit; writes nothing.
-
-    Args:
-        session: The session for planning, in which the queries were resolved.
-        plan: The plan.
-        resolved: The resolved queries, by flow.
-    """
+    """Add to each flow whose query has changed why its checkpoint's state does not fit; writes nothing."""
     found = {
         planned.flow.name: mismatch
         for planned in plan.flows
@@ -99,11 +93,7 @@ def _changed_checkpoint(folder: Location, planned: PlannedFlow) -> Location | No
 def _plan_batch(
     session: SparkSession, planned: PlannedFlow, resolved: Resolved, checkpoint: Location
 ) -> None:
-    """Let Spark plan the next batch of a checkpoint.
-
-    Raises:
-        PySparkException: The state does not fit.
-    """
+    """Let Spark plan the next batch of a checkpoint."""
     batches = load_state(checkpoint)
     if batches.last_planned < 0:
         return

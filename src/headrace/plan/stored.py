@@ -19,20 +19,11 @@ _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
 @dataclass(frozen=True, kw_only=True)
 class StoredTable:
-    """A table of the storage.
-
-    Args:
-        version: Its latest version.
-        schema: Its columns, as ``StructType.jsonValue()`` gives them.
-        properties: Its table properties.
-        partition_cols: Its partition columns.
-        cluster_by: The columns that cluster its files.
-        comment: Its comment.
-    """
+    """A table of the storage."""
 
     name: TableName
     version: int
-    schema: Mapping[str, Any]
+    schema: Mapping[str, Any]  # its columns, as ``StructType.jsonValue()`` gives them
     properties: Mapping[str, str] = field(default_factory=dict)
     partition_cols: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()

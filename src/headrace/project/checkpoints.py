@@ -18,15 +18,10 @@ from headrace.state.lease import held_leases
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointReport:
-    """What is wrong with the checkpoint of one flow.
-
-    Args:
-        checkpoint: The checkpoint.
-        problems: Its damaged files; none if it is whole.
-    """
+    """What is wrong with the checkpoint of one flow."""
 
     checkpoint: FlowCheckpoint
-    problems: tuple[Problem, ...]
+    problems: tuple[Problem, ...]  # its damaged files; none if it is whole
 
     @property
     def can_be_repaired(self) -> bool:
@@ -50,20 +45,13 @@ class CheckpointReport:
 
 
 class Checkpoints:
-    """The checkpoints of a pipeline.
-
-    Args:
-        settings: The settings of the pipeline.
-    """
+    """The checkpoints of a pipeline."""
 
     def __init__(self, settings: ProjectSettings) -> None:
         self._settings = settings
 
     def show(self, flows: Sequence[str] = ()) -> tuple[FlowCheckpoint, ...]:
         """The newest checkpoint of each flow.
-
-        Args:
-            flows: The names of the flows; all by default.
 
         Raises:
             FlowUnknownError: The storage has no checkpoint of a flow.
@@ -86,9 +74,6 @@ class Checkpoints:
     def validate(self, flows: Sequence[str] = ()) -> tuple[CheckpointReport, ...]:
         """Check the files that a run needs to continue.
 
-        Args:
-            flows: The names of the flows; all by default.
-
         Raises:
             FlowUnknownError: The storage has no checkpoint of a flow.
         """
@@ -100,9 +85,6 @@ class Checkpoints:
         """Repair what can be repaired, and keep the damaged files in the storage's folder ``backups``.
 
         A process that is killed meanwhile leaves files missing, and the next repair writes them.
-
-        Args:
-            flows: The names of the flows.
 
         Returns:
             What was repaired.

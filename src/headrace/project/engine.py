@@ -38,11 +38,7 @@ _NO_ADDRESS = "127.0.0.1:9"
 
 @dataclass(frozen=True)
 class StoppedBroker(KafkaConnection):
-    """The embedded broker while it is not running.
-
-    Args:
-        asked: Gets an entry for each use of the connection.
-    """
+    """The embedded broker while it is not running."""
 
     asked: list[bool] = field(default_factory=list, repr=False, compare=False)
 
@@ -55,7 +51,6 @@ class Engine:
     """The session, connection and plans of one pipeline; Spark is started at its first use.
 
     Args:
-        settings: The pipeline's settings.
         overrides: How it runs on rows in place of its sources, if it does.
     """
 
@@ -174,8 +169,6 @@ class Engine:
         """The systems of the pipeline's sources.
 
         Args:
-            settings: The settings, with the broker's address.
-            publishes: Whether flows publish their offsets.
             asks_once: Whether a system that did not answer is not asked again.
         """
         from headrace.sources.kafka.clusters import KafkaClusters

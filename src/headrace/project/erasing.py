@@ -40,18 +40,10 @@ _SIDES: tuple[Part, ...] = ("quarantine", "tombstones")
 
 @dataclass(frozen=True, kw_only=True)
 class ErasureStep:
-    """Rows of one table that an erasure deletes.
-
-    Args:
-        dataset: The dataset.
-        part: The table, or another table of the dataset.
-        path: The folder of the table.
-        where: The condition on the columns of that table.
-        rows: The number of rows that it matches.
-    """
+    """Rows of one table that an erasure deletes."""
 
     dataset: TableName
-    part: Part
+    part: Part  # the table, or another table of the dataset
     path: Location
     where: str
     rows: int
@@ -66,21 +58,13 @@ class ErasureStep:
 
 @dataclass(frozen=True, kw_only=True)
 class ErasurePlan:
-    """What an erasure deletes.
-
-    Args:
-        table: The table that was named.
-        where: The condition.
-        steps: The tables, with the number of rows.
-        notes: What the erasure does not delete.
-        final_at: When the rows can be removed from the storage by ``VACUUM``.
-    """
+    """What an erasure deletes."""
 
     table: TableName
     where: str
     steps: tuple[ErasureStep, ...]
     notes: tuple[str, ...]
-    final_at: datetime
+    final_at: datetime  # when the rows can be removed from the storage by ``VACUUM``
 
     @property
     def rows(self) -> int:
@@ -112,12 +96,7 @@ class ErasurePlan:
 
 
 class Eraser:
-    """Plans erasures and executes them.
-
-    Args:
-        settings: The settings of the pipeline.
-        engine: Its session and plans.
-    """
+    """Plans erasures and executes them."""
 
     def __init__(self, settings: ProjectSettings, engine: Engine) -> None:
         self._settings = settings
@@ -125,10 +104,6 @@ class Eraser:
 
     def plan(self, table: str, where: str) -> ErasurePlan:
         """What an erasure would delete; changes nothing.
-
-        Args:
-            table: The table.
-            where: The condition of the rows, in SQL.
 
         Raises:
             TableUnknownError: The storage does not have the table.
@@ -169,9 +144,6 @@ class Eraser:
 
     def erase(self, planned: ErasurePlan) -> ErasurePlan:
         """Delete the rows.
-
-        Args:
-            planned: What to delete, from `plan`.
 
         Returns:
             The plan with the numbers of rows that were deleted.

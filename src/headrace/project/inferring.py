@@ -32,20 +32,12 @@ _STRETCHES = 10
 
 @dataclass(frozen=True)
 class InferredSchema:
-    """The schema of a topic or folder, and how it differs from its file.
-
-    Args:
-        source: The topic or folder.
-        inference: The records that were read.
-        schema: The schema to write: that of the records, or the file's schema, widened by them.
-        changes: How `schema` differs from the file; None if there is no file.
-        seconds: The time that reading took.
-    """
+    """The schema of a topic or folder, and how it differs from its file."""
 
     source: str
     inference: Inference
-    schema: Type
-    changes: tuple[TypeChange, ...] | None
+    schema: Type  # the schema to write: that of the records, or the file's schema, widened by them
+    changes: tuple[TypeChange, ...] | None  # how `schema` differs from the file; None if there is no file
     seconds: float
 
     @property
@@ -89,10 +81,7 @@ def infer_topic(
     """Read a topic up to its current end.
 
     Args:
-        connection: How to reach the cluster.
-        topic: The topic.
         sample: The number of records to read, from stretches that are spread evenly over each partition.
-        latest_by_key: Whether to read only the latest record of each key.
     """
     reader = TopicReader(connection, topic)
     span = reader.find_span("earliest")
@@ -135,11 +124,7 @@ def compare(source: str, inference: Inference, file: Path, shown: str, seconds: 
     """The schema of the records, together with what the file has already.
 
     Args:
-        source: The topic or folder.
-        inference: The records.
         file: The schema file; it may not exist.
-        shown: The path of the file in errors.
-        seconds: The time that reading took.
 
     Raises:
         SchemaNotInferredError: There is no record with a schema.

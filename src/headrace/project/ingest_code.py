@@ -36,25 +36,19 @@ class IngestedTopic:
     """How a topic becomes a table.
 
     Args:
-        topic: The topic.
-        table: The table's name.
         mode: Whether records are appended, are the newest row of their key, or are changes of Debezium.
-        keys: The columns that identify a row; the key of the records if there are none.
         sequence_by: The column that orders the records of a key; by default the timestamp of Kafka, or the
             position of Debezium.
-        partition_by: The columns that partition the table.
-        cluster_by: The columns that cluster the table.
-        keep_raw: Whether a second table keeps the records as they are.
     """
 
     topic: str
     table: str
     mode: Mode = "append"
-    keys: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()  # the columns that identify a row; the key of the records if there are none
     sequence_by: str | None = None
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
-    keep_raw: bool = False
+    keep_raw: bool = False  # whether a second table keeps the records as they are
 
     @property
     def raw_table(self) -> str:
@@ -75,13 +69,7 @@ class IngestedTopic:
 
 
 def build_code(ingested: IngestedTopic, columns: Mapping[str, str], schema: str) -> str:
-    """The Python file that declares the table of a topic.
-
-    Args:
-        ingested: The topic and its table.
-        columns: The columns of the payload with their types as DDL.
-        schema: The path of the schema file in the pipeline's folder.
-    """
+    """The Python file that declares the table of a topic."""
     function = _identifier(ingested.table)
     comment = f"The Kafka topic {ingested.topic}"
     head = f'"""{comment} as the table {ingested.table}."""\n\nimport headrace as hr\n'
@@ -105,15 +93,7 @@ def build_code(ingested: IngestedTopic, columns: Mapping[str, str], schema: str)
 def build_spec(
     name: str, storage: str, database: str, kafka: KafkaConnection, configuration: Mapping[str, str]
 ) -> str:
-    """The spec of a pipeline; secrets become variables.
-
-    Args:
-        name: The pipeline's name.
-        storage: The storage, relative to the folder of the spec.
-        database: The schema of tables whose names have one part.
-        kafka: The Kafka cluster.
-        configuration: Spark settings, and values of the user's own.
-    """
+    """The spec of a pipeline; secrets become variables."""
     lines = [f"name: {json.dumps(name)}", f"storage: {json.dumps(storage)}"]
     lines += [f"database: {json.dumps(database)}"] if database != "default" else []
     lines += ["libraries:", "  - glob: {include: transformations/**}"]

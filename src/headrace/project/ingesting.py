@@ -39,37 +39,22 @@ _PART = re.compile(r"[A-Za-z0-9_]{1,200}")
 
 @dataclass(frozen=True, kw_only=True)
 class IngestRequest:
-    """What a command line says of a topic; ``None`` where it says nothing.
-
-    Args:
-        given: The fields of `IngestedTopic` that were given.
-        schema: The schema file of the payload.
-        update_schema: Whether the kept schema takes up the fields and types of the records.
-        trial: Whether the tables are those of a trial.
-    """
+    """What a command line says of a topic; ``None`` where it says nothing."""
 
     given: Mapping[str, Any]
     schema: Path | None = None
-    update_schema: bool = False
-    trial: bool = False
+    update_schema: bool = False  # whether the kept schema takes up the fields and types of the records
+    trial: bool = False  # whether the tables are those of a trial
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedTopic:
-    """A topic whose table can be made.
-
-    Args:
-        ingested: The topic and its table.
-        columns: The columns of the payload with their types as DDL.
-        inferred: The schema that was read from the records now, if it was.
-        sample: The records that were read.
-        schema: The schema file as text, and its suffix.
-    """
+    """A topic whose table can be made."""
 
     ingested: IngestedTopic
     columns: Mapping[str, str]
     schema: tuple[str, str]
-    inferred: InferredSchema | None = None
+    inferred: InferredSchema | None = None  # the schema that was read from the records now, if it was
     sample: TopicSample | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -79,12 +64,7 @@ class PreparedTopic:
 
 
 class IngestFolder:
-    """The folder in the storage with the files of ingested topics.
-
-    Args:
-        settings: The settings of the pipeline.
-        trial: Whether it is the folder of trials.
-    """
+    """The folder in the storage with the files of ingested topics."""
 
     def __init__(self, settings: ProjectSettings, *, trial: bool = False) -> None:
         self._settings = settings
@@ -195,12 +175,6 @@ def prepare(
 ) -> PreparedTopic:
     """Find the schema of a topic, and check that its table can be made; writes nothing.
 
-    Args:
-        topic: The topic.
-        request: What the command line says.
-        folder: The folder of ingested topics.
-        settings: The settings, with the broker's address.
-
     Raises:
         HeadraceError: The topic is missing, has no schema, or does not fit the request.
     """
@@ -243,10 +217,6 @@ def check_tables(topics: Iterable[IngestedTopic]) -> None:
 
 def table_name(topic: str, pattern: str) -> str:
     """The name of a topic's table: ``-`` and ``.`` become ``_``.
-
-    Args:
-        topic: The topic.
-        pattern: The name, in which ``{topic}`` is replaced.
 
     Raises:
         CommandLineError: The name is not valid.
@@ -318,11 +288,7 @@ def _check_free(ingested: IngestedTopic, folder: IngestFolder, settings: Project
 
 
 def _with_keys(ingested: IngestedTopic, sample: TopicSample) -> IngestedTopic:
-    """With the keys of the records, if none were given.
-
-    Raises:
-        CommandLineError: The records have no key, or one that cannot be used.
-    """
+    """With the keys of the records, if none were given."""
     if ingested.mode == "append" or ingested.keys or not sample.records:
         return ingested
     problem = None

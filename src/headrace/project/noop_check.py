@@ -67,13 +67,7 @@ class UpToDate:
 
 
 def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[str, str]) -> None:
-    """Store what the plan depends on, so that the next run can check without Spark for changes.
-
-    Args:
-        plan: The plan.
-        declarations: What the pipeline's files declared.
-        schema_files: The files that its queries have read schemas from, with their hashes.
-    """
+    """Store what the plan depends on, so that the next run can check without Spark for changes."""
     try:
         digest = _digest(plan.project, declarations)
     except UnknownCode as reason:
@@ -123,7 +117,6 @@ def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnec
     """The flows and views of a pipeline whose run has nothing to do; ``None`` if Spark is needed to decide.
 
     Args:
-        settings: The pipeline's settings.
         connect: Gives the connection to the broker; called only if a flow reads Kafka.
     """
     try:

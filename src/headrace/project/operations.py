@@ -27,12 +27,6 @@ def logged_operation(
 ) -> Iterator[dict[str, Any]]:
     """Write the start and the end of the block to the event log, once for each dataset.
 
-    Args:
-        settings: The pipeline.
-        update: The id of the operation.
-        operation: What the block does.
-        datasets: The datasets that it changes.
-
     Yields:
         The details of the end, for the block to fill: JSON values.
     """

@@ -30,10 +30,7 @@ class OrphanedTable:
     """A table that no file declares any more.
 
     Args:
-        name: The table.
         folders: The folders that a removal deletes, in an order that lets an interrupted removal be repeated.
-        files: The number of files in them.
-        size_bytes: Their size.
     """
 
     name: TableName
@@ -51,11 +48,7 @@ class OrphanedTable:
 
 
 def find_orphaned(settings: ProjectSettings) -> tuple[TableName, ...]:
-    """The tables that this pipeline has written, but that its files did not declare in the last run.
-
-    Args:
-        settings: The settings of the pipeline.
-    """
+    """The tables that this pipeline has written, but that its files did not declare in the last run."""
     storage = settings.storage
     declared: set[TableName] = set()
     recorded = datetime.max.replace(tzinfo=UTC)
@@ -93,10 +86,6 @@ def _last_written(table: Location) -> datetime:
 
 def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
     """The folders and files that a removal of a table deletes.
-
-    Args:
-        settings: The settings of the pipeline.
-        name: The table.
 
     Raises:
         TableInUseError: A file declares the table, another pipeline has written it, or a flow reads it.
@@ -155,8 +144,6 @@ def remove_orphaned(
     """Remove a table, its quarantine and tombstones, and the checkpoints and ledgers of its flows.
 
     Args:
-        settings: The settings of the pipeline.
-        name: The table.
         session: Starts Spark; called only if the pipeline registers its tables in a Hive metastore.
 
     Raises:

@@ -22,11 +22,7 @@ from headrace.storage.table_log import readable_versions
 
 @dataclass(frozen=True)
 class Pins:
-    """The pins of a pipeline.
-
-    Args:
-        settings: The pipeline's settings.
-    """
+    """The pins of a pipeline."""
 
     settings: ProjectSettings
 
@@ -41,11 +37,6 @@ class Pins:
 
     def add(self, table: str, version: int | None, seconds: float) -> Pin:
         """Keep a version readable from now on.
-
-        Args:
-            table: The table.
-            version: The version; by default the newest.
-            seconds: How long.
 
         Raises:
             TableUnknownError: There is no such table.
@@ -94,8 +85,6 @@ class Pins:
         """Register a reader of another system, or record the version that it has read.
 
         Args:
-            table: The table.
-            reader: The name of the reader.
             version: The last version that it has read; by default the newest.
             max_lag_s: Seconds after which commits and files are no longer kept for the reader; ``None`` keeps
                 the present value.
@@ -130,11 +119,7 @@ class Pins:
         return remove_reader(self.settings.storage, self._name(table), reader)
 
     def _chosen(self, name: TableName, version: int | None) -> int:
-        """A version of a table, by default the newest.
-
-        Raises:
-            PinInvalidError: The table does not have the version.
-        """
+        """A version of a table, by default the newest."""
         known = readable_versions(self.settings.storage.table(name))
         chosen = known[-1] if version is None and known else version
         if chosen is None or chosen not in known:

@@ -34,19 +34,13 @@ class SourceOverrides:
     """How a pipeline runs on given rows instead of its sources.
 
     Args:
-        running: A session with a catalog of its own, into which the pipeline registers its tables.
-        sources: Gives the rows that replace a source.
-        ranges: Gives the rows that replace a source in the ranges of a batch.
-        as_records: Gives the ranges of a batch in the offsets of the topics that are replaced.
-        folders: Gives the folder that replaces a folder of files.
         find_table: Called for each table that no file declares, before it is looked up in the storage.
-        check: Called with each plan.
     """
 
-    running: RunningSpark
+    running: RunningSpark  # A session with a catalog of its own, into which the pipeline registers its tables
     sources: SourceHook
     ranges: RangeHook
-    as_records: AsRecords
+    as_records: AsRecords  # gives the ranges of a batch in the offsets of the topics that are replaced
     folders: FolderHook
     find_table: FindTable
     check: Callable[[Plan], None]
@@ -57,9 +51,6 @@ class PlanQueries:
     """The queries of one plan.
 
     Args:
-        settings: The settings, with the broker's address.
-        plan: The plan.
-        session: Gives the pipeline's session.
         overrides: How the pipeline runs on given rows instead of its sources, if it does.
     """
 

@@ -17,10 +17,6 @@ PlanT = TypeVar("PlanT")
 def plan_with_retries(plan: Callable[[], PlanT], stop: StopSignal | None) -> PlanT:
     """Plan a run; a query that reads Avro asks the schema registry for its columns.
 
-    Args:
-        plan: Plans the run.
-        stop: Ends the waiting.
-
     Raises:
         SchemaRegistryUnreachableError: The registry has not answered at any attempt.
     """

@@ -55,15 +55,9 @@ _PLAIN = (
 
 @dataclass(frozen=True, kw_only=True)
 class PreviewedBadRecords:
-    """The records that the readers reject for one reason.
+    """The records that the readers reject for one reason."""
 
-    Args:
-        name: The reason, such as ``RECORD_UNPARSEABLE``.
-        records: Their number.
-        examples: The first of them: each with its place, and what is wrong.
-    """
-
-    name: str
+    name: str  # the reason, such as ``RECORD_UNPARSEABLE``
     records: int
     examples: tuple[str, ...]
 
@@ -73,12 +67,6 @@ class Preview:
     """The rows of a query now.
 
     Args:
-        dataset: The dataset or the flow.
-        columns: Their names, in order.
-        types: The type of each, as Delta names it.
-        rows: Python values.
-        is_cut: Whether the query has more rows than the limit.
-        sources: What was read.
         expectations: How many of the computed rows each expectation passes and fails. Rows that an
             expectation rejects are not among `rows`.
         bad_records: The records that have no rows, by reason; a run would quarantine them.
@@ -88,7 +76,7 @@ class Preview:
     columns: tuple[str, ...]
     types: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
-    is_cut: bool
+    is_cut: bool  # whether the query has more rows than the limit
     sources: tuple[SourceSeen, ...]
     expectations: tuple[ExpectationCount, ...] = ()
     bad_records: tuple[PreviewedBadRecords, ...] = ()
@@ -141,15 +129,8 @@ def take_preview(
     """Compute rows of a dataset's query, or of one flow's.
 
     Args:
-        spark: The pipeline's session; it is left as it is.
-        plan: The plan of the whole pipeline.
-        name: The dataset, or the flow.
-        clusters: The Kafka clusters, which say which offsets the topics hold.
-        records: How many of the newest records of each Kafka source are read.
-        where: A condition in SQL.
         limit: The maximum number of rows that are computed; the expectations of the dataset reject some.
         columns: The columns, by dotted path; by default all.
-        log_file: The log of Spark, for errors.
 
     Raises:
         DatasetUnknownError: The pipeline declares nothing of this name.
@@ -234,13 +215,7 @@ def _dataset_of(query: Declared, plan: Plan) -> Dataset:
 def _judged(
     rows: Sequence[tuple[Any, ...]], dataset: Dataset, columns: int
 ) -> tuple[tuple[tuple[Any, ...], ...], tuple[ExpectationCount, ...]]:
-    """The rows that the dataset's expectations accept, and the counts of each expectation.
-
-    Args:
-        rows: The rows; after their columns whether they pass each expectation.
-        dataset: The dataset.
-        columns: The number of columns.
-    """
+    """The rows that the dataset's expectations accept, and the counts of each expectation."""
     rules = dataset.expectations
     kept = [
         row[:columns]

@@ -33,14 +33,7 @@ if TYPE_CHECKING:
 
 
 class PreviewReader:
-    """Builds queries over what their sources hold now.
-
-    Args:
-        session: A session for the preview, whose catalog has the existing tables.
-        plan: The plan of the whole pipeline.
-        clusters: The Kafka clusters, which say which offsets the topics hold.
-        records: How many of the newest records of each Kafka source are read.
-    """
+    """Builds queries over what their sources hold now."""
 
     def __init__(self, session: SparkSession, plan: Plan, clusters: KafkaClusters, *, records: int) -> None:
         self._session = session

@@ -22,17 +22,12 @@ _TICK_S = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Produced:
-    """The result of sending records.
-
-    Args:
-        unconfirmed: Records that were sent, but not acknowledged; they may be in the topic.
-        signal: The number of the signal that stopped it; 0 if all records were sent.
-    """
+    """The result of sending records."""
 
     delivered: Delivered
     seconds: float
-    unconfirmed: int = 0
-    signal: int = 0
+    unconfirmed: int = 0  # records that were sent, but not acknowledged; they may be in the topic
+    signal: int = 0  # the number of the signal that stopped it; 0 if all records were sent
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -74,12 +69,7 @@ def produce(
     A second signal stops waiting, and a third one ends the process.
 
     Args:
-        records: The records.
-        connection: How to reach the cluster.
-        topic: The topic; it exists.
-        name: Where the records come from, for errors.
         rate: Records per second; by default as fast as the broker accepts them.
-        on_progress: Called with the progress.
 
     Raises:
         RecordInvalidError: A record cannot be read; it says how many were delivered before.

@@ -41,7 +41,6 @@ class Exported:
     """A file with rejected rows.
 
     Args:
-        rows: The number of rows or records in the file.
         skipped: With ``records``: rows that have no line, since their value is empty or not valid UTF-8.
     """
 
@@ -55,8 +54,6 @@ class RowChoice:
     """Rows that a command would take out of the quarantine.
 
     Args:
-        dataset: Their dataset.
-        flows: The number of quarantined rows, by flow.
         left: The rows that match too, and are in another state; they stay as they are.
     """
 
@@ -92,10 +89,6 @@ class RowChoice:
 class Quarantine:
     """The rejected rows of a pipeline.
 
-    Args:
-        settings: The pipeline.
-        engine: Its session and its plans.
-
     Example:
         >>> pipeline.quarantine.list()[0].states       # doctest: +SKIP
         {'quarantined': 12}
@@ -107,9 +100,6 @@ class Quarantine:
 
     def list(self, datasets: Sequence[str] = ()) -> tuple[QuarantineSummary, ...]:
         """Count the rejected rows of each dataset that has some; starts no JVM.
-
-        Args:
-            datasets: The datasets; all by default.
 
         Raises:
             TableUnknownError: The storage holds no such dataset.
@@ -123,8 +113,6 @@ class Quarantine:
         """Read rejected rows of a dataset, the oldest first; starts no JVM.
 
         Args:
-            dataset: The dataset.
-            chosen: Which rows; all by default.
             limit: The maximum number of rows; all by default.
 
         Returns:
@@ -147,9 +135,7 @@ class Quarantine:
         """Write rejected rows to a file; starts no JVM.
 
         Args:
-            dataset: The dataset.
             file: The file, whose name ends in ``.jsonl`` or ``.parquet``; it is replaced.
-            chosen: Which rows; all by default.
             records: Whether each line is an original record, or the row where the record was not kept, and
                 nothing else. `headrace produce` sends such a file.
 
@@ -179,10 +165,6 @@ class Quarantine:
     def plan_discard(self, dataset: str, chosen: RowFilter = EVERY_ROW) -> RowChoice:
         """Find out which rows `discard` would mark; starts no JVM and changes nothing.
 
-        Args:
-            dataset: The dataset.
-            chosen: Which rows; all by default.
-
         Raises:
             UsageError: There is no such dataset, or the condition cannot be evaluated.
         """
@@ -193,10 +175,6 @@ class Quarantine:
         """Mark quarantined rows as discarded: they are no longer replayed; starts no JVM.
 
         The rows stay in the quarantine table, and `verify` counts them.
-
-        Args:
-            dataset: The dataset.
-            chosen: Which rows; all by default.
 
         Returns:
             What was discarded.
@@ -220,10 +198,6 @@ class Quarantine:
         A row with its original record goes through the flow's query. Another one is checked as it is. Rows
         that are rejected again stay in the quarantine, with their new reasons. A replay that was interrupted
         is finished first.
-
-        Args:
-            dataset: The dataset.
-            chosen: Which rows; all by default.
 
         Returns:
             How many rows each flow has replayed and rejected again.
@@ -258,11 +232,7 @@ class Quarantine:
         return self.settings.table_name(dataset)
 
     def _find(self, dataset: str) -> RejectedRows | None:
-        """The rejected rows of a dataset; ``None`` if no row was ever rejected.
-
-        Raises:
-            TableUnknownError: The storage holds no such dataset.
-        """
+        """The rejected rows of a dataset; ``None`` if no row was ever rejected."""
         found = find_quarantine(self._name(dataset), self.settings.storage)
         if found is None:
             find_table(dataset, self.settings.storage, self.settings.database)

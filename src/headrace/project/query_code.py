@@ -73,7 +73,6 @@ def describe_query(query: Query, files: frozenset[Path]) -> list[Any]:
     """Everything that a query's plan depends on, as text that is the same in every process.
 
     Args:
-        query: The query.
         files: The pipeline's own Python and SQL files, whose content is known to be the same.
 
     Raises:
@@ -103,15 +102,7 @@ def _describe_function(function: Any, files: frozenset[Path]) -> list[Any]:
 
 
 class _Walk:
-    """Follows a function.
-
-    Args:
-        files: The pipeline's own Python files.
-
-    Attributes:
-        found: What has been described so far.
-        names: The names of all attributes that were used.
-    """
+    """Follows a function."""
 
     def __init__(self, files: frozenset[Path]) -> None:
         self.found: list[Any] = []

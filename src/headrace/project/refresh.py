@@ -38,19 +38,12 @@ _ALLOWED = "pipelines.reset.allowed"
 
 @dataclass(frozen=True, kw_only=True)
 class UnrecoverableData:
-    """Rows of a table that a full refresh cannot read again.
-
-    Args:
-        dataset: The table that holds them.
-        text: What cannot be read again, as a sentence.
-        count: The number of files, or the highest possible number of records; ``None`` if unknown.
-        flow: The flow that is applied once, and whose source is gone.
-    """
+    """Rows of a table that a full refresh cannot read again."""
 
     dataset: TableName
-    text: str
-    count: int | None
-    flow: str | None = None
+    text: str  # what cannot be read again, as a sentence
+    count: int | None  # the number of files, or the highest possible number of records; ``None`` if unknown
+    flow: str | None = None  # the flow that is applied once, and whose source is gone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,16 +51,12 @@ class RefreshPlan:
     """What a full refresh would do.
 
     Args:
-        plan: The plan of the whole pipeline.
-        names: The datasets that would be rebuilt, with the streams downstream.
-        downstream: The datasets among them that a user has not named.
         sizes: The rows (``None`` if they cannot be counted) and bytes that each table holds now.
-        gone: What cannot be read again.
     """
 
     plan: Plan
-    names: tuple[TableName, ...]
-    downstream: tuple[TableName, ...]
+    names: tuple[TableName, ...]  # the datasets that would be rebuilt, with the streams downstream
+    downstream: tuple[TableName, ...]  # the datasets among them that a user has not named
     sizes: Mapping[TableName, tuple[int | None, int]]
     gone: tuple[UnrecoverableData, ...]
 
@@ -98,9 +87,6 @@ class RefreshPlan:
 
     def refuse_losses(self, accept_loss: Sequence[str]) -> None:
         """Refuse to remove rows that cannot be read again.
-
-        Args:
-            accept_loss: The datasets whose losses the user accepts.
 
         Raises:
             DatasetUnknownError: The pipeline declares no such table.
@@ -138,12 +124,6 @@ def plan_refresh(
     datasets: Sequence[str] | None, plan: Plan, systems: Systems, read_table: ReadTable
 ) -> RefreshPlan:
     """Find out what a full refresh would do; changes nothing.
-
-    Args:
-        datasets: What a user names; ``None`` for all.
-        plan: The plan of the whole pipeline.
-        systems: The systems of the sources, which report what they still hold.
-        read_table: Reads a table's newest snapshot.
 
     Raises:
         DatasetUnknownError: The pipeline declares no such table.
@@ -248,7 +228,6 @@ def choose_datasets(datasets: Sequence[str] | None, plan: Plan) -> tuple[TableNa
 
     Args:
         datasets: The names; ``None`` for all datasets that may be rebuilt.
-        plan: The plan of the whole pipeline.
 
     Raises:
         DatasetUnknownError: The pipeline declares no such table.
@@ -294,11 +273,6 @@ def clear_datasets(names: Sequence[TableName], plan: Plan, context: UpdateContex
 
     Each table is emptied by one commit, which also fences its old checkpoint. A materialized view
     is recomputed by the run that follows, and needs nothing here.
-
-    Args:
-        names: The datasets, as `choose_datasets` returns them.
-        plan: The plan of the whole pipeline.
-        context: The settings and the session.
 
     Raises:
         SecondDriverError: A flow of one of them runs.

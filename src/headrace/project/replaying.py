@@ -23,17 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayResult:
-    """What became of rejected rows.
-
-    Args:
-        dataset: Their dataset.
-        flows: What became of the rows of each flow.
-        pending: Rows that match too, and whose batch the dataset does not hold yet.
-    """
+    """What became of rejected rows."""
 
     dataset: TableName
     flows: tuple[FlowReplay, ...] = ()
-    pending: int = 0
+    pending: int = 0  # rows that match too, and whose batch the dataset does not hold yet
 
     @property
     def replayed(self) -> int:
@@ -80,13 +74,6 @@ def replay_dataset(
 ) -> ReplayResult:
     """Replay rejected rows of a dataset.
 
-    Args:
-        found: The rejected rows.
-        chosen: Which of them.
-        plan: The plan of the whole pipeline.
-        context: The settings and the session.
-        build: Evaluates queries over records.
-
     Raises:
         ReplayImpossibleError: The rows have no code to go through.
         SecondDriverError: A flow of the dataset runs.
@@ -119,11 +106,7 @@ def replay_dataset(
 
 
 def _flows_of(dataset: TableName, plan: Plan, ids: dict[str, Any]) -> list[PlannedFlow]:
-    """The flows that have rejected some rows.
-
-    Raises:
-        ReplayImpossibleError: The dataset is a view, or one of the flows is no longer declared.
-    """
+    """The flows that have rejected some rows."""
     if any(one.flow.target == dataset for one in plan.refreshes):
         raise ReplayImpossibleError(
             f"rejected rows of {dataset.short} cannot be replayed: it is a materialized view",

@@ -33,20 +33,17 @@ class FlowReset:
     """What a reset does to one flow.
 
     Args:
-        flow: The flow.
-        dataset: The table that it writes.
         sources: Each source, with the position at which the new checkpoint continues; ``None`` reads it
             from its beginning.
         losses: The number of ranges that are recorded as lost: the sources no longer hold them, or the user
             passes over them.
-        repeats: The offsets that are read again, because the user allows it.
     """
 
     flow: str
     dataset: TableName
     sources: tuple[tuple[str, Position | None], ...]
     losses: int = 0
-    repeats: tuple[Mapping[str, Any], ...] = ()
+    repeats: tuple[Mapping[str, Any], ...] = ()  # the offsets that are read again, because the user allows it
 
     def lines(self) -> Iterator[str]:
         """One line for each fact."""
@@ -77,12 +74,7 @@ class FlowReset:
 
 @dataclass(frozen=True, kw_only=True)
 class ResetPlan:
-    """What a reset does.
-
-    Args:
-        resets: The flows.
-        plan: The plan of the whole pipeline.
-    """
+    """What a reset does."""
 
     resets: tuple[FlowReset, ...]
     plan: Plan = field(repr=False)
@@ -97,12 +89,7 @@ class ResetPlan:
 
 
 class Resetter:
-    """Plans resets and executes them.
-
-    Args:
-        settings: The settings of the pipeline.
-        engine: Its session and plans.
-    """
+    """Plans resets and executes them."""
 
     def __init__(self, settings: ProjectSettings, engine: Engine) -> None:
         self._settings = settings
@@ -112,7 +99,6 @@ class Resetter:
         """What a reset would do; changes nothing.
 
         Args:
-            flows: The names of the flows.
             start: Where their checkpoints start; by default they continue.
 
         Raises:
@@ -153,7 +139,6 @@ class Resetter:
         """Open new checkpoints. One commit of each table names the new one, and fences the old one.
 
         Args:
-            flows: The names of the flows.
             start: Where their checkpoints start; by default they continue.
 
         Raises:

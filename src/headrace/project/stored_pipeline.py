@@ -25,15 +25,7 @@ if TYPE_CHECKING:
 
 
 class StoredPipeline:
-    """What the storage, the event log and the broker tell of a pipeline; starts no JVM.
-
-    Args:
-        settings: The settings of the spec.
-        engine: The connections of the pipeline.
-
-    Attributes:
-        settings: The settings of the chosen profile.
-    """
+    """What the storage, the event log and the broker tell of a pipeline; starts no JVM."""
 
     def __init__(self, settings: ProjectSettings, engine: Engine) -> None:
         self.settings = settings
@@ -101,8 +93,6 @@ class StoredPipeline:
         """Rows of a table of the storage, or of any folder that is a Delta table; starts no JVM.
 
         Args:
-            table: The table's name, or the folder.
-            where: A condition in SQL.
             limit: The maximum number of rows; all by default.
             columns: The columns, by dotted path; by default all.
 
@@ -182,10 +172,7 @@ class StoredPipeline:
         """The events of the pipeline from its event log, oldest first; starts no JVM.
 
         Args:
-            flow: Only events of this flow, view or table.
             level: The lowest level: ``metrics``, ``info``, ``warn`` or ``error``.
-            since: Only events since this time.
-            limit: The maximum number of events; the newest are returned.
 
         Raises:
             RunError: The event log cannot be read.
@@ -206,7 +193,6 @@ class StoredPipeline:
 
         Args:
             dataset: The table or the materialized view; all by default.
-            since: Only batches since this time.
 
         Raises:
             RunError: The event log cannot be read.

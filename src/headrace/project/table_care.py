@@ -45,23 +45,14 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class CareOptions:
-    """What a command asks for.
+    """What a command asks for."""
 
-    Args:
-        steps: What may be done.
-        dry_run: Whether nothing is changed.
-        retention_s: The retention of files, in place of that of each table.
-        allow_short_retention: Whether the retention may be below 7 days.
-        ignore_readers: The flows and readers for which no files and commits are kept.
-        wait_s: How long to wait for a running flow to compact its table.
-    """
-
-    steps: Sequence[str] = STEPS
-    dry_run: bool = False
+    steps: Sequence[str] = STEPS  # what may be done
+    dry_run: bool = False  # whether nothing is changed
     retention_s: float | None = None
-    allow_short_retention: bool = False
-    ignore_readers: Sequence[str] = ()
-    wait_s: float = WAIT_S
+    allow_short_retention: bool = False  # whether the retention may be below 7 days
+    ignore_readers: Sequence[str] = ()  # the flows and readers for which no files and commits are kept
+    wait_s: float = WAIT_S  # how long to wait for a running flow to compact its table
 
     def without(self, steps: Sequence[str]) -> CareOptions:
         """The options without some steps."""
@@ -81,31 +72,20 @@ class TableCare:
     """What was done to one table.
 
     Args:
-        table: The dataset.
-        role: The dataset's own table, its quarantine table or its tombstone table.
-        before: Its condition before; ``None`` if it could not be read.
-        after: Its condition after.
-        steps: What was done; with a dry run, what is due.
-        warning: Why something that was due was not done.
-        error: Why something that was due was refused.
-        dry_run: Whether nothing was changed.
-        duration_s: The time that the work has taken.
-        conflicts: How often the compaction was repeated because another writer had committed.
-        by_flow: Whether the running flow of the table has compacted it.
         replaced: The replaced checkpoints of its flows that were removed, or that a dry run would remove.
     """
 
     table: TableName
-    role: Role = "table"
-    before: TableCondition | None = None
+    role: Role = "table"  # the dataset's own table, its quarantine table or its tombstone table
+    before: TableCondition | None = None  # its condition before; ``None`` if it could not be read
     after: TableCondition | None = None
-    steps: tuple[CareStep, ...] = ()
-    warning: str | None = None
-    error: HeadraceError | None = None
-    dry_run: bool = False
+    steps: tuple[CareStep, ...] = ()  # what was done; with a dry run, what is due
+    warning: str | None = None  # why something that was due was not done
+    error: HeadraceError | None = None  # why something that was due was refused
+    dry_run: bool = False  # whether nothing was changed
     duration_s: float = 0.0
-    conflicts: int = 0
-    by_flow: bool = False
+    conflicts: int = 0  # how often the compaction was repeated because another writer had committed
+    by_flow: bool = False  # whether the running flow of the table has compacted it
     replaced: tuple[ReplacedCheckpoint, ...] = ()
 
     @property
@@ -165,15 +145,12 @@ class TableKeeper:
     """Takes care of tables. The failure of one never raises: it becomes a warning, or an error of its result.
 
     Args:
-        settings: The settings of the pipeline.
-        engine: Starts Spark if a table is compacted.
-        options: What may be done.
         is_stopped: Returns whether to stop before the next table, and to stop waiting for a running flow.
     """
 
     settings: ProjectSettings
-    engine: Engine
-    options: CareOptions = field(default_factory=CareOptions)
+    engine: Engine  # starts Spark if a table is compacted
+    options: CareOptions = field(default_factory=CareOptions)  # what may be done
     is_stopped: Callable[[], bool] = lambda: False
 
     def keep(
@@ -185,7 +162,6 @@ class TableKeeper:
 
         Args:
             names: The tables; those that do not exist are left out.
-            report: Takes the result of each table at once.
         """
         found: list[TableCare] = []
         storage = self.settings.storage
@@ -285,11 +261,7 @@ class TableKeeper:
             return self._logged(care, due)
 
     def _hand_over(self, care: TableCare, running: SecondDriverError) -> TableCare | None:
-        """Let the process that runs the table's flow compact it, between two batches.
-
-        Returns:
-            The result; ``None`` if that process has ended, so that its leases are free.
-        """
+        """Let the process that runs the table's flow compact it, between two batches."""
         storage, name = self.settings.storage, care.table
         began = time.monotonic()
         request = ask_flow(storage, name)

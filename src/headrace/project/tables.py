@@ -18,12 +18,7 @@ _OWN = "headrace."
 
 @dataclass(frozen=True, kw_only=True)
 class TableDescription:
-    """A table.
-
-    Args:
-        stored: Its metadata.
-        path: Its folder.
-    """
+    """A table."""
 
     stored: StoredTable
     path: Location
@@ -88,11 +83,7 @@ class TableDescription:
 
 
 def list_tables(settings: ProjectSettings) -> tuple[TableDescription, ...]:
-    """All tables of a pipeline's storage, by name.
-
-    Args:
-        settings: The settings of the pipeline.
-    """
+    """All tables of a pipeline's storage, by name."""
     storage = settings.storage
     found = ((name, load_stored(storage, name)) for name in storage.find_tables())
     return tuple(
@@ -104,10 +95,6 @@ def list_tables(settings: ProjectSettings) -> tuple[TableDescription, ...]:
 
 def describe_table(settings: ProjectSettings, table: str) -> TableDescription:
     """One table.
-
-    Args:
-        settings: The settings of the pipeline.
-        table: The table's name, or the folder of a Delta table.
 
     Raises:
         TableUnknownError: There is none.

@@ -45,12 +45,6 @@ class TopicSample:
     """The records of a sample.
 
     Args:
-        inference: The shape of their values.
-        records: The number of records.
-        held: The number of records that the topic has.
-        without_key: The number of records without a key.
-        binary_keys: The number of records whose key is not UTF-8 text.
-        key_fields: The field names of the first key that is a JSON object.
         declared: The types that the records of Debezium declare, by column.
     """
 
@@ -58,18 +52,13 @@ class TopicSample:
     records: int = 0
     held: int = 0
     without_key: int = 0
-    binary_keys: int = 0
-    key_fields: tuple[str, ...] = ()
+    binary_keys: int = 0  # the number of records whose key is not UTF-8 text
+    key_fields: tuple[str, ...] = ()  # the field names of the first key that is a JSON object
     declared: dict[str, Type] = field(default_factory=dict)
 
 
 def read_sample(connection: KafkaConnection, topic: str, *, debezium: bool) -> TopicSample:
     """Read about `RECORDS` records of a topic, in groups that are spread evenly.
-
-    Args:
-        connection: How to reach the cluster.
-        topic: The topic.
-        debezium: Whether the values are change events of Debezium.
 
     Raises:
         TopicNotFoundError: The topic does not exist.

@@ -32,12 +32,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Updates:
-    """Starts updates of one pipeline.
-
-    Args:
-        settings: The pipeline's settings.
-        engine: Its session and plans.
-    """
+    """Starts updates of one pipeline."""
 
     def __init__(self, settings: ProjectSettings, engine: Engine) -> None:
         self.settings = settings
@@ -56,11 +51,6 @@ class Updates:
         """Bring the tables up to date; `Pipeline.run` has the details.
 
         Args:
-            datasets: The datasets to run; all if there are none.
-            remedies: The flows to reset or rename.
-            emitters: Take the events of the update.
-            stop: Set it to stop.
-            log: How its log is written.
             continuous: Whether to run until `stop` is set.
         """
         from headrace.observe.log import LogSettings
@@ -101,12 +91,7 @@ class Updates:
         """Empty streaming tables, and read their sources again; `Pipeline.full_refresh` has the details.
 
         Args:
-            datasets: The datasets; ``None`` for all.
-            refresh: Further datasets of the run that follows.
             accept_loss: Those of them whose rows are removed even if they cannot be read again.
-            emitters: Take the events of the run that follows.
-            stop: Set it to stop that run.
-            log: How its log is written.
         """
         from headrace.observe.log import LogSettings
         from headrace.project.refresh import clear_datasets, plan_refresh

@@ -23,10 +23,6 @@ def run_attempts(
     """Run a flow until it ends; an error becomes a result.
 
     Args:
-        runner: The flow.
-        lease: The flow's lease.
-        stop: Stops the flow.
-        reports: Reports each retry, and the end.
         limit: The highest number of attempts without a batch between them; ``None`` for no limit.
     """
     planned, progress = runner.planned, runner.progress

@@ -41,10 +41,6 @@ class ReadCounts:
     """What the readers of a query have counted while Spark computed a batch.
 
     Args:
-        seen: All records.
-        good: The records that became rows.
-        skipped: Tombstones that were dropped.
-        unknown: The fields of records that have no column.
         example: The place of a record with such fields, as JSON.
     """
 
@@ -70,11 +66,7 @@ class CountReads(Protocol):
 
 
 class ReaderCounts:
-    """Reads the counts from the query that runs in this thread.
-
-    Args:
-        session: The session that has started the query.
-    """
+    """Reads the counts from the query that runs in this thread."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
@@ -114,15 +106,10 @@ class FindBatch(Protocol):
 
 @dataclass(frozen=True)
 class FoundRecords:
-    """The bad records of a batch.
-
-    Args:
-        counts: Their number, by reason.
-        rows: The records for the quarantine table; ``None`` if there is none.
-    """
+    """The bad records of a batch."""
 
     counts: tuple[BadRecordCount, ...] = ()
-    rows: DataFrame | None = None
+    rows: DataFrame | None = None  # the records for the quarantine table; ``None`` if there is none
 
     @property
     def quarantined(self) -> int:
@@ -132,15 +119,7 @@ class FoundRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class BadRecordSearch:
-    """Finds the bad records of a flow's batches, which are read again only if there are some.
-
-    Args:
-        planned: The flow.
-        count: Gives the counts of the batch that runs.
-        find: Finds its bad records.
-        read: Reads a record on which the query fails.
-        drift: Checks the fields of its records.
-    """
+    """Finds the bad records of a flow's batches, which are read again only if there are some."""
 
     planned: PlannedFlow
     count: CountReads
@@ -157,12 +136,6 @@ class BadRecordSearch:
         raising: Sequence[RaisingRecord] = (),
     ) -> Iterator[FoundRecords]:
         """The bad records of a batch whose rows have been computed. Spark keeps them until the block ends.
-
-        Args:
-            session: The batch's own session.
-            stamp: The batch.
-            rejection: What the quarantine table says of the batch.
-            raising: Records on which the query fails. With them the counts are not those of this batch.
 
         Raises:
             RowsNotRepeatableError: The readers have left out another number of records.
@@ -246,19 +219,12 @@ class BadRecordSearch:
 
 @dataclass(frozen=True)
 class _KeptRecords:
-    """The bad records of one read, which Spark keeps.
-
-    Args:
-        frame: The records with a number of each.
-        counts: Their number, by reason.
-        totals: The counts of the whole range; ``None`` if Spark does not have them.
-        messages: The reason of the first records in words, by number.
-    """
+    """The bad records of one read, which Spark keeps."""
 
     frame: DataFrame
     counts: Mapping[str, int]
-    totals: ReadCounts | None
-    messages: Mapping[str, str]
+    totals: ReadCounts | None  # the counts of the whole range; ``None`` if Spark does not have them
+    messages: Mapping[str, str]  # the reason of the first records in words, by number
 
     @classmethod
     def of(cls, read: BadRecords, index: int) -> _KeptRecords:

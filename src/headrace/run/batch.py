@@ -68,23 +68,12 @@ class BatchFunction:
     """The function that Spark calls for each batch of a flow.
 
     Args:
-        planned: The flow.
-        stop: Ends the query before a batch has begun.
-        lease: The flow's lease.
-        ranges: Gives the ranges of each batch.
-        split: Splits the rows of each batch.
-        search: Finds the records on which the query fails.
-        target: The flow's target.
-        tasks: The maximum number of tasks that write a batch.
-        snapshots: Gives the rows of a batch whose row is a marker.
-        reporter: Reports each batch.
         check: Checks the flow's whole table after each batch, also after one that is repeated.
-        state: The state of the batches, for the flow's thread.
         turn: Makes a context that holds off compactions while a batch runs.
     """
 
     planned: PlannedFlow
-    stop: StopSignal
+    stop: StopSignal  # ends the query before a batch has begun
     lease: Lease
     ranges: BatchRanges
     split: Split
@@ -95,7 +84,7 @@ class BatchFunction:
     check: Callable[[SparkSession], object]
     state: QueryState
     turn: Callable[[], AbstractContextManager[None]] = nullcontext
-    snapshots: ReadRecords | None = None
+    snapshots: ReadRecords | None = None  # gives the rows of a batch whose row is a marker
 
     def __call__(self, rows: DataFrame, number: int) -> None:
         state = self.state

@@ -14,14 +14,7 @@ from headrace.storage.location import Location
 
 
 class BatchRanges:
-    """The ranges of a flow's batches.
-
-    Args:
-        run: The flow.
-        guards: Check its sources.
-        pipeline: The pipeline's name.
-        table: The folder of the table that the flow writes.
-    """
+    """The ranges of a flow's batches."""
 
     def __init__(self, run: FlowRun, guards: SourceGuards, *, pipeline: str, table: Location) -> None:
         self._run = run

@@ -40,18 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSetup:
-    """Makes the batch function of each query of a flow.
-
-    Args:
-        surveyor: The flow, with its settings and the systems of its sources.
-        queries: Evaluates the queries of the plan.
-        failures: Gives failures their codes.
-        carer: Takes care of the tables.
-        update: The update's id.
-        emit: Takes the events.
-        progress: The flow's counts so far.
-        snapshots: The rows in place of the markers, if the flow reads markers.
-    """
+    """Makes the batch function of each query of a flow."""
 
     surveyor: FlowSurveyor
     queries: Queries
@@ -59,8 +48,8 @@ class BatchSetup:
     carer: TableCarer
     update: str
     emit: Emitter
-    progress: Progress
-    snapshots: RecordFeed | None = None
+    progress: Progress  # the flow's counts so far
+    snapshots: RecordFeed | None = None  # the rows in place of the markers, if the flow reads markers
 
     def make(
         self,
@@ -71,16 +60,7 @@ class BatchSetup:
         limits: BatchLimits,
         state: QueryState,
     ) -> BatchFunction:
-        """Make the batch function of one query.
-
-        Args:
-            opened: The flow's checkpoint.
-            session: The query's session.
-            lease: The flow's lease.
-            stop: Ends the query before a batch has begun.
-            limits: The limits of the query's batches.
-            state: The state of the batches, for the flow's thread.
-        """
+        """Make the batch function of one query."""
         planned, settings, feed = self.surveyor.planned, self.surveyor.settings, self.snapshots
         run = FlowRun(
             flow=planned.flow,

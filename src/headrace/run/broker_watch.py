@@ -22,12 +22,8 @@ class BrokerWatch:
     Spark's Kafka source waits a minute and more before it reports that no broker answers.
 
     Args:
-        flows: The flows that read Kafka.
-        update: The id of the update.
         ping: Asks the cluster; raises `BrokerUnreachableError` if it does not answer.
         remedy: What to do if it does not answer.
-        emit: Takes the events.
-        interval_s: Seconds between two questions.
     """
 
     def __init__(

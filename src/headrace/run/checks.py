@@ -20,19 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetChecks:
-    """The checks of one dataset.
-
-    Args:
-        dataset: The dataset.
-        flow: The flow or view after whose batches or refreshes they run.
-        checks: The checks.
-        storage: The pipeline's storage.
-        update: The update's id.
-        emit: Takes the events.
-    """
+    """The checks of one dataset."""
 
     dataset: TableName
-    flow: str
+    flow: str  # the flow or view after whose batches or refreshes they run
     checks: Sequence[DatasetCheck]
     storage: Storage
     update: str

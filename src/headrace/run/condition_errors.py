@@ -16,10 +16,6 @@ def find_raising(text: str, expectations: Sequence[Expectation]) -> Expectation 
 
     Spark shows the text of a condition in SQL, and the line of a Python function. It does not show which
     Column has failed.
-
-    Args:
-        text: Spark's message.
-        expectations: The expectations of the dataset.
     """
     flat = " ".join(text.split())
     shown = [flat[found.end() :] for found in _SQL.finditer(flat)]

@@ -86,13 +86,7 @@ class Queries:
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateContext:
-    """What one update has. `run/runners.py` gives each runner the parts that it uses.
-
-    Args:
-        update: The update's id.
-        replan: Plans the pipeline again.
-        log_file: The log of Spark, for errors.
-    """
+    """What one update has. `run/runners.py` gives each runner the parts that it uses."""
 
     update: str
     mode: Mode

@@ -34,17 +34,10 @@ class UnknownFields(Protocol):
 
 @dataclass(kw_only=True)
 class DriftCheck:
-    """Checks the fields of the records of each batch before it is committed.
-
-    Args:
-        planned: The flow.
-        find: Reads a batch a second time.
-        update: The update's id.
-        emit: Takes the events.
-    """
+    """Checks the fields of the records of each batch before it is committed."""
 
     planned: PlannedFlow
-    find: Callable[..., Sequence[BadRecords]]
+    find: Callable[..., Sequence[BadRecords]]  # reads a batch a second time
     update: str
     emit: Emitter
     _reported: set[str] = field(default_factory=set, init=False)
@@ -53,8 +46,6 @@ class DriftCheck:
         """Report the fields that have no column, and take them up if the schema evolves.
 
         Args:
-            session: The batch's own session.
-            stamp: The batch.
             counts: What each reader has counted; ``None`` if Spark has not computed all of it.
 
         Raises:

@@ -61,21 +61,13 @@ _TRANSIENT = re.compile(
 
 @dataclass(frozen=True)
 class _Meaning:
-    """The meaning of a message of Delta about a table that is read as a stream.
-
-    Args:
-        message: The pattern of the message.
-        error: The error class.
-        what: The problem, as words that follow the table.
-        facts: Facts in addition to Delta's message.
-        remedy: The remedy; ``None`` for a full refresh.
-    """
+    """The meaning of a message of Delta about a table that is read as a stream."""
 
     message: re.Pattern[str]
     error: type[HeadraceError]
-    what: str
-    facts: tuple[str, ...] = ()
-    remedy: str | None = None
+    what: str  # the problem, as words that follow the table
+    facts: tuple[str, ...] = ()  # facts in addition to Delta's message
+    remedy: str | None = None  # the remedy; ``None`` for a full refresh
 
 
 _UPSTREAM = (
@@ -162,14 +154,9 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Failures:
-    """Gives the failures of one pipeline their codes.
+    """Gives the failures of one pipeline their codes."""
 
-    Args:
-        kafka: The pipeline's Kafka cluster, to explain failed connections.
-        log_file: The log of Spark, for the facts of errors.
-    """
-
-    kafka: KafkaConnection
+    kafka: KafkaConnection  # the pipeline's Kafka cluster, to explain failed connections
     log_file: Path | None = None
 
     def as_error(
@@ -196,13 +183,7 @@ def as_error(
     """The coded error for a failure.
 
     Args:
-        failure: The exception of the query or the JVM.
         carried: The exception of the batch function, if it raised one.
-        declared: The flow or view that failed.
-        log_file: The log of Spark.
-        kafka: The Kafka cluster of the pipeline, to explain failures of its login.
-        reading: The batch that was being read.
-        expectations: The expectations that the rows of the query were checked by.
     """
     for one in (carried, failure):
         if isinstance(one, HeadraceError):
@@ -340,14 +321,7 @@ def _turned_away(
 
 
 def _known(text: str, cause: str, declared: Declared, log_file: Path | None) -> HeadraceError | None:
-    """The error for a known message of Spark.
-
-    Args:
-        text: The whole message.
-        cause: The message of the cause, for people.
-        declared: The flow or view that failed.
-        log_file: The log of Spark.
-    """
+    """The error for a known message of Spark."""
     name = _label(declared)
     facts = (cause, *_logged(log_file))
     for meaning in _UPSTREAM:
@@ -419,13 +393,7 @@ def _known(text: str, cause: str, declared: Declared, log_file: Path | None) -> 
 
 
 def state_changed(flow: StreamingFlow, mismatch: StateMismatch, facts: Sequence[str]) -> StateChangedError:
-    """The error for a query that the state of its checkpoint does not fit.
-
-    Args:
-        flow: The flow.
-        mismatch: Why not.
-        facts: What was done.
-    """
+    """The error for a query that the state of its checkpoint does not fit."""
     return StateChangedError(
         f"flow {flow.name}: its query has changed, and the state in its checkpoint does not fit it",
         location=flow.location,

@@ -52,23 +52,7 @@ _COMMIT_LOG_S = 2.0
 class FlowRunner:
     """Runs one flow until it is drained, stopped, or fails; may be run again after a failure.
 
-    Args:
-        planned: The flow.
-        gate: Shared by the flows of one table.
-        progress: The flow's counts in this update.
-        opener: Opens the flow's checkpoint.
-        batches: Makes the batch functions of its queries.
-        session: Makes the session of a query.
-        build: Evaluates the flow's query.
-        failures: Gives failures their codes.
-        reports: Reports what the flow does.
-        triggered: Whether the flow ends when its sources are drained.
-        remedies: The user's options; they apply to the first start.
-        snapshots: The rows in place of the markers, if the flow reads markers.
-
     Attributes:
-        state: The state of the flow, for the readers of its table.
-        columns: The columns of the query at the last attempt.
         is_outdated: Whether the flow needs a new plan, because a table that it reads has new columns.
     """
 
@@ -81,9 +65,9 @@ class FlowRunner:
     build: Build
     failures: Failures
     reports: FlowReports
-    triggered: bool
-    remedies: Remedies
-    snapshots: RecordFeed | None = None
+    triggered: bool  # whether the flow ends when its sources are drained
+    remedies: Remedies  # the user's options; they apply to the first start
+    snapshots: RecordFeed | None = None  # the rows in place of the markers, if the flow reads markers
     state: FeedState = field(default="pending", init=False)
     columns: str | None = field(default=None, init=False)
     is_outdated: Callable[[], bool] = field(default=lambda: False, init=False)
@@ -92,10 +76,6 @@ class FlowRunner:
 
     def run(self, lease: Lease, stop: StopSignal) -> Outcome:
         """Open the flow's checkpoint and run its query.
-
-        Args:
-            lease: The flow's lease.
-            stop: Stops the flow.
 
         Raises:
             HeadraceError: The flow failed.

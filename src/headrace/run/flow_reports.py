@@ -34,20 +34,14 @@ class FlowResult:
     Args:
         outcome: ``skipped`` if the flow was not started because a table that it reads was never written;
             ``plan again`` is used only within an update.
-        rows: Rows that the update has added to the table.
-        batches: Batches of the update, replayed batches included.
-        late: Rows that the query dropped because they were older than its watermark.
-        commits: Batches that were committed to the table.
-        duration_s: From the flow's start to its end.
-        reason: Why the flow was skipped.
     """
 
     flow: str
     outcome: Outcome | Literal["failed", "skipped"]
     rows: int = 0
     batches: int = 0
-    late: int = 0
-    commits: int = 0
+    late: int = 0  # rows that the query dropped because they were older than its watermark
+    commits: int = 0  # batches that were committed to the table
     duration_s: float = 0.0
     error: HeadraceError | None = None
     reason: str | None = None
@@ -55,12 +49,7 @@ class FlowResult:
 
 @dataclass(frozen=True)
 class FlowReports:
-    """Emits the events of flows, and makes the results of those that ended.
-
-    Args:
-        update: The update's id.
-        emit: Takes the events.
-    """
+    """Emits the events of flows, and makes the results of those that ended."""
 
     update: str
     emit: Emitter

@@ -15,27 +15,16 @@ from headrace.storage.table_log import is_table
 
 @dataclass(frozen=True, kw_only=True)
 class FlowStart:
-    """How a flow would start.
+    """How a flow would start."""
 
-    Args:
-        opening: Whether the flow continues its checkpoint, opens a new one, or renames one.
-        sources: Its sources as they are now.
-        table: The newest state of the target; ``None`` if it does not exist yet.
-        checkpoint: Its newest checkpoint; ``None`` if it has none.
-    """
-
-    opening: Opening
+    opening: Opening  # whether the flow continues its checkpoint, opens a new one, or renames one
     sources: tuple[SourceFacts, ...]
-    table: TableState | None
+    table: TableState | None  # the newest state of the target; ``None`` if it does not exist yet
     checkpoint: CheckpointFacts | None = None
 
 
 def prepare_flow(surveyor: FlowSurveyor, remedies: Remedies) -> FlowStart:
     """Decide how a flow starts; writes nothing.
-
-    Args:
-        surveyor: Collects the facts about the flow.
-        remedies: What the user asks for.
 
     Raises:
         RefusedError: The flow could lose or duplicate records.
@@ -76,11 +65,7 @@ def prepare_full_refresh(surveyor: FlowSurveyor) -> FlowStart:
 
 
 def _check_state(surveyor: FlowSurveyor, opening: Continue) -> None:
-    """Check that the state of the checkpoint fits the query.
-
-    Raises:
-        StateChangedError: It does not.
-    """
+    """Check that the state of the checkpoint fits the query."""
     planned = surveyor.planned
     flow, mismatch = planned.flow, planned.state_mismatch
     checkpoint = surveyor.settings.storage.checkpoint(flow.target, flow.name, opening.identity.generation)

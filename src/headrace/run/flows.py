@@ -29,16 +29,7 @@ from headrace.state.lease import Lease
 
 
 class UpdateFlows:
-    """The flows of one update.
-
-    Args:
-        plan: The plan to run.
-        context: The update.
-
-    Attributes:
-        planned: The flows by name, in the order of the plan.
-        feeding: The names of each table's flows.
-    """
+    """The flows of one update."""
 
     def __init__(self, plan: Plan, context: UpdateContext) -> None:
         self.planned, self._openings = _stages_by_name(plan)

@@ -16,9 +16,6 @@ class OpeningGate:
 
     An opening changes the table's metadata. At the same time, Delta would refuse other openings and batches
     as conflicts, and they would be retried.
-
-    Args:
-        flows: The flows that are started together.
     """
 
     def __init__(self, flows: Iterable[str] = ()) -> None:

@@ -23,8 +23,6 @@ class LagGauge:
     """Measures what a flow's sources hold beyond its last batch.
 
     Args:
-        systems: The systems of the sources.
-        checkpoint: The folder of the flow's checkpoint.
         record_bytes: The mean size of a record of a source, by the source's index; ``None`` if unknown.
     """
 

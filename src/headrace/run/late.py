@@ -20,9 +20,6 @@ class LateRows:
 
     Args:
         stateful: Whether the query is stateful; only a stateful query drops late rows.
-        ledger: The flow's ledger, which stores the count.
-        checkpoint: The checkpoint's id.
-        report: Called with the batch and its late rows.
     """
 
     def __init__(

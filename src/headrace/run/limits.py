@@ -26,12 +26,6 @@ class BatchLimits:
     Spark sets the limit of a source when a query starts, and reads it before each batch. Between two batches
     it is replaced in Spark. If that fails, the first limit stays.
 
-    Args:
-        planned: The flow.
-        systems: The systems of its sources.
-        session: The query's session.
-        opened: The flow's checkpoint, and its sources as they are now.
-
     Attributes:
         first: The records that the first batch may read of each source whose limit is a number of records.
     """

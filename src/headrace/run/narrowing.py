@@ -61,11 +61,6 @@ def find_first(
 ) -> Sequence[Part]:
     """Find the first record on which a query fails, by halving the ranges.
 
-    Args:
-        parts: Parts on which the query fails.
-        fails: Tells whether the query fails on some parts.
-        go_on: Tells whether there is time for one more attempt.
-
     Returns:
         The smallest parts found on which the query fails.
     """
@@ -82,16 +77,10 @@ def find_first(
 
 @dataclass(frozen=True)
 class RaisingRecord:
-    """A record on which the query raises an error.
-
-    Args:
-        record: The record.
-        name: The class of the Python exception, Spark's error condition, or the code of the error.
-        message: The message of the exception.
-    """
+    """A record on which the query raises an error."""
 
     record: Part
-    name: str
+    name: str  # the class of the Python exception, Spark's error condition, or the code of the error
     message: str
 
     @classmethod
@@ -102,13 +91,7 @@ class RaisingRecord:
 
 
 def find_reason(text: str, error: HeadraceError, expectations: Sequence[Expectation] = ()) -> tuple[str, str]:
-    """The name and the message of the exception in Spark's message.
-
-    Args:
-        text: Spark's message.
-        error: The error that was made of it.
-        expectations: The expectations that the rows were checked by.
-    """
+    """The name and the message of the exception in Spark's message."""
     if not isinstance(error, FlowFailedError):
         return error.code, error.summary
     name, message = _exception_of(text, error)
@@ -130,8 +113,6 @@ class NarrowedBatch:
     """A batch without the records on which the query raises an error.
 
     Args:
-        rows: The rows of the other records.
-        raising: These records.
         reading: Spark computes the rows within this context only.
     """
 
@@ -146,18 +127,10 @@ class RecordSearch:
 
     This needs sources whose ranges can be cut into parts (`SourceKind.parts`). The records of a query with
     state are only named.
-
-    Args:
-        planned: The flow.
-        build_ranges: Evaluates its query over some of its records.
-        failures: Gives failures their codes.
-        stop: Ends the search.
-        checkpoint: The flow's checkpoint.
-        as_records: Gives the ranges of a batch in the offsets of its records.
     """
 
     planned: PlannedFlow
-    build_ranges: BuildRanges
+    build_ranges: BuildRanges  # evaluates its query over some of its records
     failures: Failures
     stop: StopSignal
     checkpoint: Location
@@ -167,11 +140,6 @@ class RecordSearch:
         self, failure: Exception, session: SparkSession, ranges: Sequence[SourceRange]
     ) -> NarrowedBatch:
         """The batch without the records on which the query raises an error.
-
-        Args:
-            failure: The failure of the batch.
-            session: The batch's own session.
-            ranges: What the batch reads.
 
         Raises:
             HeadraceError: The batch cannot be narrowed, or more than ten records fail. The error names the
@@ -299,11 +267,7 @@ class RecordSearch:
     def _error_of(
         self, parts: Sequence[Part], session: SparkSession, ranges: Sequence[SourceRange]
     ) -> tuple[HeadraceError, tuple[str, str]] | None:
-        """The error that the query raises over some records, with the name and message of its exception.
-
-        Raises:
-            HeadraceError: It fails for another reason, such as a broker that does not answer.
-        """
+        """The error that the query raises over some records, with the name and message of its exception."""
         planned = self.planned
         try:
             df = self.build_ranges(session, planned, ranges_of(parts, ranges), self.checkpoint)

@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class OnceFeed:
-    """The rows of a flow's batch query.
-
-    Args:
-        planned: The flow.
-        marker: The file that its stream reads.
-        build: Evaluates the query in a session.
-    """
+    """The rows of a flow's batch query."""
 
     planned: PlannedFlow
     marker: Location

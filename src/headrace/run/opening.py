@@ -41,19 +41,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedFlow:
-    """A flow whose checkpoint is ready.
-
-    Args:
-        path: Its checkpoint.
-        identity: The checkpoint's identity.
-        sources: The sources as they are now.
-        checkpoint: What the checkpoint holds; ``None`` if it was opened just now.
-    """
+    """A flow whose checkpoint is ready."""
 
     path: Location
     identity: CheckpointIdentity
     sources: tuple[SourceFacts, ...]
-    checkpoint: CheckpointFacts | None
+    checkpoint: CheckpointFacts | None  # what the checkpoint holds; ``None`` if it was opened just now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +54,6 @@ class FlowOpener:
     """Opens the checkpoint of one flow.
 
     Args:
-        surveyor: Gathers what is known of the flow.
-        spark: A session to read settings from.
-        target: The flow's target.
         report: Takes each commit of another writer that the fold of the ledger has found.
     """
 
@@ -74,9 +64,6 @@ class FlowOpener:
 
     def open(self, remedies: Remedies) -> OpenedFlow:
         """Find or make the checkpoint that the flow continues with.
-
-        Args:
-            remedies: What the user asks for, as far as it still has to be done.
 
         Raises:
             RefusedError: The flow could lose or double records.
@@ -113,7 +100,6 @@ class FlowOpener:
         """Copy the ranges of the table's newest commits to the ledger, before Delta deletes them.
 
         Args:
-            table_id: Delta's id of the table.
             flow: Whose ledger; by default this flow's.
 
         Raises:

@@ -34,9 +34,7 @@ def find_refusals(plan: Plan, systems: Systems, read_table: ReadTable) -> Plan:
     that only follows from another one is omitted.
 
     Args:
-        plan: The plan.
         systems: The systems of its sources; flows whose system does not answer are not checked.
-        read_table: Reads a table's newest snapshot.
     """
     preflight = PreflightCheck(plan, systems, read_table)
     refused = preflight.refused_tables()
@@ -68,10 +66,7 @@ def _made(plan: Plan, changes: Sequence[Change], unopened: Set[str], idle: Set[s
     """The changes that a run makes although something is refused.
 
     Args:
-        plan: The plan.
         changes: The changes that it would make if nothing were refused.
-        unopened: The flows whose tables are not opened.
-        idle: The flows and views whose queries are not started.
     """
     fed_by: dict[TableName, set[str]] = {}
     for planned in plan.flows:
@@ -86,13 +81,7 @@ def _made(plan: Plan, changes: Sequence[Change], unopened: Set[str], idle: Set[s
 
 
 class PreflightCheck:
-    """Calls the checks of each flow and view, for a plan.
-
-    Args:
-        plan: What would be run.
-        systems: The systems of its sources.
-        read_table: Reads a table's newest snapshot.
-    """
+    """Calls the checks of each flow and view, for a plan."""
 
     def __init__(self, plan: Plan, systems: Systems, read_table: ReadTable) -> None:
         self._plan = plan

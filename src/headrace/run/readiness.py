@@ -17,27 +17,16 @@ without an error or ended without one, ended with an error, not started because 
 
 @dataclass(frozen=True)
 class Feed:
-    """A flow or view of this update that writes a table.
+    """A flow or view of this update that writes a table."""
 
-    Args:
-        name: For messages, such as ``flow orders``.
-        state: Its state.
-        failed: The flows and views whose errors were the reason to skip it.
-    """
-
-    name: str
+    name: str  # for messages, such as ``flow orders``
     state: FeedState
-    failed: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()  # the flows and views whose errors were the reason to skip it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Skip:
-    """A flow or view is not started: a table that it reads was never written.
-
-    Args:
-        reason: The reason, as words that follow its name.
-        failed: The flows and views that failed.
-    """
+    """A flow or view is not started: a table that it reads was never written."""
 
     reason: str
     failed: tuple[str, ...]
@@ -52,11 +41,6 @@ def judge_inputs(
     is_written: Callable[[TableName], bool],
 ) -> Verdict:
     """Whether a flow or view may start.
-
-    Args:
-        inputs: The tables that it reads.
-        feeds: Gives the flows and views of this update that write a table.
-        is_written: Tells whether a table has a commit of a batch or a view.
 
     Returns:
         ``ready`` also if no flow of this update writes the table: it is then read as it is.

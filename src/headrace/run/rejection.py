@@ -28,12 +28,7 @@ def check_rejected(
     """Check that no more records are rejected than a dataset allows. Nothing is committed yet.
 
     Args:
-        flow: The flow, or the view's flow.
-        limit: The limit.
-        counts: The counts of the batch or refresh.
         rejected: The rows for the quarantine table, if there are any.
-        outcome: What was not written, for the error.
-        past: The counts of the batches before it, as their commits hold them.
 
     Raises:
         MaxRejectedExceededError: There are more.

@@ -43,26 +43,15 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class FlowReplay:
-    """What became of the rejected rows of one flow.
-
-    Args:
-        flow: The flow.
-        replayed: Rows that left the quarantine.
-        rejected: Rows that were rejected again; they have their new reasons.
-        left: Rows that were not tried.
-        accepted: Rows that the table got.
-        dropped: Rows that an expectation dropped.
-        replay: The id of the replay; ``None`` if nothing was committed.
-        version: The version of the table with these rows.
-    """
+    """What became of the rejected rows of one flow."""
 
     flow: str
     replayed: int = 0
-    rejected: int = 0
+    rejected: int = 0  # rows that were rejected again; they have their new reasons
     left: int = 0
     accepted: int = 0
     dropped: int = 0
-    replay: str | None = None
+    replay: str | None = None  # the id of the replay; ``None`` if nothing was committed
     version: int | None = None
 
 
@@ -93,15 +82,7 @@ def refuse_stateful(planned: PlannedFlow) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowReplayer:
-    """Replays rejected rows of one flow.
-
-    Args:
-        planned: The flow; it keeps no state.
-        plan: The plan that it is part of.
-        context: The settings and the session.
-        build: Evaluates its query over records.
-        lease: The flow's lease.
-    """
+    """Replays rejected rows of one flow."""
 
     planned: PlannedFlow
     plan: Plan
@@ -111,9 +92,6 @@ class FlowReplayer:
 
     def run(self, ids: pa.Array) -> FlowReplay:
         """Replay rows.
-
-        Args:
-            ids: The ids of quarantined rows of the flow.
 
         Raises:
             HeadraceError: The query failed for another reason than one of the rows, the lease was lost, or

@@ -50,22 +50,13 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchReporter:
-    """Reports each batch of a flow.
-
-    Args:
-        planned: The flow.
-        update: The update's id.
-        emit: Takes the events.
-        progress: The flow's counts so far.
-        measure_lag: What the sources hold beyond these ranges.
-        after_batch: Called after each batch.
-    """
+    """Reports each batch of a flow."""
 
     planned: PlannedFlow
     update: str
     emit: Emitter
-    progress: Progress
-    measure_lag: Callable[[tuple[SourceRange, ...]], Backlog]
+    progress: Progress  # the flow's counts so far
+    measure_lag: Callable[[tuple[SourceRange, ...]], Backlog]  # what the sources hold beyond these ranges
     after_batch: Mapping[str, AfterBatch]
 
     def began(self, number: int) -> None:
@@ -77,9 +68,7 @@ class BatchReporter:
         """Report that the target holds a batch.
 
         Args:
-            stamp: The batch.
             committed: Its commit; ``None`` for a replayed batch.
-            duration_s: The seconds that it took.
         """
         self.progress.batches += 1
         if committed is not None:
@@ -126,12 +115,7 @@ class BatchReporter:
 
 
 def record_ages(committed: Committed, timestamp: str | None) -> tuple[float, float] | None:
-    """The age of the oldest and of the newest record in seconds, from Delta's statistics.
-
-    Args:
-        committed: The batch.
-        timestamp: The column (dotted path) with the records' timestamps.
-    """
+    """The age of the oldest and of the newest record in seconds, from Delta's statistics."""
     if timestamp is None:
         return None
     oldest = [_at(s.get("minValues"), timestamp) for s in committed.statistics]

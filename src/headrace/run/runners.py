@@ -68,10 +68,6 @@ def make_flow(
     """Make the runner of a flow.
 
     Args:
-        planned: The flow.
-        plan: The plan that it is part of.
-        context: The update.
-        gate: Shared by the flows of one table.
         progress: The counts of the flow's runner before; ``None`` if it has none.
     """
     opener = make_opener(planned, plan, context)

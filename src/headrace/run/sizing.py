@@ -24,10 +24,7 @@ def limit_tasks(rows: DataFrame, ranges: tuple[SourceRange, ...], *, stateful: b
     """Limit the tasks that write a batch.
 
     Args:
-        rows: The batch's rows.
-        ranges: What the batch read.
         stateful: Whether the query is stateful; then its partitions are fixed.
-        tasks: The maximum number of tasks.
     """
     if stateful:
         return rows

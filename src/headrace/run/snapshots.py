@@ -39,19 +39,12 @@ _LOOK_S = 5.0
 
 @dataclass(kw_only=True)
 class SnapshotFeed:
-    """The snapshots of one flow.
-
-    Args:
-        planned: The flow.
-        table: Its target.
-        reading: Gives the reader of its snapshots.
-        report: Takes each version that is not applied, as text, and the reason.
-    """
+    """The snapshots of one flow."""
 
     planned: PlannedFlow
     table: Location
     reading: ReadSnapshots
-    report: Callable[[str, str], None]
+    report: Callable[[str, str], None]  # takes each version that is not applied, as text, and the reason
     _rows: dict[str, DataFrame] = field(default_factory=dict, init=False)
     """The rows of the snapshots that were found, by version: a function is called once for each."""
     _reported: set[Version] = field(default_factory=set, init=False)
@@ -94,11 +87,6 @@ class SnapshotFeed:
     @contextmanager
     def records(self, batch: DataFrame, stamp: BatchStamp, checkpoint: Location) -> Iterator[DataFrame]:
         """The change records of the snapshot of a batch.
-
-        Args:
-            batch: The rows of the query, which have the columns of change records.
-            stamp: The batch.
-            checkpoint: The flow's checkpoint.
 
         Raises:
             SnapshotKeysInvalidError: The snapshot has several rows with the same key, or NULL in a key.

@@ -37,11 +37,6 @@ class Split(Protocol):
     def begin(self, rows: DataFrame, stamp: BatchStamp, raising: Sequence[RaisingRecord] = ()) -> SplitRows:
         """Split a batch that the flow's target does not hold yet.
 
-        Args:
-            rows: The batch's rows.
-            stamp: The batch.
-            raising: Records of the batch that have no rows, since the query fails on them.
-
         Returns:
             The rows for the flow's target, and the batch's counts. The caller settles it before the commit,
             and closes it afterwards.
@@ -54,13 +49,6 @@ class BatchSplit:
 
     Rows go by the expectations of the flow's target. Bad records, which the readers of the query have left
     out, go to the quarantine together with the rejected rows.
-
-    Args:
-        planned: The flow.
-        quarantine: The target's quarantine table.
-        update: The update's id.
-        records: Finds the bad records of a batch.
-        table: The target.
     """
 
     def __init__(
@@ -111,18 +99,7 @@ class BatchSplit:
         """Stop the flow, or commit the rejected rows and the bad records.
 
         Args:
-            split: The batch's rows.
-            stamp: The batch.
-            raising: Records on which the query fails.
             is_first: Whether it is the first batch of the query, which may have been tried before.
-
-        Returns:
-            The counts of bad records.
-
-        Raises:
-            ExpectationFailedError: Rows fail an expectation that stops the flow.
-            MaxRejectedExceededError: More records are rejected than the table allows.
-            RowsNotRepeatableError: The query gave other rows when it was computed a second time.
         """
         planned = self._planned
         if split.stopping_rows:
@@ -184,11 +161,6 @@ class RefreshSplit:
     """Splits the rows of each refresh of a materialized view by its expectations.
 
     Spark keeps the rows meanwhile: they are counted before the commit, whose metadata holds the counts.
-
-    Args:
-        stage: The view.
-        quarantine: The view's quarantine table; each refresh replaces its rows.
-        max_rejected: The limit of rejected rows, if there is one.
     """
 
     def __init__(
@@ -238,14 +210,7 @@ def _failed(
     outcome: str,
     coordinates: Coordinates | None,
 ) -> ExpectationFailedError:
-    """The error for rows that stop a flow.
-
-    Args:
-        split: The rows.
-        flow: The flow.
-        outcome: What was not written.
-        coordinates: The columns of each row's coordinates.
-    """
+    """The error for rows that stop a flow."""
     first = split.stopping.limit(_SHOWN_ROWS).collect()
     failed = split.stopping_expectations
     names = ", ".join(f"`{one.name}`" for one in failed)

@@ -25,9 +25,7 @@ class Supervisor:
     continues.
 
     Args:
-        prepare: Gives what runs a flow; called in the thread of the caller of `start`.
         replan: Gives what runs a flow after it was planned again; called in the flow's thread.
-        stop: Stops all flows.
     """
 
     def __init__(

@@ -59,15 +59,7 @@ class Survey:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowSurveyor:
-    """Collects the facts about a flow before it starts; changes nothing.
-
-    Args:
-        planned: The flow.
-        settings: The pipeline's settings.
-        systems: The systems of its sources.
-        read_table: Reads a table's newest snapshot.
-        declared_flows: All flows that are declared for the same table.
-    """
+    """Collects the facts about a flow before it starts; changes nothing."""
 
     planned: PlannedFlow
     settings: ProjectSettings
@@ -93,9 +85,6 @@ class FlowSurveyor:
 
     def survey(self, remedies: Remedies) -> Survey:
         """Collect the facts that decide how the flow starts.
-
-        Args:
-            remedies: The user's options.
 
         Raises:
             RefusedError: A file on disk cannot be read, or belongs to another flow.

@@ -90,10 +90,6 @@ def check_table(
     """What a run does to a table before its flows start; writes nothing.
 
     Args:
-        stage: The table as it is planned.
-        flows: The flows that feed it.
-        storage: The pipeline's storage.
-        read_table: Reads the table's newest snapshot.
         emptied: Whether it is emptied next, so that its columns may have other types.
 
     Raises:
@@ -139,10 +135,6 @@ def open_table(
     """Create a table if it is missing, else bring its properties and columns up to date.
 
     Args:
-        stage: The table as it is planned.
-        flows: The flows that feed it.
-        storage: The pipeline's storage.
-        spark: The pipeline's session.
         emptied: Whether it is emptied next, so that its columns may have other types.
 
     Raises:

@@ -33,14 +33,7 @@ if TYPE_CHECKING:
 def flow_target(
     planned: PlannedFlow, settings: ProjectSettings, spark: SparkSession, carer: TableCarer
 ) -> FlowTarget:
-    """The target of a flow.
-
-    Args:
-        planned: The flow.
-        settings: The pipeline's settings.
-        spark: The session that reads and changes the target's metadata.
-        carer: Takes care of the tables.
-    """
+    """The target of a flow."""
     match planned.flow:
         case AppendFlow(groups=Groups(keys=keys, only_new=only_new), target=target):
             from headrace.sinks.delta.groups import GroupsTarget
@@ -110,12 +103,7 @@ def _shared_tables() -> SharedTables:
 
 
 def refresh_target(stage: RefreshViewStage, plan: Plan) -> Target[RefreshStamp]:
-    """The target of a refresh flow.
-
-    Args:
-        stage: The view and its refresh flow.
-        plan: The plan that it is part of.
-    """
+    """The target of a refresh flow."""
     storage = plan.project.storage
     view = stage.view
     return ReplaceTarget(

@@ -67,15 +67,12 @@ class Outcome:
     """What becomes of rejected rows.
 
     Args:
-        taken: The ids of the rows that leave the quarantine.
-        rejected: The rows that stay, with their new reasons.
         left: The ids of rows that stay as they are: they cannot be tried, or too many others have failed.
-        searches: The records that were found one by one.
         parts: The rows that the query returned for those that leave; Spark keeps them.
     """
 
-    taken: list[str] = field(default_factory=list)
-    rejected: list[Rejected] = field(default_factory=list)
+    taken: list[str] = field(default_factory=list)  # the ids of the rows that leave the quarantine
+    rejected: list[Rejected] = field(default_factory=list)  # the rows that stay, with their new reasons
     left: list[str] = field(default_factory=list)
     searches: int = 0
     parts: list[DataFrame] = field(default_factory=list)
@@ -94,29 +91,16 @@ class Trial:
     A row with its original record goes through the query if that can be done: always if the query gave no
     row for it; else if the query makes one row of each record. Otherwise the row that was kept as JSON is
     checked as it is.
-
-    Args:
-        session: The flow's session.
-        planned: The flow.
-        schema: The columns of its table.
-        build: Evaluates the query; ``None`` if it cannot be evaluated over single records.
-        failures: Gives failures their codes.
     """
 
     session: SparkSession
     planned: PlannedFlow
     schema: StructType
-    build: BuildRecords | None
+    build: BuildRecords | None  # evaluates the query; ``None`` if it cannot be evaluated over single records
     failures: Failures
 
     def run(self, rejected: DataFrame, ids: pa.Array, outcome: Outcome) -> None:
-        """Decide for each of the rows.
-
-        Args:
-            rejected: The quarantine table.
-            ids: The ids of the rows.
-            outcome: Takes the decisions.
-        """
+        """Decide for each of the rows."""
         from pyspark.sql import functions as F
 
         traced = self._coordinates is not None

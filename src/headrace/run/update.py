@@ -40,9 +40,6 @@ class RunResult:
 
     Args:
         outcome: ``completed``, ``stopped``, or ``failed`` if a flow or a view has failed.
-        flows: Each flow's result.
-        views: Each materialized view's.
-        log_file: Its log; ``None`` if it had nothing to do.
     """
 
     update: str
@@ -50,7 +47,7 @@ class RunResult:
     flows: tuple[FlowResult, ...]
     views: tuple[ViewResult, ...]
     duration_s: float
-    log_file: Path | None = None
+    log_file: Path | None = None  # its log; ``None`` if it had nothing to do
 
     def __repr__(self) -> str:
         parts = [f"{one.flow} {one.outcome} (+{one.rows:,} rows)" for one in self.flows]
@@ -127,14 +124,7 @@ def _by_kind(stages: Iterable[Stage]) -> tuple[list[RunFlowStage], list[RefreshV
 
 
 class _Schedule:
-    """Decides when flows are started and views are refreshed.
-
-    Args:
-        flows: The flows of the update.
-        views: Its materialized views.
-        stop: Stops the update.
-        storage: The pipeline's storage.
-    """
+    """Decides when flows are started and views are refreshed."""
 
     def __init__(
         self, flows: UpdateFlows, views: Sequence[ViewRunner], stop: StopSignal, storage: Storage
@@ -148,11 +138,7 @@ class _Schedule:
         self._due: dict[TableName, float] = {}
 
     def block_views(self, blocked: Mapping[str, Exception]) -> None:
-        """Report the views that cannot be refreshed as failed.
-
-        Args:
-            blocked: The errors, by name.
-        """
+        """Report the views that cannot be refreshed as failed."""
         for name, view in self._views.items():
             if (error := blocked.get(str(name))) is not None:
                 view.fail(error)
@@ -244,11 +230,7 @@ def report_up_to_date(
     emit: Emitter,
     started: float,
 ) -> RunResult:
-    """The events and the result of a run that finds nothing to do.
-
-    Args:
-        started: When the run began, by the monotonic clock.
-    """
+    """The events and the result of a run that finds nothing to do."""
     emit(
         UpdateStarted(
             update=update,

@@ -19,19 +19,12 @@ _FIRST = "follow the help of the first error above, then run again:   headrace r
 
 @dataclass(frozen=True, kw_only=True)
 class StaleUpstream:
-    """A table without its declared columns, which no query may read yet.
+    """A table without its declared columns, which no query may read yet."""
 
-    Args:
-        why: The reason, as a clause that follows the name of the table.
-        facts: Further facts for the error.
-        remedy: The help of the error.
-        lacks: The missing columns, if no other column differs.
-    """
-
-    why: str
+    why: str  # the reason, as a clause that follows the name of the table
     facts: tuple[str, ...]
     remedy: str
-    lacks: frozenset[str] | None = None
+    lacks: frozenset[str] | None = None  # the missing columns, if no other column differs
 
     def matters_to(self, schema: columns.Schema) -> bool:
         """Whether a query that returns these columns must wait for the table.
@@ -50,11 +43,6 @@ def find_blocked(
     """The errors of flows and views that cannot be started, by the name of the flow or view.
 
     A flow that is not started does not update its table, so it can block the readers of the table.
-
-    Args:
-        plan: The plan to run.
-        refused: Why tables of this plan could not be opened.
-        unleased: Why flows have no lease, by name.
     """
     unfit = {name: _refused(name, error) for name, error in refused.items()}
     unfit |= _left_out(plan)

@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 
 
 class ViewCountingSplit:
-    """A split that adds the counts of temporary views to those of each batch.
-
-    Args:
-        split: The split of the batches.
-        views: The temporary views that the query reads.
-        session: The session in which the query was started.
-    """
+    """A split that adds the counts of temporary views to those of each batch."""
 
     def __init__(self, split: Split, views: Sequence[TemporaryView], session: SparkSession) -> None:
         self._split = split
@@ -51,10 +45,6 @@ class ViewCountingRefreshSplit:
     """A split that adds the counts of temporary views to those of each refresh.
 
     Spark keeps the rows meanwhile, as for the expectations of the materialized view itself.
-
-    Args:
-        split: The split of the refreshes.
-        views: The temporary views that the query reads.
     """
 
     def __init__(self, split: RefreshSplit, views: Sequence[TemporaryView]) -> None:

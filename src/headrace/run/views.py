@@ -52,7 +52,6 @@ class ViewResult:
 
     Args:
         outcome: ``skipped`` if a table that the view reads was never written.
-        reason: Why the view was skipped.
     """
 
     dataset: TableName
@@ -64,21 +63,6 @@ class ViewResult:
 
 class ViewRunner:
     """Keeps one materialized view equal to its query.
-
-    Args:
-        stage: The view and its refresh flow.
-        inputs: The tables that its query reads, also through temporary views.
-        target: The view's table.
-        settings: The pipeline's settings.
-        spark: The session that reads and changes the table's metadata.
-        session: Makes the session of a refresh.
-        build: Evaluates the view's query.
-        split: Splits the rows of a refresh by the view's expectations.
-        heart: Renews the view's lease during a refresh.
-        carer: Takes care of the view's log.
-        failures: Gives failures their codes.
-        update: The update's id.
-        emit: Takes the events.
 
     Attributes:
         result: The last result in this update, if there is one.

@@ -46,12 +46,7 @@ def refresh_jobs(session: SparkSession, view: str) -> Iterator[None]:
 
 
 def record_costs(storage: Storage, events: Sequence[Event]) -> None:
-    """Record what refreshes have read, so that `plan` can show what the next ones cost.
-
-    Args:
-        storage: The pipeline's storage.
-        events: Events with what Spark's tasks have used.
-    """
+    """Record what refreshes have read, so that `plan` can show what the next ones cost."""
     for event in events:
         if isinstance(event, ViewRefreshed) and event.work is not None:
             work = event.work
@@ -66,11 +61,7 @@ def record_costs(storage: Storage, events: Sequence[Event]) -> None:
 
 @dataclass
 class WorkMeter:
-    """Adds to the events of batches and refreshes what Spark's tasks have used.
-
-    Args:
-        session: A session of the Spark application.
-    """
+    """Adds to the events of batches and refreshes what Spark's tasks have used."""
 
     session: SparkSession
     _jobs: dict[int, tuple[_Key, tuple[int, ...]]] = field(default_factory=dict)

@@ -46,14 +46,11 @@ class BrokerStatus:
     """The state of the embedded broker.
 
     Args:
-        state: ``running``, ``stopped``, or ``starting`` if its process exists and does not listen yet.
-        directory: The folder of its state, data and log.
         bootstrap: Its address, or its last address if it is stopped; ``None`` before the first start.
-        memory_mb: Resident memory of its process.
     """
 
-    state: str
-    directory: Path
+    state: str  # ``running``, ``stopped``, or ``starting`` if its process exists and does not listen yet
+    directory: Path  # the folder of its state, data and log
     log_file: Path
     bootstrap: str | None = None
     pid: int | None = None

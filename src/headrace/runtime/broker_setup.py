@@ -43,13 +43,7 @@ class Ports:
 
 
 def write_properties(file: Path, data: Path, ports: Ports) -> None:
-    """Writes ``server.properties`` for one node that is broker and controller.
-
-    Args:
-        file: The file.
-        data: The folder of the records.
-        ports: The ports of its listeners.
-    """
+    """Writes ``server.properties`` for one node that is broker and controller."""
     settings = {
         "process.roles": "broker,controller",
         "node.id": "1",

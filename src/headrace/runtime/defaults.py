@@ -55,9 +55,7 @@ def build_settings(
     """Returns all settings of a session that Headrace starts.
 
     Args:
-        name: The application's name.
         master: The Spark master that the user named, or None for the default of this machine.
-        scratch: A folder of the session, removed when it stops.
         conf: The user's settings, which override all others; their `spark.jars` are added to ours.
         jars: Jars that the executors of a cluster need beside Spark's own; the driver serves them.
     """

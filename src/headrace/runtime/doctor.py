@@ -41,27 +41,16 @@ State = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check.
-
-    Args:
-        name: Its name, in a word or two.
-        state: With ``fail`` a run would not start.
-        text: What was found.
-        remedy: What to do, or ``None``.
-    """
+    """The result of one check."""
 
     name: str
-    state: State
+    state: State  # with ``fail`` a run would not start
     text: str
     remedy: str | None = None
 
 
 def run_checks(project: ProjectSettings | None = None) -> list[Check]:
-    """Checks everything that a run needs.
-
-    Args:
-        project: The pipeline whose storage and broker are checked, too.
-    """
+    """Checks everything that a run needs."""
     checks = [_java(), _certificates(), _packages(), _jars(), _start_cache(), _memory(), _engine()]
     checks += [
         _folder("cache folder", cache_folder(), f"set {CACHE_VARIABLE} to a folder of yours"),

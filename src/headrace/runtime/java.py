@@ -21,19 +21,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Java:
-    """A Java runtime that Headrace can use.
-
-    Args:
-        home: Its folder.
-        version: Its version, such as ``25.0.2``.
-        origin: Whether it comes from ``JAVA_HOME`` or from the wheel.
-        passed_over: The reason why the user's ``JAVA_HOME`` is not used, or ``None``.
-    """
+    """A Java runtime that Headrace can use."""
 
     home: Path
     version: str
     origin: Literal["JAVA_HOME", "wheel"]
-    passed_over: str | None = None
+    passed_over: str | None = None  # the reason why the user's ``JAVA_HOME`` is not used, or ``None``
 
     @property
     def executable(self) -> Path:

@@ -64,15 +64,9 @@ _NO_ERROR = re.compile(
 
 @dataclass(frozen=True)
 class SparkJvm:
-    """A running JVM with Spark's gateway.
+    """A running JVM with Spark's gateway."""
 
-    Args:
-        process: Its process; it ends when its standard input is closed.
-        port: The port of py4j.
-        secret: The secret that py4j requires.
-    """
-
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes]  # its process; it ends when its standard input is closed
     port: int
     secret: str
 
@@ -156,12 +150,6 @@ def start_jvm(
     meanwhile: Callable[[], None] = lambda: None,
 ) -> SparkJvm:
     """Starts the JVM and waits until its gateway listens.
-
-    Args:
-        command: The command line.
-        log_file: The file for its standard output and error.
-        environment: Variables in addition to those of this process.
-        meanwhile: Is called while the JVM starts.
 
     Raises:
         SparkStartError: The JVM ended, or did not answer in time.

@@ -33,9 +33,6 @@ _GRACE_S = 1.0
 class ClientErrors:
     """The errors that one client has reported about its connections.
 
-    Args:
-        connection: The connection to the cluster.
-
     Example:
         >>> client_errors = ClientErrors(connection)  # doctest: +SKIP
         >>> producer = client_errors.open(Producer)  # doctest: +SKIP
@@ -57,7 +54,6 @@ class ClientErrors:
 
         Args:
             kind: Its class: ``AdminClient``, ``Consumer`` or ``Producer``.
-            settings: Settings in addition to those of the connection.
 
         Raises:
             SpecInvalidError: The client refuses the settings.

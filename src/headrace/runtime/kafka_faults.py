@@ -36,7 +36,6 @@ def find_fault(connection: KafkaConnection, reports: Iterable[str]) -> HeadraceE
     """Returns the error behind a client's reports if a retry cannot help, or None.
 
     Args:
-        connection: The connection to the cluster.
         reports: Codes and texts of librdkafka or of Java's client.
     """
     text = "\n".join(reports)

@@ -36,7 +36,6 @@ class TlsRefusedError(Exception):
     """The TLS handshake failed.
 
     Args:
-        reason: The text of OpenSSL.
         cause: The ``host`` name, the ``authority``, the ``client`` certificate, the ``settings``, another
             ``alert``, or ``silence`` if the broker closed the connection.
     """
@@ -49,14 +48,9 @@ class TlsRefusedError(Exception):
 
 @dataclass(frozen=True)
 class Listener:
-    """The login of a listener.
+    """The login of a listener."""
 
-    Args:
-        asks_login: Whether clients have to log in.
-        mechanisms: The SASL mechanisms of the broker.
-    """
-
-    asks_login: bool
+    asks_login: bool  # whether clients have to log in
     mechanisms: tuple[str, ...] = ()
 
 

@@ -92,8 +92,6 @@ def start_detached(
     """Starts a program that goes on after this process, and returns its process id.
 
     Args:
-        command: The command line.
-        log_file: The file for its standard output and error.
         environment: All of its variables; by default those of this process.
 
     Raises:

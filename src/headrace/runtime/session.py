@@ -50,21 +50,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunningSpark:
-    """A session that is ready to work.
-
-    Args:
-        spark: The session.
-        owned: Whether Headrace has started it; Headrace never stops a session of the user.
-        log_file: The file of Spark's messages, or ``None`` for a session of the user.
-        jvm_pid: The process id of its JVM, or ``None`` for a session of the user.
-        in_engine: Whether it is in an engine, the JVM that commands share.
-    """
+    """A session that is ready to work."""
 
     spark: SparkSession
-    owned: bool
-    log_file: Path | None = None
-    jvm_pid: int | None = None
-    in_engine: bool = False
+    owned: bool  # whether Headrace has started it; Headrace never stops a session of the user
+    log_file: Path | None = None  # the file of Spark's messages, or ``None`` for a session of the user
+    jvm_pid: int | None = None  # the process id of its JVM, or ``None`` for a session of the user
+    in_engine: bool = False  # whether it is in an engine, the JVM that commands share
     _close: Callable[[], None] = field(default=lambda: None, repr=False)
 
     def stop(self) -> None:
@@ -93,12 +85,9 @@ def open_spark(
     The settings of a session of the user (``spark-submit``, a notebook) are not changed.
 
     Args:
-        name: The application's name.
-        conf: Spark settings, which override those that Headrace chooses.
         master: The Spark master; all local cores by default.
         memory: The JVM's heap, as in ``-Xmx``; by default it depends on the machine.
         log_file: The file of Spark's messages; by default in the cache folder.
-        redactor: Keeps secrets out of that file.
         shared: Whether the session may be in an engine, a JVM that stays in the background.
 
     Raises:

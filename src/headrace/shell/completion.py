@@ -23,11 +23,7 @@ _BEFORE_TABLES = ("FROM", "JOIN", "INTO", "TABLE", "ON", "DESCRIBE", "SCAN")
 
 
 class NamesCompleter(Completer):
-    """Completes tables, columns, streams and keywords.
-
-    Args:
-        names: The names of the storage.
-    """
+    """Completes tables, columns, streams and keywords."""
 
     def __init__(self, names: Names) -> None:
         self._names = names

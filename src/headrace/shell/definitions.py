@@ -50,11 +50,7 @@ _CODE = "transformations"
 
 
 class Definitions:
-    """What `headrace sql` has defined in a storage.
-
-    Args:
-        settings: The settings of the pipeline.
-    """
+    """What `headrace sql` has defined in a storage."""
 
     def __init__(self, settings: ProjectSettings) -> None:
         self.settings = settings
@@ -173,10 +169,6 @@ class Definitions:
 
     def open(self, name: str, stream: CreateStream) -> tuple[ProjectSettings, FlowSql]:
         """Write the files of a stream, and return the settings of a pipeline with this stream alone.
-
-        Args:
-            name: The stream.
-            stream: Its statement.
 
         Raises:
             SqlInvalidError: The statement does not fit its table or its scans.

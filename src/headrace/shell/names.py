@@ -21,11 +21,7 @@ _KAFKA = {
 
 
 class Names:
-    """The tables, scans and streams of a storage, read without Spark.
-
-    Args:
-        definitions: What the shell has defined.
-    """
+    """The tables, scans and streams of a storage, read without Spark."""
 
     def __init__(self, definitions: Definitions) -> None:
         self._definitions = definitions

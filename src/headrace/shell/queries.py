@@ -43,28 +43,19 @@ class Answer:
     """The rows of a statement.
 
     Args:
-        columns: The names of the columns; none for a statement without rows.
-        types: The type of each column.
-        rows: Python values.
-        is_cut: Whether there are more rows than the limit.
-        note: What a statement without rows has done.
         run: A stream to run now, for a statement that writes a table without ``CREATE STREAM``.
     """
 
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()  # the names of the columns; none for a statement without rows
     types: tuple[str, ...] = ()
     rows: tuple[tuple[Any, ...], ...] = ()
-    is_cut: bool = False
-    note: str = ""
+    is_cut: bool = False  # whether there are more rows than the limit
+    note: str = ""  # what a statement without rows has done
     run: str | None = None
 
 
 class Queries:
-    """Runs statements in a Spark session of their own.
-
-    Args:
-        definitions: What the shell has defined.
-    """
+    """Runs statements in a Spark session of their own."""
 
     def __init__(self, definitions: Definitions) -> None:
         self._definitions = definitions
@@ -84,10 +75,6 @@ class Queries:
 
     def run(self, text: SqlText, limit: int) -> Answer:
         """Run one statement.
-
-        Args:
-            text: The statement.
-            limit: The maximum number of rows.
 
         Raises:
             FeatureUnsupportedError: It would change a table, or reads a stream.

@@ -28,13 +28,7 @@ _SHOWN = ("stream", "table", "state", "trigger", "batch", "lag", "committed", "p
 
 
 class Shell:
-    """One session of statements.
-
-    Args:
-        settings: The settings of the pipeline.
-        start: Starts the process of a stream, and returns its process id.
-        limit: The maximum number of rows of a query.
-    """
+    """One session of statements."""
 
     def __init__(self, settings: ProjectSettings, start: Callable[[str], int], limit: int) -> None:
         self.definitions = Definitions(settings)
@@ -160,10 +154,6 @@ class Shell:
 
 def split(text: str, path: str) -> Iterator[SqlText]:
     """The statements of a text.
-
-    Args:
-        text: The text.
-        path: The file, for the locations of errors.
 
     Raises:
         SqlInvalidError: A comment, a string or a name has no end.

@@ -26,19 +26,12 @@ _MIXED = frozenset({"GROUP", "DISTINCT", "UNION", "INTERSECT", "JOIN", "WITH", "
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions:
-    """The options of ``CREATE STREAM``.
+    """The options of ``CREATE STREAM``."""
 
-    Args:
-        checkpoint: The folder of the checkpoint; ``None`` for one in the storage.
-        once: Whether the stream ends after the records that exist at its start.
-        interval: The minimum time between the starts of two batches.
-        sequence_by: What orders the changes of a ``MERGE``.
-    """
-
-    checkpoint: str | None = None
-    once: bool = False
-    interval: str | None = None
-    sequence_by: str | None = None
+    checkpoint: str | None = None  # the folder of the checkpoint; ``None`` for one in the storage
+    once: bool = False  # whether the stream ends after the records that exist at its start
+    interval: str | None = None  # the minimum time between the starts of two batches
+    sequence_by: str | None = None  # what orders the changes of a ``MERGE``
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,18 +39,14 @@ class FlowSql:
     """The file of a flow.
 
     Args:
-        text: The statements.
-        query: The user's statement, with the edits that the query has in the file.
         begins: The index in the file of the edited statement's first character; negative if the file begins
             within the statement.
-        start: The index of the query in the edited statement.
-        stop: The index behind the query.
     """
 
     text: str
-    query: SqlText
+    query: SqlText  # the user's statement, with the edits that the query has in the file
     begins: int
-    start: int
+    start: int  # the index of the query in the edited statement
     stop: int
 
     def original(self, location: SourceLocation) -> SourceLocation | None:
@@ -122,11 +111,6 @@ def build_table(table: CreateTable, name: TableName) -> str:
 def build_scan(scan: CreateScan, table: CreateTable | None, name: TableName) -> str:
     """``CREATE TEMPORARY VIEW`` for a scan.
 
-    Args:
-        scan: The scan.
-        table: The definition of its table; ``None`` for a table that the storage has.
-        name: The name of its table.
-
     Raises:
         SqlInvalidError: The scan names no topic.
     """
@@ -175,11 +159,7 @@ def build_flow(
     """``CREATE FLOW`` for a stream.
 
     Args:
-        name: The flow.
-        stream: The statement.
-        target: The table.
         columns: The columns of the table, in order; none if they are not known.
-        scans: The names of the scans in lower case, and whether they read Kafka.
 
     Raises:
         SqlInvalidError: The order of the changes of a ``MERGE`` is not known.

@@ -32,27 +32,16 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class StreamStatus:
-    """A stream, and its flow.
-
-    Args:
-        name: The stream, which is also the name of the flow.
-        table: The table that it writes.
-        statement: The statement.
-        trigger: When its batches start.
-        state: ``starting``, or the state of the flow.
-        driver: The process that runs it.
-        flow: The state of the flow; ``None`` if it never ran.
-        log: The file with the output of the process; ``None`` if there is none.
-    """
+    """A stream, and its flow."""
 
     name: str
     table: str
     statement: str
     trigger: str
-    state: str
+    state: str  # ``starting``, or the state of the flow
     driver: Driver | None = None
-    flow: FlowStatus | None = None
-    log: str | None = None
+    flow: FlowStatus | None = None  # the state of the flow; ``None`` if it never ran
+    log: str | None = None  # the file with the output of the process; ``None`` if there is none
 
     def facts(self) -> Mapping[str, Any]:
         """The facts by name, as JSON values."""
@@ -74,11 +63,7 @@ class StreamStatus:
 
 
 class Streams:
-    """Checks, runs, shows and stops the streams of a storage.
-
-    Args:
-        definitions: What the shell has defined.
-    """
+    """Checks, runs, shows and stops the streams of a storage."""
 
     def __init__(self, definitions: Definitions) -> None:
         self._definitions = definitions
@@ -122,11 +107,7 @@ class Streams:
         """Run a stream in this process, until it is stopped or has processed what exists.
 
         Args:
-            name: The stream.
             once: Whether it ends after the records that exist now, whatever its trigger is.
-            emit: Takes the events.
-            stop: Set it to stop.
-            log: How its log is written.
 
         Raises:
             SecondDriverError: Another process runs it.

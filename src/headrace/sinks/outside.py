@@ -30,8 +30,6 @@ class SinkTarget:
     """A sink that a flow sends rows to.
 
     Args:
-        table: The table that records the batches.
-        sink: Where the rows go.
         connection: The options of Spark's Kafka writer for the profile's cluster.
     """
 

@@ -34,8 +34,6 @@ class BatchStamp:
     """The identity of a batch, and the ranges that it read.
 
     Args:
-        checkpoint: The id of the checkpoint; of a replay its own id.
-        batch: The number of the batch; 0 for a replay.
         replayed: The number of rejected rows that a replay takes out of the quarantine; ``None`` for a batch.
     """
 
@@ -52,10 +50,6 @@ class RefreshStamp:
     """The identity of a refresh of a materialized view.
 
     Args:
-        view: The view's name.
-        update: The update's id.
-        definition: The fingerprint of the view's query.
-        inputs: The version of each table that the query reads, by name.
         varies: Whether equal inputs do not mean that the view is up to date: the query reads something
             else too, or the clock.
     """
@@ -63,8 +57,8 @@ class RefreshStamp:
     pipeline: str
     view: str
     update: str
-    definition: str
-    inputs: Mapping[str, Mapping[str, Any]]
+    definition: str  # the fingerprint of the view's query
+    inputs: Mapping[str, Mapping[str, Any]]  # the version of each table that the query reads, by name
     varies: bool = False
 
 
@@ -82,20 +76,17 @@ class SplitRows:
     """A batch's rows after the split. As a context manager it releases what `keep` holds.
 
     Args:
-        accepted: The rows that the target takes.
         counts: Gives the batch's counts from the number of accepted rows. A writer calls it after the rows
             were computed: counts that Spark takes meanwhile are known then.
         settle: Called after a writer has computed the rows, and before it commits them: commits the rejected
             rows, or raises an error that stops the flow.
-        release: Releases what the split itself has kept.
-        is_kept: Whether the split has kept the rows, so that reading them again computes nothing.
     """
 
     accepted: DataFrame
     counts: Callable[[int], BatchCounts] = all_accepted
     settle: Callable[[], object] = _nothing
     release: Callable[[], object] | None = None
-    is_kept: bool = False
+    is_kept: bool = False  # whether the split has kept the rows, so that reading them again computes nothing
 
     def keep(self) -> DataFrame:
         """The accepted rows, computed once however often they are read."""
@@ -119,8 +110,6 @@ class Committed:
     """A batch that the target holds now.
 
     Args:
-        version: The target's version with this batch.
-        counts: What became of the batch's rows.
         statistics: Delta's statistics of each added file, where the writer has them.
         without_index: Why the changes of the batch were applied without the index of the keys.
     """
@@ -133,13 +122,9 @@ class Committed:
 
 @dataclass(frozen=True, kw_only=True)
 class TableLayout:
-    """The columns and partition columns that a table gets when it is emptied.
+    """The columns and partition columns that a table gets when it is emptied."""
 
-    Args:
-        schema: The columns, as ``StructType.jsonValue()`` gives them.
-    """
-
-    schema: Mapping[str, Any]
+    schema: Mapping[str, Any]  # the columns, as ``StructType.jsonValue()`` gives them
     partition_cols: tuple[str, ...] = ()
 
 
@@ -148,30 +133,21 @@ class OpenedGeneration:
     """A new generation of a flow's checkpoint, as its target records it.
 
     Args:
-        pipeline: The pipeline's name.
-        flow: The flow's name.
-        checkpoint: The new checkpoint's id.
-        generation: Its number among the flow's generations.
-        opening: Why it is opened, and from which positions.
         ranges: Where a seeded checkpoint starts (from equals until); its batch 0 is this commit.
-        renamed_from: The name that the flow had before.
-        clear: Whether the same commit removes all rows.
         layout: The columns and partition columns of the emptied table; ``None`` keeps them.
-        refreshing: Whether a full refresh still has to open other flows of the target.
-        replaces: The checkpoint that feeds the target until now; any other is refused.
     """
 
     pipeline: str
     flow: str
     checkpoint: str
-    generation: int
+    generation: int  # its number among the flow's generations
     opening: Open
     ranges: tuple[SourceRange, ...] = ()
-    renamed_from: str | None = None
-    clear: bool = False
+    renamed_from: str | None = None  # the name that the flow had before
+    clear: bool = False  # whether the same commit removes all rows
     layout: TableLayout | None = None
-    refreshing: bool = False
-    replaces: str | None = None
+    refreshing: bool = False  # whether a full refresh still has to open other flows of the target
+    replaces: str | None = None  # the checkpoint that feeds the target until now; any other is refused
 
 
 class TargetState(Protocol):
@@ -237,10 +213,6 @@ class Target(Protocol[StampT]):
 
     def begin(self, session: SparkSession, stamp: StampT) -> BatchWriter | None:
         """Begin a batch.
-
-        Args:
-            session: The batch's own session.
-            stamp: The batch.
 
         Returns:
             ``None`` if the target already holds the batch: it is replayed, and nothing may be written.

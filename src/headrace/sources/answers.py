@@ -16,12 +16,11 @@ class Seed:
 
     Args:
         marks: What the opening commit says of the source's range.
-        contents: Files of the checkpoint, by path within it.
         ledger: Files of the flow's ledger, by path within it; sources that name the same file share it.
     """
 
     marks: Mapping[str, Any] = field(default_factory=dict)
-    contents: Mapping[str, str] = field(default_factory=dict)
+    contents: Mapping[str, str] = field(default_factory=dict)  # files of the checkpoint, by path within it
     ledger: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -30,23 +29,16 @@ class Found:
     """What a source holds now, for a plan.
 
     Args:
-        text: In words, such as ``4 partitions``.
         names: The topics that its pattern matches; ``None`` for a source without a pattern.
     """
 
-    text: str = ""
+    text: str = ""  # in words, such as ``4 partitions``
     names: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Lag:
-    """What a source holds beyond a position.
-
-    Args:
-        count: Records, rows or files.
-        size_bytes: Their bytes, where they are known.
-        counts_files: Whether they are files.
-    """
+    """What a source holds beyond a position."""
 
     count: int
     size_bytes: int | None = None
@@ -63,15 +55,10 @@ class Lag:
 
 @dataclass(frozen=True)
 class Unrecoverable:
-    """What a flow has read and its sources no longer hold.
+    """What a flow has read and its sources no longer hold."""
 
-    Args:
-        text: What it is, as the rest of a sentence about a table.
-        count: Records at most, or files; ``None`` where they are not counted.
-    """
-
-    text: str
-    count: int | None = None
+    text: str  # what it is, as the rest of a sentence about a table
+    count: int | None = None  # records at most, or files; ``None`` where they are not counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +66,6 @@ class SourceSeen:
     """What was read of one source.
 
     Args:
-        read: How many records or files.
-        held: How many the source holds.
-        unit: What is counted.
-        version: The version of a table.
         computed: The reason why a table was computed from its own query, or ``None`` if it was read.
     """
 
@@ -116,12 +99,7 @@ class SourceSeen:
 
 @dataclass(frozen=True)
 class Sample:
-    """The newest records of a source, as a batch.
-
-    Args:
-        frame: The records, with the columns of the stream.
-        seen: How many of them were read.
-    """
+    """The newest records of a source, as a batch."""
 
     frame: DataFrame
     seen: SourceSeen

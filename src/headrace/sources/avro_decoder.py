@@ -31,14 +31,13 @@ class AvroDecoder(Decoder):
     """Avro; a record becomes the fields of the reader's schema.
 
     Args:
-        reader: The schema to which all records are resolved, as JSON text.
         writers: The schemas of records in the wire format, by id; None if records have no wire format and
             were written with the reader's schema.
     """
 
     mismatch = "the record is not one Avro record of its schema, with strings in valid UTF-8"
 
-    reader: str
+    reader: str  # the schema to which all records are resolved, as JSON text
     writers: Mapping[int, str] | None = None
 
     def decode(self, value: Column) -> Column:

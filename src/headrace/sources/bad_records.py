@@ -40,19 +40,12 @@ _RECORD, _IS_NULL = "_record", "_is_null"
 
 @dataclass(frozen=True)
 class BadRecords:
-    """The bad records that one read finds in a range of its source.
+    """The bad records that one read finds in a range of its source."""
 
-    Args:
-        frame: The records, with the column `CODE` and the parts of the original record.
-        counts: The name of the counts of the range: `SEEN`, `GOOD` and `SKIPPED`.
-        rules: The rules of the read.
-        new_fields: The fields that have no column, if the schema of the read evolves.
-    """
-
-    frame: DataFrame
-    counts: str
+    frame: DataFrame  # the records, with the column `CODE` and the parts of the original record
+    counts: str  # the name of the counts of the range: `SEEN`, `GOOD` and `SKIPPED`
     rules: RecordRules
-    new_fields: NewFields | None = None
+    new_fields: NewFields | None = None  # the fields that have no column, if the schema of the read evolves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,28 +53,18 @@ class RecordRules:
     """What a reader does with records that do not become rows.
 
     Args:
-        decoder: The decoder of the format.
         bad_records: Whether a bad record is moved to the quarantine table or stops the flow.
-        tombstones: What to do with a record without a value.
-        max_value_bytes: A record with a longer value is a bad record.
-        notes_unknown: Whether fields that have no column are counted.
-        evolving: The schema of the read, if it takes up new fields.
     """
 
     decoder: Decoder
     bad_records: BadRecordRule = "quarantine"
     tombstones: TombstoneRule = "quarantine"
     max_value_bytes: int = MAX_VALUE_BYTES
-    notes_unknown: bool = False
-    evolving: Evolving | None = None
+    notes_unknown: bool = False  # whether fields that have no column are counted
+    evolving: Evolving | None = None  # the schema of the read, if it takes up new fields
 
     def decode(self, records: DataFrame, at: Sequence[Column], kept: Mapping[str, Column]) -> DataFrame:
         """The rows of the records.
-
-        Args:
-            records: The records, with the column ``value``.
-            at: Columns that identify a record in the error that stops the flow.
-            kept: Further columns of the rows, by name.
 
         Returns:
             The fields of the record and the columns of ``kept``.
@@ -114,8 +97,6 @@ class RecordRules:
         """The bad records, and the new fields if the schema of the read evolves.
 
         Args:
-            records: The records, with the column ``value``.
-            at: Columns with the place of a record.
             record: The parts of the original record, under the names of the quarantine's ``source``.
         """
         from pyspark.sql import functions as F
@@ -144,13 +125,7 @@ class RecordRules:
         return find_new_fields(records, unknown, at, self.evolving)
 
     def explain(self, code: str, value: bytes | None, size: int | None) -> str:
-        """Why a record is bad, in one sentence.
-
-        Args:
-            code: The reason.
-            value: The first bytes of the record; None if it has no value.
-            size: The number of its bytes.
-        """
+        """Why a record is bad, in one sentence."""
         if code == TOO_LARGE:
             return f"the value has {size:,} bytes; max_value_bytes is {self.max_value_bytes:,}"
         expected = self.decoder.expected

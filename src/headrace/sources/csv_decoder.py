@@ -33,17 +33,13 @@ class CsvDecoder(Decoder):
 
     A record is bad if it has another number of values than the schema, more than one row, or a value that is
     not of the field's type.
-
-    Args:
-        schema: The fields.
-        options: Options of Spark's CSV parser, such as ``sep``.
     """
 
     mismatch = "the record is not one CSV row with the fields of the schema"
 
     schema: StructType
     invalid_utf8: InvalidUtf8 = "reject"
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)  # options of Spark's CSV parser, such as ``sep``
 
     def decode(self, value: Column) -> Column:
         from pyspark.sql import functions as F

@@ -55,15 +55,13 @@ class DebeziumDecoder(Decoder):
     """Change events in JSON; an event becomes the columns of its row and `ADDED`.
 
     Args:
-        schema: The columns of the database's table.
         timestamp_unit: The unit of numbers in TIMESTAMP columns if a record has no schema part.
-        decimals: How texts in DECIMAL columns are read if a record has no schema part.
     """
 
-    schema: StructType
+    schema: StructType  # the columns of the database's table
     invalid_utf8: InvalidUtf8 = "reject"
     timestamp_unit: TimestampUnit | None = None
-    decimals: Decimals | None = None
+    decimals: Decimals | None = None  # how texts in DECIMAL columns are read if a record has no schema part
 
     @property
     def expected(self) -> str | None:  # type: ignore[override]
@@ -139,7 +137,6 @@ class DebeziumDecoder(Decoder):
 
         Args:
             one: The `value` as a variant, and what the schema part says of it: `name`, `type`, `scale`.
-            kind: The declared type.
         """
         from pyspark.sql import functions as F
         from pyspark.sql.types import DateType, DecimalType
@@ -195,12 +192,6 @@ def build_debezium_decoder(
 ) -> DebeziumDecoder:
     """The decoder of change events.
 
-    Args:
-        call: The reader, for errors.
-        schema: The columns of the database's table.
-        invalid_utf8: What to do with a record that is not valid UTF-8.
-        options: `timestamp_unit` and `decimals`.
-
     Raises:
         ArgumentInvalidError: There is no schema, it has a column of `ADDED`, or an option is wrong.
     """
@@ -233,7 +224,6 @@ def added_columns(event: Column, source: Callable[[str], Column]) -> tuple[Colum
     """The operation, the position and the time of a change event.
 
     Args:
-        event: The event, as a struct.
         source: Gives a field of the event's `source`, which may lack it.
     """
     from pyspark.sql import functions as F
@@ -293,12 +283,7 @@ def position(source: Callable[[str], Column]) -> Column:
 
 
 def flatten_columns(schema: StructType, kept: Sequence[str]) -> list[Column]:
-    """The columns of decoded change events: those of the row, `ADDED`, and some others.
-
-    Args:
-        schema: The schema of the events; `before`, `after` and `source` are structs.
-        kept: The names of the other columns to keep.
-    """
+    """The columns of decoded change events: those of the row, `ADDED`, and some others."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType as Struct
 

@@ -88,7 +88,6 @@ class JsonDecoder(Decoder):
     """JSON; a record becomes the fields of a schema.
 
     Args:
-        schema: The fields.
         options: Further options of Spark's JSON parser, such as ``timestampFormat``.
     """
 
@@ -140,8 +139,6 @@ class JsonDecoder(Decoder):
         Args:
             record: The fields of the schema; those whose values have another type are NULL.
             mistyped: Whether any value has another type than the schema says.
-            text: The JSON text.
-            looked: A struct with the columns of `_looks`.
         """
         from pyspark.sql import functions as F
 
@@ -165,11 +162,6 @@ def choose_decoder(
     """The decoder of a format; None if Headrace does not decode it.
 
     Args:
-        call: The reader, for errors.
-        format: The format of the records.
-        schema: The fields of the records.
-        invalid_utf8: What to do with a record that is not valid UTF-8.
-        options: Further options of Spark's parser.
         drift: What to do with records that differ from the schema; ``None`` ignores fields that it has not.
 
     Raises:

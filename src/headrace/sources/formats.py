@@ -14,20 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FormatRead:
-    """A read of a format that Spark does not have.
-
-    Args:
-        streaming: Whether a stream reads.
-        path: The path.
-        options: The options of the reader.
-        schema: The schema of the reader: DDL or a ``StructType``.
-        note: Adds a note to the plan.
-    """
+    """A read of a format that Spark does not have."""
 
     streaming: bool
     path: str | None
     options: Mapping[str, str]
-    schema: Any
+    schema: Any  # the schema of the reader: DDL or a ``StructType``
     note: Callable[[str], None]
 
 

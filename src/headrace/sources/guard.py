@@ -23,19 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowRun:
-    """A flow that runs with a checkpoint.
-
-    Args:
-        flow: The flow.
-        checkpoint: The checkpoint's folder.
-        checkpoint_id: The checkpoint's id.
-        facts: What is known of the sources as they are now.
-        planned: The sources as the query reads them.
-        systems: The systems.
-        ledger: The flow's ledger.
-        on_data_loss: The pipeline's policy.
-        session: The session that the query is started in.
-    """
+    """A flow that runs with a checkpoint."""
 
     flow: StreamingFlow
     checkpoint: Location
@@ -54,12 +42,7 @@ class FlowRun:
 
 
 class Guard:
-    """Checks the sources of one kind while a flow runs; one batch at a time.
-
-    Args:
-        run: The flow.
-        sources: Its sources of this kind.
-    """
+    """Checks the sources of one kind while a flow runs; one batch at a time."""
 
     def __init__(self, run: FlowRun, sources: Sequence[SourceIdentity]) -> None:
         self.run = run

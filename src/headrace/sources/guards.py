@@ -12,11 +12,7 @@ from headrace.sources.registry import kind_of
 
 
 class SourceGuards:
-    """One guard for each kind of source that a flow reads.
-
-    Args:
-        run: The flow.
-    """
+    """One guard for each kind of source that a flow reads."""
 
     def __init__(self, run: FlowRun) -> None:
         self._guards: dict[str, Guard] = {}

@@ -26,8 +26,6 @@ def find_problem(record: str, schema: Mapping[str, Any] | None, *, is_cut: bool 
     """Why a record does not match, such as ``field `id`: expected LONG, got "x1"``.
 
     Args:
-        record: The text of the record.
-        schema: The declared schema, in Spark's JSON form.
         is_cut: Whether `record` is only the beginning of the record.
 
     Returns:
@@ -91,12 +89,7 @@ def _row_problems(
 
 
 def find_unknown(record: str, schema: Mapping[str, Any] | None) -> list[str]:
-    """The dotted names of the fields of a record that a schema does not have.
-
-    Args:
-        record: The text of the record.
-        schema: The schema, in Spark's JSON form.
-    """
+    """The dotted names of the fields of a record that a schema does not have."""
     try:
         value = json.loads(record)
     except (ValueError, RecursionError):

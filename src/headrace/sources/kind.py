@@ -57,14 +57,7 @@ class SourceKind(ABC):
     def batch_start(
         self, checkpoint: Location, source: SourceIdentity, before: Position | None, until: Position
     ) -> Position | None:
-        """Where a batch begins.
-
-        Args:
-            checkpoint: The checkpoint's folder.
-            source: The source.
-            before: Where the batch before ended; ``None`` for the first batch.
-            until: Where the batch ends.
-        """
+        """Where a batch begins."""
         return before
 
     @abstractmethod
@@ -84,8 +77,6 @@ class SourceKind(ABC):
         """What a source holds beyond the end of a range; ``None`` where that is not known.
 
         Args:
-            one: The range.
-            systems: The systems.
             checkpoint: The folder of the checkpoint that has read it, if it may be read.
         """
         return None
@@ -96,9 +87,6 @@ class SourceKind(ABC):
         """What a new checkpoint needs beside the position that a source starts at.
 
         Args:
-            source: The source.
-            position: The position.
-            origin: Whose lists name the files that were read.
             seeding: The flow's ledger and Spark's settings.
         """
         return Seed()
@@ -110,13 +98,7 @@ class SourceKind(ABC):
     def unrecoverable(
         self, history: History, sources: Sequence[SourceFacts], ledger: Location
     ) -> Iterator[Unrecoverable]:
-        """The data that a flow has read of sources of this kind and a full refresh would not find again.
-
-        Args:
-            history: How far the flow has read.
-            sources: Its sources of this kind as they are now.
-            ledger: The folder of its ledger.
-        """
+        """The data that a flow has read of sources of this kind and a full refresh would not find again."""
         still_read = {self.key(facts.source) for facts in sources}
         for source in history.sources(self.name, self.key):
             if self.key(source) in still_read:
@@ -140,13 +122,7 @@ class SourceKind(ABC):
         return
 
     def publish(self, one: SourceRange, systems: Systems, group: str) -> None:
-        """Show the system how far a flow has read, where it keeps such a record.
-
-        Args:
-            one: The last range that was committed.
-            systems: The systems.
-            group: The name of the consumer group.
-        """
+        """Show the system how far a flow has read, where it keeps such a record."""
         return
 
     # -- parts of a range
@@ -154,14 +130,7 @@ class SourceKind(ABC):
     def parts(
         self, one: SourceRange, source: Source, session: SparkSession, checkpoint: Location
     ) -> Sequence[Part] | None:
-        """The parts of a range that can be read by themselves; ``None`` if it cannot be read again.
-
-        Args:
-            one: The range.
-            source: The source that has read it.
-            session: The session of the batch.
-            checkpoint: The checkpoint that has read it.
-        """
+        """The parts of a range that can be read by themselves; ``None`` if it cannot be read again."""
         return None
 
     def range_of(self, one: SourceRange, parts: Sequence[Part]) -> SourceRange:

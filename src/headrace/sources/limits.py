@@ -69,15 +69,9 @@ _APART = 1.5
 
 @dataclass(frozen=True)
 class Taken:
-    """What a batch has taken of one source.
+    """What a batch has taken of one source."""
 
-    Args:
-        amount: Records of Kafka, bytes of a table, files or bytes of a folder; 0 where that is unknown.
-        duration_s: How long the batch took.
-        record_bytes: Bytes of a record or file to come, where that is known.
-    """
-
-    amount: int
+    amount: int  # records of Kafka, bytes of a table, files or bytes of a folder; 0 where that is unknown
     duration_s: float
     record_bytes: float | None = None
 

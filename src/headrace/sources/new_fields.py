@@ -27,17 +27,10 @@ _UNKNOWN, _AT = "__headrace_unknown", "__headrace_at"
 
 @dataclass(frozen=True, kw_only=True)
 class Evolving:
-    """The schema of a read, which takes up new fields.
-
-    Args:
-        versions: Its versions.
-        number: The number of the version that the read has; 0 for the declared schema.
-        schema: That version.
-        drift: The actions.
-    """
+    """The schema of a read, which takes up new fields."""
 
     versions: SchemaVersions
-    number: int
+    number: int  # the number of the version that the read has; 0 for the declared schema
     schema: StructType
     drift: Drift
 
@@ -49,7 +42,6 @@ class NewFields:
     Args:
         frame: One row: ``schema``, that of these records as ``schema_of_variant_agg`` gives it, and
             ``example``, the place of one of them as JSON.
-        evolving: The schema of the read.
     """
 
     frame: DataFrame
@@ -57,11 +49,7 @@ class NewFields:
 
 
 def schema_mark(options: Mapping[str, str]) -> dict[str, int]:
-    """The mark of the ranges of a read that takes up new fields; empty for other reads.
-
-    Args:
-        options: The options of the reader.
-    """
+    """The mark of the ranges of a read that takes up new fields; empty for other reads."""
     number = next((value for name, value in options.items() if name.lower() == SCHEMA_NUMBER.lower()), None)
     return {} if number is None else {SCHEMA_MARK: int(number)}
 
@@ -69,14 +57,7 @@ def schema_mark(options: Mapping[str, str]) -> dict[str, int]:
 def find_new_fields(
     records: DataFrame, unknown: Column, at: Sequence[Column], evolving: Evolving
 ) -> NewFields:
-    """Look for new fields.
-
-    Args:
-        records: The records, with the column ``value``.
-        unknown: The names of the fields that have no column.
-        at: The place of a record.
-        evolving: The schema of the read.
-    """
+    """Look for new fields."""
     from pyspark.sql import functions as F
 
     text = F.try_parse_json(F.col("value").cast("string"))
@@ -87,12 +68,7 @@ def find_new_fields(
 
 
 def mark_unknown(unknown: Column, at: Sequence[Column]) -> list[Column]:
-    """Columns of a record for `unknown_metrics`.
-
-    Args:
-        unknown: The names of the fields that have no column.
-        at: The place of the record.
-    """
+    """Columns of a record for `unknown_metrics`."""
     from pyspark.sql import functions as F
 
     return [unknown.alias(_UNKNOWN), F.struct(*at).alias(_AT)]

@@ -11,19 +11,12 @@ from headrace.sources.requests import ReadRequest
 
 @dataclass(frozen=True, kw_only=True)
 class KnownOptions:
-    """The options that a reader knows.
-
-    Args:
-        stream: Those of a stream.
-        batch: Those of a batch read.
-        prefixes: Prefixes of options that the reader passes on.
-        marks: Options that Spark ignores, and that Headrace adds to a reader.
-    """
+    """The options that a reader knows."""
 
     stream: tuple[str, ...]
     batch: tuple[str, ...]
     prefixes: tuple[str, ...]
-    marks: frozenset[str]
+    marks: frozenset[str]  # options that Spark ignores, and that Headrace adds to a reader
 
     def refuse_unknown(self, request: ReadRequest, location: SourceLocation) -> None:
         """Refuse options that the reader would ignore.

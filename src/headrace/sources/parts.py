@@ -35,17 +35,11 @@ ONE_FILE_EACH: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Part(ABC):
-    """Records of one partition or file, from ``start`` to before ``until``.
-
-    Args:
-        source: The index of the source.
-        start: The position of the first record.
-        until: The position after the last record.
-    """
+    """Records of one partition or file, from ``start`` to before ``until``."""
 
     source: int = 0
     start: int = 0
-    until: int
+    until: int  # the position after the last record
 
     @property
     def is_record(self) -> bool:
@@ -77,14 +71,12 @@ class FilePart(Part):
     """Rows of one file, numbered from 0 in the order of the file.
 
     Args:
-        path: The file, as Spark writes it in ``_metadata.file_path``.
-        of: The table and version that the file belongs to, if it is a file of a table.
         files: The files of the range, if the source keeps them between two reads.
     """
 
     until: int = MOST_ROWS
-    path: str
-    of: str = ""
+    path: str  # the file, as Spark writes it in ``_metadata.file_path``
+    of: str = ""  # the table and version that the file belongs to, if it is a file of a table
     files: Any = field(default=None, compare=False, repr=False)
 
     @property
@@ -119,12 +111,7 @@ class FilePart(Part):
 
 @dataclass(frozen=True)
 class FileParts:
-    """The end of a range of which only some rows are read. Commits and checkpoints do not have it.
-
-    Args:
-        end: The end of the whole range.
-        parts: The rows; a file can have several parts.
-    """
+    """The end of a range of which only some rows are read. Commits and checkpoints do not have it."""
 
     end: Position
     parts: tuple[FilePart, ...]
@@ -141,12 +128,7 @@ class FileParts:
         return list(dict.fromkeys(one.path for one in self.parts))
 
     def choose(self, frame: DataFrame, number: Column) -> DataFrame:
-        """The rows of the parts.
-
-        Args:
-            frame: The rows of the files.
-            number: The number of a row in its file.
-        """
+        """The rows of the parts."""
         from pyspark.sql import functions as F
 
         spans: dict[str, list[FilePart]] = {}
@@ -188,8 +170,6 @@ def as_record(frame: DataFrame, part: Part, value: Column | None) -> DataFrame:
     """A row of a file with the columns of the quarantine's ``source``.
 
     Args:
-        frame: The row.
-        part: Its file and number.
         value: The original record, as bytes; ``None`` if it is not kept.
     """
     from pyspark.sql import functions as F

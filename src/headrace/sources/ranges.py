@@ -45,11 +45,6 @@ def load_next_positions(
 ) -> dict[int, Position]:
     """Where the sources continue when everything before ``batch`` has been committed.
 
-    Args:
-        checkpoint: The checkpoint.
-        batch: A batch that Spark has planned, or the one after the last that it has planned.
-        sources: The checkpoint's sources.
-
     Raises:
         CheckpointCorruptError: A file is missing, or is not what Spark writes.
     """

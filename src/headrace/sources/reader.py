@@ -31,11 +31,6 @@ class Reader:
     ) -> dict[str, str]:
         """The options to add to a reader, after those of the user were checked.
 
-        Args:
-            request: The user's read.
-            location: Its location.
-            defaults: What readers get where the user sets nothing.
-
         Raises:
             OptionUnsupportedError: The user's options would lose records silently.
             OptionUnknownError: The reader does not know one of them.
@@ -49,10 +44,6 @@ class Reader:
 
     def sample(self, read: SourceRead, sampling: Sampling) -> Sample:
         """The newest records of a streaming read as a batch, for a preview.
-
-        Args:
-            read: The user's read.
-            sampling: How much is read, and of which clusters.
 
         Raises:
             SourceUnsupportedError: Only a stream can read this format.

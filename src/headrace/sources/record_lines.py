@@ -23,11 +23,7 @@ _EXCERPT = 120
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record to be sent.
-
-    Args:
-        line: Where it comes from, counted from 1.
-    """
+    """One record to be sent."""
 
     value: bytes
     key: bytes | None
@@ -38,9 +34,6 @@ class RecordLines:
     """The records of a file, one by one, as they are asked for.
 
     Args:
-        stream: The file.
-        name: What errors call it.
-        form: How its lines are written.
         key: The field that becomes the record's key; a dot leads into an object.
     """
 
@@ -60,11 +53,7 @@ class RecordLines:
         self._stream.close()
 
     def __iter__(self) -> Iterator[Record]:
-        """The records.
-
-        Raises:
-            RecordInvalidError: A line is none.
-        """
+        """The records."""
         return self._ahead or self._read()
 
     def check_first(self) -> None:

@@ -51,11 +51,8 @@ def decode_or_stop(
     """The record as a struct; a record that cannot be decoded stops the flow.
 
     Args:
-        decoder: The decoder of the format.
         value: The record, as bytes or as text.
-        at: Columns that identify the record in the error.
         on_null: Whether a record without a value stops the flow or gives a null struct.
-        max_bytes: A record with a longer value stops the flow.
         stops: Whether the flow stops in any case; else the record may be quarantined.
     """
     from pyspark.sql import functions as F
@@ -76,9 +73,7 @@ def stop_at(
     """An error that stops the flow at a record that cannot be decoded.
 
     Args:
-        decoder: The decoder of the format.
         value: The record, as bytes or as text.
-        at: Columns that identify the record in the error.
         max_bytes: The limit of a value's length, if there is one.
         stops: Whether the flow stops in any case; else the record may be quarantined.
     """
@@ -103,26 +98,16 @@ def stop_at(
 
 @dataclass(frozen=True)
 class BadRecord:
-    """A record that could not be decoded, as Spark's message describes it.
-
-    Args:
-        at: What identifies the record: topic, partition and offset, or the path of its file.
-        value: The first bytes of the record; None if it has no value.
-        is_cut: Whether `value` is only the beginning of the record.
-        schema: The declared schema, in Spark's JSON form.
-        size: The number of the record's bytes, if it is known.
-        mismatch: Why it is bad, if its format is not JSON.
-        stops: Whether the flow stops at such a record in any case.
-    """
+    """A record that could not be decoded, as Spark's message describes it."""
 
     code: str
-    at: Mapping[str, Any]
+    at: Mapping[str, Any]  # what identifies the record: topic, partition and offset, or the path of its file
     value: bytes | None
     is_cut: bool
-    schema: Mapping[str, Any] | None
-    size: int | None = None
-    mismatch: str | None = None
-    stops: bool = False
+    schema: Mapping[str, Any] | None  # the declared schema, in Spark's JSON form
+    size: int | None = None  # the number of the record's bytes, if it is known
+    mismatch: str | None = None  # why it is bad, if its format is not JSON
+    stops: bool = False  # whether the flow stops at such a record in any case
 
     @classmethod
     def find(cls, message: str) -> BadRecord | None:
@@ -163,11 +148,8 @@ class BadRecord:
         """The error that stops a flow.
 
         Args:
-            flow: The flow.
-            location: The location of its query.
             where: The place of the record; by default `at`.
             remedies: The commands that print the record; by default `headrace consume`.
-            params: Further parameters.
         """
         where = where or ", ".join(f"{name} {value}" for name, value in self.at.items())
         return _ERRORS[self.code](

@@ -31,23 +31,14 @@ _STREAMS_ONLY = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRequest:
-    """What a query sets on a reader.
-
-    Args:
-        streaming: Whether a stream reads.
-        format: Spark's name of the format, in lower case.
-        options: The options that the user has set.
-        columns: The columns of an explicit schema.
-        path: The folder of files.
-        schema: The explicit schema: DDL or a ``StructType``.
-    """
+    """What a query sets on a reader."""
 
     streaming: bool
-    format: str
+    format: str  # spark's name of the format, in lower case
     options: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
     path: str | None = None
-    schema: Any = None
+    schema: Any = None  # the explicit schema: DDL or a ``StructType``
 
     def with_options(self, options: Mapping[str, str]) -> ReadRequest:
         """The request with further options."""
@@ -77,7 +68,6 @@ class ReaderDefaults:
     """What readers get where the user sets nothing.
 
     Args:
-        kafka: The Kafka cluster of the profile.
         kafka_limit: The maximum number of records in a first batch from Kafka.
     """
 
@@ -87,32 +77,19 @@ class ReaderDefaults:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How sources are read for a preview.
-
-    Args:
-        clusters: The Kafka clusters.
-        profile: The connection of the profile's cluster.
-        records: How many of the newest records of each Kafka source are read.
-    """
+    """How sources are read for a preview."""
 
     clusters: KafkaClusters
     profile: KafkaConnection
-    records: int
+    records: int  # how many of the newest records of each Kafka source are read
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceRead:
-    """A read of a source that is not a dataset, before it happens: a topic, a folder, a table elsewhere.
+    """A read of a source that is not a dataset, before it happens: a topic, a folder, a table elsewhere."""
 
-    Args:
-        request: What the reader is asked for, with the options that the protocol adds.
-        paths: The folders or files; empty for a system such as Kafka.
-        location: The user's line.
-        session: The session that reads.
-    """
-
-    request: ReadRequest
-    paths: tuple[str, ...]
+    request: ReadRequest  # what the reader is asked for, with the options that the protocol adds
+    paths: tuple[str, ...]  # the folders or files; empty for a system such as Kafka
     location: SourceLocation
     session: SparkSession = field(repr=False)
 

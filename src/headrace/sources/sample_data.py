@@ -42,8 +42,6 @@ def build_samples(schema: str, *, first: int, key: str | None = None) -> Iterato
 
     Args:
         schema: The columns, as Spark's DDL writes them. A whole number that is called ``id`` counts.
-        first: What it counts from.
-        key: The column that becomes the record's key.
 
     Raises:
         SampleSchemaInvalidError: The schema cannot be parsed.

@@ -30,14 +30,9 @@ _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 @dataclass(frozen=True)
 class RegisteredSchema:
-    """One version of a subject.
+    """One version of a subject."""
 
-    Args:
-        id: The id of the schema in the registry, which the wire format carries.
-        text: The schema as JSON text.
-    """
-
-    id: int
+    id: int  # the id of the schema in the registry, which the wire format carries
     text: str
 
 
@@ -46,7 +41,6 @@ class SchemaRegistry:
     """A schema registry.
 
     Args:
-        url: Its address, without a login.
         user: The user and the password, as ``user:password``; None without a login.
     """
 

@@ -25,12 +25,7 @@ _POSITION = re.compile(r"line (\d+),? pos (\d+)")
 
 @dataclass(frozen=True)
 class SchemaFile:
-    """A schema's file, read and not yet parsed, so that it needs no pyspark.
-
-    Args:
-        path: As the user would type it.
-        text: What the file holds.
-    """
+    """A schema's file, read and not yet parsed, so that it needs no pyspark."""
 
     path: str
     text: str
@@ -58,8 +53,6 @@ def read_schema(given: Schema, root: Path, location: SourceLocation) -> Schema:
 
     Args:
         given: A DDL string, a ``StructType``, or a file's path, relative to the pipeline's folder.
-        root: The pipeline's folder.
-        location: Where it is given.
 
     Raises:
         SchemaInvalidError: The file is missing, is not UTF-8, or has an unknown format.
@@ -108,8 +101,6 @@ def load_schema(given: Schema, root: Path, location: SourceLocation) -> StructTy
 
     Args:
         given: A DDL string, a ``StructType``, a file's path, or a `SchemaFile`.
-        root: The pipeline's folder, which files' paths are relative to.
-        location: Where it is given, for errors.
 
     Raises:
         SchemaInvalidError: The schema cannot be parsed; the location is that of the mistake, if it is known,

@@ -38,13 +38,9 @@ class Source(ABC):
     """One streaming source of a flow's query, in Spark's order.
 
     Args:
-        index: The number of the source in the query.
         folder: The number of its folder in a checkpoint's ``sources/``; smaller than ``index`` where the
             query uses one DataFrame several times, since Spark opens such a source once.
-        read: The number of the read in the query; a DataFrame that is used twice has one.
-        location: Where the query reads it.
         options: The reader's options as Spark holds them; they can hold secrets.
-        adaptive: Whether Headrace chooses the limit of its batches.
     """
 
     kind: ClassVar[str]
@@ -61,10 +57,10 @@ class Source(ABC):
 
     index: int
     folder: int
-    read: int = 0
+    read: int = 0  # the number of the read in the query; a DataFrame that is used twice has one
     location: SourceLocation
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    adaptive: bool = False
+    adaptive: bool = False  # whether Headrace chooses the limit of its batches
 
     @property
     def table(self) -> TableName | None:
@@ -117,11 +113,7 @@ class Source(ABC):
 
     @abstractmethod
     def label(self, root: Path) -> str:
-        """A short name for people, in a picture.
-
-        Args:
-            root: The pipeline's folder, against which paths are shown.
-        """
+        """A short name for people, in a picture."""
 
     def title(self, root: Path) -> str:
         """A name for people, in a sentence."""
@@ -132,12 +124,7 @@ class Source(ABC):
         return ""
 
     def shares(self, other: Source, facts: Mapping[int, SourceFacts]) -> str | None:
-        """What both read, in words, if they read the same.
-
-        Args:
-            other: Another source of the same query.
-            facts: The sources as they are now, by index, where that is known.
-        """
+        """What both read, in words, if they read the same."""
         return None
 
     # -- what the system holds
@@ -150,7 +137,6 @@ class Source(ABC):
         """Ask the system what a plan can say of it; ``None`` where nothing.
 
         Args:
-            systems: The systems.
             is_new: Whether the flow has no checkpoint yet. Then what would stop its start is raised.
         """
         return None
@@ -159,8 +145,6 @@ class Source(ABC):
         """Check before a checkpoint is made that the source is there and holds where the flow starts.
 
         Args:
-            facts: The source as it is now.
-            systems: The systems.
             is_new: Whether it starts where its options say, and not at a position.
         """
         return
@@ -180,27 +164,19 @@ class Source(ABC):
 
         Args:
             position: Where the query starts to read; ``None`` if its options define this.
-            systems: The systems.
         """
         return {}
 
     # -- its records as a batch
 
     def read_range(self, read: SourceRead, one: SourceRange | None, checkpoint: Location) -> DataFrame:
-        """A range as a batch, with the columns of the stream; only where `rereads`.
-
-        Args:
-            read: The user's read of the source.
-            one: The range; ``None`` gives no rows.
-            checkpoint: The checkpoint that has read the range.
-        """
+        """A range as a batch, with the columns of the stream; only where `rereads`."""
         raise NotImplementedError(self.kind)
 
     def read_records(self, read: SourceRead, records: DataFrame) -> DataFrame:
         """Records that were kept as a batch, with the columns of the stream; only where `reads_records`.
 
         Args:
-            read: The user's read of the source.
             records: The records, with the fields of the quarantine's ``source``.
         """
         raise NotImplementedError(self.kind)

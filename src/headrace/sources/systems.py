@@ -30,8 +30,6 @@ class Systems:
     """The systems that sources are read from.
 
     Args:
-        storage: Where the pipeline's tables are.
-        kafka: The Kafka clusters.
         read_table: Reads a table's newest snapshot: through Spark, or without a JVM.
     """
 
@@ -42,15 +40,7 @@ class Systems:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamRead:
-    """A streaming read of a query, as Spark's plan has it.
-
-    Args:
-        format: Spark's name of the format.
-        table: The dataset that is read, if it is one of the storage.
-        settings: The pipeline's settings.
-
-    The other arguments are those of `Source`.
-    """
+    """A streaming read of a query, as Spark's plan has it."""
 
     format: str
     index: int
@@ -59,8 +49,8 @@ class StreamRead:
     location: SourceLocation
     options: Mapping[str, str]
     adaptive: bool
-    table: TableName | None
-    settings: ProjectSettings
+    table: TableName | None  # the dataset that is read, if it is one of the storage
+    settings: ProjectSettings  # the pipeline's settings. The other arguments are those of `Source`
 
     @property
     def common(self) -> dict[str, Any]:
@@ -71,30 +61,17 @@ class StreamRead:
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """A flow, and what it has read before.
-
-    Args:
-        flow: The flow.
-        history: How far it has read its sources.
-        ledger: The folder of its ledger.
-        opens: Whether a new checkpoint may be opened, so that all that was read must be known.
-    """
+    """A flow, and what it has read before."""
 
     flow: StreamingFlow
     history: History = field(default_factory=History)
     ledger: Location | None = None
-    opens: bool = False
+    opens: bool = False  # whether a new checkpoint may be opened, so that all that was read must be known
 
 
 @dataclass(frozen=True)
 class Seeding:
-    """What seeds of new checkpoints are made from.
-
-    Args:
-        checkpoint: The id of the new checkpoint.
-        ledger: The folder of the flow's ledger.
-        setting: Gives one of Spark's settings.
-    """
+    """What seeds of new checkpoints are made from."""
 
     checkpoint: str
     ledger: Location

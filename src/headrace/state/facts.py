@@ -56,12 +56,6 @@ class SourceFacts(Protocol):
     ) -> tuple[Position, Losses]:
         """Compare a position with what the source holds.
 
-        Args:
-            flow: The flow.
-            history: How far the flow's checkpoints have read.
-            position: Where the flow continues.
-            continues: Whether it continues with its current checkpoint.
-
         Returns:
             Where the flow can continue: with what is new in the source, and after what the source has
             lost; and what it has lost.
@@ -71,14 +65,7 @@ class SourceFacts(Protocol):
     def choose_position(
         self, flow: FlowFacts, history: History, position: Position, start: ChosenStart
     ) -> ChosenPosition | None:
-        """Where a new checkpoint starts by the user's choice; ``None`` for a source without such a choice.
-
-        Args:
-            flow: The flow.
-            history: How far the flow's checkpoints have read.
-            position: Where it would continue.
-            start: The choice.
-        """
+        """Where a new checkpoint starts by the user's choice; ``None`` for a source without such a choice."""
         ...
 
     def check_lists(self, flow: FlowFacts, origin: ListOrigin) -> ListOrigin | None:
@@ -88,47 +75,29 @@ class SourceFacts(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadBefore:
-    """A source in a checkpoint.
-
-    Args:
-        checkpoint: The checkpoint.
-        source: The source as it was when the checkpoint was opened.
-        committed: The source as the checkpoint's last commit names it.
-        positions: How far the checkpoint and that commit have read it.
-    """
+    """A source in a checkpoint."""
 
     checkpoint: str
     source: SourceIdentity
-    committed: SourceIdentity | None = None
+    committed: SourceIdentity | None = None  # the source as the checkpoint's last commit names it
     positions: tuple[Position, ...] = ()
 
 
 @dataclass(frozen=True)
 class NextPosition:
-    """Where a new checkpoint starts to read a source.
-
-    Args:
-        position: The position.
-        origin: The checkpoint that ended there, and the index of the source in it.
-    """
+    """Where a new checkpoint starts to read a source."""
 
     position: Position
-    origin: ListOrigin | None = None
+    origin: ListOrigin | None = None  # the checkpoint that ended there, and the index of the source in it
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenPosition:
-    """Where a new checkpoint starts by the user's choice.
-
-    Args:
-        position: The position.
-        losses: What was never read before it, in the form of the ledger.
-        repeats: What was committed after it, in the same form.
-    """
+    """Where a new checkpoint starts by the user's choice."""
 
     position: Position
-    losses: Losses = ()
-    repeats: Losses = ()
+    losses: Losses = ()  # what was never read before it, in the form of the ledger
+    repeats: Losses = ()  # what was committed after it, in the same form
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,28 +105,21 @@ class TableFacts:
     """The state of the target table.
 
     Args:
-        table_id: Delta's id of the table.
-        fresh: Whether this update created it.
-        version: Its version now.
-        folded: The last version in the flow's ledger; -1 if none.
         ledger_stale: Whether the ledger has versions that no longer exist, because an older copy was
             restored.
-        checkpoints: The current checkpoint of each flow.
-        transactions: Its SetTransactions: the last batch, by checkpoint.
         positions: Where the last commit of this flow's checkpoint ended, by source index;
             ``None`` if neither log nor ledger has it.
-        sources: The sources in the metadata of that commit.
         history: How far the sources of all the flow's checkpoints were read.
     """
 
     table_id: str
-    fresh: bool
+    fresh: bool  # whether this update created it
     checkpoints: Mapping[str, str]
-    transactions: Mapping[str, int]
+    transactions: Mapping[str, int]  # its SetTransactions: the last batch, by checkpoint
     positions: Mapping[int, Position] | None = None
     sources: tuple[SourceIdentity, ...] = ()
     version: int = -1
-    folded: int = -1
+    folded: int = -1  # the last version in the flow's ledger; -1 if none
     ledger_stale: bool = False
     history: History = field(default_factory=History)
 
@@ -176,11 +138,7 @@ class CheckpointFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowFacts:
-    """The declared flow, and the options of the command line.
-
-    Args:
-        describe: Gives the name of a source for messages.
-    """
+    """The declared flow, and the options of the command line."""
 
     flow: str
     dataset: str
@@ -219,17 +177,15 @@ class Open:
     Args:
         positions: Where it starts; ``None`` starts at the sources' beginning.
         lists: For each files source with a position, whose lists hold what was read.
-        fences: The checkpoint that may never commit again.
         losses: The records or files that will never be read; written to the ledger first.
-        repeats: The records that are read again, because the user allows it.
     """
 
     reason: Reason
     positions: Mapping[int, Position] | None = None
     lists: Mapping[int, ListOrigin] = field(default_factory=dict)
-    fences: str | None = None
+    fences: str | None = None  # the checkpoint that may never commit again
     losses: tuple[Mapping[str, Any], ...] = ()
-    repeats: tuple[Mapping[str, Any], ...] = ()
+    repeats: tuple[Mapping[str, Any], ...] = ()  # the records that are read again, because the user allows it
 
 
 @dataclass(frozen=True, kw_only=True)

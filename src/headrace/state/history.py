@@ -19,34 +19,21 @@ from headrace.storage.table_log import iter_commits
 
 @dataclass(frozen=True, kw_only=True)
 class PastRead:
-    """One source in the metadata of a commit.
-
-    Args:
-        checkpoint: The checkpoint that read it.
-        source: The source.
-        until: The end of the range, as JSON.
-        start: Its start, as JSON; ``None`` where the source does not say where it starts.
-        marks: The other fields of the range.
-    """
+    """One source in the metadata of a commit."""
 
     checkpoint: str
     source: SourceIdentity
     until: Any
     marks: Mapping[str, Any]
-    start: Any = None
+    start: Any = None  # its start, as JSON; ``None`` where the source does not say where it starts
 
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """The positions up to which a flow has read its sources.
-
-    Args:
-        commits: The reads of each commit, in the order of the commits.
-        whole: Whether the commits of all the flow's checkpoints are known.
-    """
+    """The positions up to which a flow has read its sources."""
 
     commits: tuple[tuple[PastRead, ...], ...] = ()
-    whole: bool = True
+    whole: bool = True  # whether the commits of all the flow's checkpoints are known
 
     @classmethod
     def of(cls, entries: Iterable[Mapping[str, Any]], *, whole: bool = True) -> History:
@@ -54,12 +41,7 @@ class History:
         return cls(commits=tuple(filter(None, map(_reads, entries))), whole=whole)
 
     def sources(self, kind: str, key: Callable[[SourceIdentity], str]) -> tuple[SourceIdentity, ...]:
-        """The sources of a kind that were read, each as the last commit names it.
-
-        Args:
-            kind: The kind.
-            key: Gives a unique key of each source.
-        """
+        """The sources of a kind that were read, each as the last commit names it."""
         reads = (read for reads in self.commits for read in reads if read.source.kind == kind)
         return tuple({key(read.source): read.source for read in reads}.values())
 
@@ -92,12 +74,8 @@ def load_history(
     refresh.
 
     Args:
-        ledger: The flow's ledger.
-        table: Its table.
-        table_id: Delta's id of the table.
         version: The table's version; later versions in the ledger were removed when an older copy was
             restored.
-        checkpoint: The current checkpoint of the flow; ``None`` if it has none.
 
     Raises:
         CheckpointCorruptError: A fold cannot be read.

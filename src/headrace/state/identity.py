@@ -25,12 +25,11 @@ class SourceIdentity:
     """The identity of one source of a query.
 
     Args:
-        index: The number of the source in the query: its line in the offset log.
         folder: The number of its folder in the checkpoint's ``sources/``, if it is not ``index``: a source
             that the query reads twice has one folder.
     """
 
-    index: int
+    index: int  # the number of the source in the query: its line in the offset log
     kind: str
     identity: Mapping[str, Any]
     folder: int | None = None
@@ -112,15 +111,10 @@ class CheckpointIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryRecord:
-    """What is known of the last query that used a checkpoint.
-
-    Args:
-        fingerprint: The hash of its logical plan.
-        schema: Its columns, as ``StructType.jsonValue()`` gives them.
-    """
+    """What is known of the last query that used a checkpoint."""
 
     fingerprint: str
-    schema: Mapping[str, Any] | None = None
+    schema: Mapping[str, Any] | None = None  # its columns, as ``StructType.jsonValue()`` gives them
 
     def to_json(self) -> dict[str, Any]:
         return {"fingerprint": self.fingerprint, "schema": self.schema}
@@ -207,7 +201,6 @@ def write_checkpoint(checkpoint: Location, identity: CheckpointIdentity, seed: M
 
     Args:
         checkpoint: The folder; it must not exist.
-        identity: The identity of the checkpoint.
         seed: Contents of the files, by their path in the folder. The last one is written first: Spark's
             offset log, which comes first, makes the checkpoint look like one that has planned a batch.
 

@@ -15,13 +15,7 @@ from headrace.storage.location import Location
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaKey:
-    """The files that a schema was inferred from.
-
-    Args:
-        format: The files' format.
-        path: Their folder.
-        options: The options that decide how they are read.
-    """
+    """The files that a schema was inferred from."""
 
     format: str
     path: str

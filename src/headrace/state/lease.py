@@ -193,10 +193,6 @@ def has_driver(storage: Storage, name: TableName) -> bool:
 def held_leases(storage: Storage, names: Iterable[TableName]) -> Iterator[None]:
     """Hold the leases of all flows of tables, and of views, for the block.
 
-    Args:
-        storage: The storage.
-        names: The tables and views.
-
     Raises:
         SecondDriverError: Another process runs one of the flows.
     """

@@ -55,11 +55,6 @@ class Ledger:
     def fold(self, table: Location, table_id: str, join_marks: JoinMarks) -> tuple[LoggedCommit, ...]:
         """Add the commits of the table that the ledger does not have yet.
 
-        Args:
-            table: The table.
-            table_id: Delta's id of the table.
-            join_marks: Joins the marks of two ranges.
-
         Returns:
             The commits of other writers that change data.
 
@@ -216,12 +211,6 @@ class Ledger:
 def record_view(folder: Location, pipeline: str, view: TableName, table_id: str) -> None:
     """Record once that a view was created; it has no checkpoint that would show that.
 
-    Args:
-        folder: ``ledger/<view>/view``.
-        pipeline: The pipeline's name.
-        view: The view.
-        table_id: Delta's id of its table.
-
     Raises:
         StorageUnwritableError: The ledger cannot be written.
     """
@@ -238,7 +227,6 @@ def record_cost(folder: Location, cost: Mapping[str, Any]) -> None:
 
     Args:
         folder: ``ledger/<view>/view``.
-        cost: The cost.
 
     Raises:
         StorageUnwritableError: The ledger cannot be written.
@@ -259,12 +247,7 @@ def load_cost(folder: Location) -> Mapping[str, Any] | None:
 
 
 def compact(entries: Iterable[Mapping[str, Any]], join_marks: JoinMarks) -> list[dict[str, Any]]:
-    """Merge batches that follow each other, range to range, into one entry each.
-
-    Args:
-        entries: The batches.
-        join_marks: Joins the marks of two ranges.
-    """
+    """Merge batches that follow each other, range to range, into one entry each."""
     merged: list[dict[str, Any]] = []
     for entry in entries:
         if merged and (sources := _joined_sources(merged[-1], entry, join_marks)) is not None:

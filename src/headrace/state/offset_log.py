@@ -96,11 +96,8 @@ def seed_files(
     A source without a position starts at its beginning.
 
     Args:
-        positions: The positions, by the index of the source.
-        sources: The sources.
         shuffle_partitions: The number of shuffle partitions. When Spark repeats a batch, it compares its
             number with that of the batch before, and fails if the batch before has none.
-        watermark_ms: The watermark.
     """
     conf = {SHUFFLE_PARTITIONS: shuffle_partitions}
     metadata = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": _SEEDED_MS, "conf": conf}
@@ -120,8 +117,6 @@ def offset_lines(
 
     Args:
         metadata: Its second line: the watermark, the time and the settings of the batch.
-        positions: The positions, by the index of the source; a source without one has no offset yet.
-        sources: The sources.
     """
     lines = [_VERSION, json.dumps(metadata)]
     lines += [

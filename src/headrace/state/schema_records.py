@@ -33,8 +33,6 @@ def refuse_unreadable(path: Location, schema: str, consequence: str) -> Iterator
     """Refuses a file whose content cannot be used.
 
     Args:
-        path: The file.
-        schema: The schema, as the message names it.
         consequence: What happens if the user removes the file.
 
     Raises:

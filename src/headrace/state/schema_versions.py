@@ -18,40 +18,24 @@ def _now() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaVersion:
-    """One schema of a read.
-
-    Args:
-        number: 1 for the first schema that differs from the declared one.
-        schema: The schema, as ``StructType.jsonValue()`` gives it.
-        added: The dotted names of the fields that came with it.
-        flow: The flow whose batch had records with these fields.
-        checkpoint: The id of its checkpoint.
-        batch: The first batch that is read with the schema.
-        example: The coordinates of a record with these fields.
-        at: When it was added, in ISO 8601.
-    """
+    """One schema of a read."""
 
     number: int
-    schema: Mapping[str, Any]
-    added: tuple[str, ...]
-    flow: str
+    schema: Mapping[str, Any]  # the schema, as ``StructType.jsonValue()`` gives it
+    added: tuple[str, ...]  # the dotted names of the fields that came with it
+    flow: str  # the flow whose batch had records with these fields
     checkpoint: str
     batch: int
-    example: Mapping[str, Any] = field(default_factory=dict)
+    example: Mapping[str, Any] = field(default_factory=dict)  # the coordinates of a record with these fields
     at: str = field(default_factory=_now)
 
 
 @dataclass(frozen=True)
 class SchemaVersions:
-    """The versions of the schema of what a reader reads.
-
-    Args:
-        folder: The folder of all schemas of the storage.
-        source: What is read, such as ``kafka orders``; all reads of it share the versions.
-    """
+    """The versions of the schema of what a reader reads."""
 
     folder: Location
-    source: str
+    source: str  # what is read, such as ``kafka orders``; all reads of it share the versions
 
     @property
     def path(self) -> Location:

@@ -16,13 +16,9 @@ from headrace.storage.location import Location
 
 @dataclass(frozen=True)
 class SnapshotLog:
-    """The markers of a flow's snapshots.
+    """The markers of a flow's snapshots."""
 
-    Args:
-        folder: ``<storage>/snapshots/<dataset>``.
-    """
-
-    folder: Location
+    folder: Location  # ``<storage>/snapshots/<dataset>``
 
     @property
     def pattern(self) -> str:

@@ -53,12 +53,7 @@ def open_next(flow: FlowFacts, table: TableFacts, current: str | None, reason: R
 def _open_chosen(
     flow: FlowFacts, table: TableFacts, known: Mapping[int, Position], start: ChosenStart, *, fences: str
 ) -> Open:
-    """Open a new checkpoint where the user wants it.
-
-    Raises:
-        StartInvalidError: The flow reads other sources than Kafka topics, or not these topics.
-        RefusedError: The new checkpoint would lose or duplicate records, and the user does not allow it.
-    """
+    """Open a new checkpoint where the user wants it."""
     chosen = {
         facts.source.index: found
         for facts in flow.sources
@@ -97,12 +92,6 @@ def check_positions(
 ) -> tuple[dict[int, Position], Losses]:
     """Compare the positions at which a flow continues with what its sources hold.
 
-    Args:
-        flow: The flow.
-        table: Its table.
-        known: The position at which it continues, by source.
-        continues: Whether it continues with its current checkpoint.
-
     Returns:
         The positions at which it can continue, and what its sources have lost before them.
 
@@ -132,11 +121,6 @@ def open_after(
     """Open a new checkpoint at positions of an earlier one.
 
     Args:
-        flow: The flow.
-        reason: The reason, if nothing is lost.
-        positions: The position at which each source continues.
-        losses: What the sources have lost before these positions.
-        fences: The current checkpoint.
         origins: The checkpoint that ended at each position, if that is not the current one.
 
     Raises:

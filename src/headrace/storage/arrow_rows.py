@@ -59,11 +59,7 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _buffers(values: list[Any], kind: pa.DataType) -> tuple[list[Any], list[pa.Array] | None]:
-    """The buffers of an array after the validity, and the arrays of its parts.
-
-    Raises:
-        TypeError: The type is not built here, or a value has another type.
-    """
+    """The buffers of an array after the validity, and the arrays of its parts."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):

@@ -24,9 +24,7 @@ class Storage:
         """The storage at a path or a URI; its folder need not exist yet.
 
         Args:
-            text: The path or the URI.
             folder: Where relative paths begin; by default the current folder.
-            source: Where the user has written the text.
 
         Raises:
             StorageUnsupportedError: The URI is of a kind of storage that is not supported.
@@ -114,7 +112,6 @@ class Storage:
         """The file that says when a table was compacted and vacuumed last.
 
         Args:
-            dataset: The dataset.
             role: ``table`` for the dataset's own table, ``quarantine`` or ``tombstones``.
         """
         folder = self.root / "care"

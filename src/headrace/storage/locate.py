@@ -22,7 +22,6 @@ def locate(text: str | Path, folder: Path | None = None, source: SourceLocation 
     Args:
         text: A path, a ``file:`` URI, or a URI of another kind of storage.
         folder: Where relative paths begin; by default the current folder.
-        source: Where the user has written the text.
 
     Raises:
         StorageUnsupportedError: The URI is of a kind of storage that is not supported.
@@ -47,7 +46,6 @@ def locate_supported(text: str, folder: Path | None = None) -> Location | None:
     """Return the location of a path or a URI; ``None`` for a URI of a kind of storage that is not supported.
 
     Args:
-        text: The path or the URI, as the user gives it to Spark.
         folder: Where relative paths begin; by default the current folder.
     """
     try:

@@ -70,14 +70,9 @@ class Files(Protocol):
 
 @dataclass(frozen=True, order=True)
 class Location:
-    """A file or a folder in a storage.
+    """A file or a folder in a storage."""
 
-    Args:
-        path: Its path as Spark and Delta take it: a plain path on a local disk, else a URI.
-        files: The kind of storage.
-    """
-
-    path: str
+    path: str  # its path as Spark and Delta take it: a plain path on a local disk, else a URI
     files: Files = field(repr=False, compare=False)
 
     def __str__(self) -> str:

@@ -20,11 +20,6 @@ def mapped_path(path: str, settings: ProjectSettings, location: SourceLocation |
     An entry of `paths` replaces it. Else a relative path starts at the pipeline's folder, and a URI stays as
     it is.
 
-    Args:
-        path: The path.
-        settings: The pipeline's settings.
-        location: Where the user has written it.
-
     Raises:
         PathUnmappedError: It is a path of another system, and no entry has it.
     """

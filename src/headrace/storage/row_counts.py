@@ -45,7 +45,6 @@ def count_rows_on_disk(path: str, table: Location | None = None) -> int | None:
 
     Args:
         path: The file as a log names it: a URI, or relative to the table and percent-encoded.
-        table: The folder of the table.
     """
     import pyarrow.parquet as pq
 

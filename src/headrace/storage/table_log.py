@@ -24,30 +24,21 @@ class LoggedCommit:
     """One commit of a table's log.
 
     Args:
-        version: The table version.
-        timestamp_ms: When it was committed, by the writer's clock.
-        metadata: Headrace's user metadata; ``None`` in a commit of another writer.
-        transactions: Version by application id.
-        operation: Delta's name of the operation.
-        engine: The engine that committed it.
-        changes_data: Whether rows were added or removed.
-        removes_data: Whether rows were removed or rewritten.
         delta_id: Delta's id of the commit, which its checksum file also has; other writers may not set one.
         properties: The table's properties; ``None`` if the commit does not change them.
-        declares_erasure: Whether its metadata declares that it removes rows on purpose.
     """
 
     version: int
-    timestamp_ms: int
-    metadata: Mapping[str, Any] | None
+    timestamp_ms: int  # when it was committed, by the writer's clock
+    metadata: Mapping[str, Any] | None  # headrace's user metadata; ``None`` in a commit of another writer
     transactions: Mapping[str, int]
     operation: str
     engine: str
-    changes_data: bool
-    removes_data: bool = False
+    changes_data: bool  # whether rows were added or removed
+    removes_data: bool = False  # whether rows were removed or rewritten
     delta_id: str | None = None
     properties: Mapping[str, str] | None = None
-    declares_erasure: bool = False
+    declares_erasure: bool = False  # whether its metadata declares that it removes rows on purpose
 
     @property
     def at(self) -> datetime:
@@ -142,25 +133,14 @@ def load_checksum(table: Location, version: int) -> Any:
 
 
 def newest_commits(table: Location, most: int | None = None) -> Iterator[LoggedCommit]:
-    """The commits that the log still holds, the newest first.
-
-    Args:
-        table: The table.
-        most: How many at most; all by default.
-    """
+    """The commits that the log still holds, the newest first."""
     known = versions(table)
     for version in reversed(known if most is None else known[-most:]):
         yield load_commit(table, version)
 
 
 def commits_since_compaction(table: Location, newest: int, most: int) -> int:
-    """The number of commits that changed rows since the last compaction, up to a number.
-
-    Args:
-        table: The table.
-        newest: Its newest version; a version that is to come is left out.
-        most: The largest number that is counted to.
-    """
+    """The number of commits that changed rows since the last compaction, up to a number."""
     number = 0
     # One after another: listing a long log is slow.
     for version in range(newest, -1, -1):
@@ -269,8 +249,6 @@ def checksum_matches_log(
     """Whether the commits up to a version have the transactions that a checksum states.
 
     Args:
-        table: The table.
-        last: The version.
         latest: The highest batch number of each transaction id, or None if no commit has one.
         owner: Delta's id of the commit of that version, if the checksum states it.
 

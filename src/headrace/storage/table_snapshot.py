@@ -32,52 +32,30 @@ class SnapshotUnreadableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A data file of a table.
+    """A data file of a table."""
 
-    Args:
-        path: Its path in the table's folder, or an absolute path.
-        size: Its bytes.
-        rows: Its rows, deleted ones too; ``None`` if the log has no statistics.
-        deleted: The rows that a deletion vector hides.
-        partition: The values of the partition columns.
-        vector: The path of the file with the deletion vector; ``None`` without one.
-    """
-
-    path: str
+    path: str  # its path in the table's folder, or an absolute path
     size: int
-    rows: int | None = None
+    rows: int | None = None  # its rows, deleted ones too; ``None`` if the log has no statistics
     deleted: int = 0
     partition: tuple[tuple[str, str | None], ...] = ()
-    vector: str | None = None
+    vector: str | None = None  # the path of the file with the deletion vector; ``None`` without one
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableSnapshot:
-    """The newest version of a table.
-
-    Args:
-        version: The version.
-        table_id: Delta's id of the table.
-        properties: The table's properties.
-        partition_columns: The names of the partition columns.
-        schema: The columns, as the JSON of Spark's ``StructType``.
-        files: The data files.
-        commits: The versions whose commit files the log holds, ascending.
-        checkpoints: The versions of which the log holds a whole checkpoint, ascending.
-        features: The table features that the protocol names.
-        domains: The names of the metadata domains; clustered tables have ``delta.clustering``.
-    """
+    """The newest version of a table."""
 
     version: int
     table_id: str
     properties: Mapping[str, str]
     partition_columns: tuple[str, ...]
-    schema: Mapping[str, Any]
+    schema: Mapping[str, Any]  # the columns, as the JSON of Spark's ``StructType``
     files: tuple[DataFile, ...]
-    commits: tuple[int, ...]
-    checkpoints: tuple[int, ...]
+    commits: tuple[int, ...]  # the versions whose commit files the log holds, ascending
+    checkpoints: tuple[int, ...]  # the versions of which the log holds a whole checkpoint, ascending
     features: frozenset[str]
-    domains: frozenset[str]
+    domains: frozenset[str]  # the names of the metadata domains; clustered tables have ``delta.clustering``
 
     @cached_property
     def size_bytes(self) -> int:

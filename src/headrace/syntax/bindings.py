@@ -30,12 +30,7 @@ _Written = frozenset[tuple[int, str]]
 
 
 class DeclaredGlobals(dict[str, Any]):
-    """The globals of a bound function: those of its declaration, then those of its module now.
-
-    Args:
-        declared: The values of the declaration.
-        module: The module's own dictionary.
-    """
+    """The globals of a bound function: those of its declaration, then those of its module now."""
 
     def __init__(self, declared: Mapping[str, Any], module: Mapping[str, Any]) -> None:
         super().__init__(declared)
@@ -50,17 +45,11 @@ class DeclaredGlobals(dict[str, Any]):
 
 @dataclass(frozen=True)
 class ReboundGlobal:
-    """A global that a query's helper function reads, and that was assigned again after the declaration.
-
-    Args:
-        helper: The helper function's name.
-        name: The global.
-        location: The helper function's line.
-    """
+    """A global that a query's helper function reads, and that was assigned again after the declaration."""
 
     helper: str
     name: str
-    location: SourceLocation | None
+    location: SourceLocation | None  # the helper function's line
 
 
 def bind(function: Callable[[], Any], location: SourceLocation) -> PythonQuery:
@@ -80,12 +69,7 @@ def bind(function: Callable[[], Any], location: SourceLocation) -> PythonQuery:
 
 
 def find_rebound(query: Query, root: Any) -> Iterator[ReboundGlobal]:
-    """The globals that a query's helpers read and that have another value than at its declaration.
-
-    Args:
-        query: The query.
-        root: The pipeline's folder, for the locations.
-    """
+    """The globals that a query's helpers read and that have another value than at its declaration."""
     if isinstance(query, SqlQuery):
         return
     reached = [one for one in _reachable(query.function) if not isinstance(one.__globals__, DeclaredGlobals)]

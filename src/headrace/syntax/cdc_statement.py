@@ -24,33 +24,25 @@ class CdcFlow:
     """A flow that applies change records.
 
     Args:
-        name: The flow's name; ``None`` for that of the table.
-        location: The location of the flow's name, else of the statement.
-        source: The stream of change records: a relation of a ``FROM`` clause.
-        is_stream: Whether the source is written as ``STREAM`` or as a subquery.
         is_snapshot: Whether the statement is ``AUTO CDC FROM SNAPSHOT``, whose source is a table or a folder.
-        ignores_nulls: Whether the statement has ``IGNORE NULL UPDATES``.
-        kept_if_null: The columns behind ``IGNORE NULL UPDATES ON``.
-        tracked: The columns of ``TRACK HISTORY ON``.
-        once: Whether the source is read as a batch, whose records are applied once.
     """
 
-    name: str | None
-    location: SourceLocation
+    name: str | None  # the flow's name; ``None`` for that of the table
+    location: SourceLocation  # the location of the flow's name, else of the statement
     target: tuple[str, ...]
-    source: Cursor
-    is_stream: bool
+    source: Cursor  # the stream of change records: a relation of a ``FROM`` clause
+    is_stream: bool  # whether the source is written as ``STREAM`` or as a subquery
     is_snapshot: bool
     keys: Columns
     sequence_by: str
-    ignores_nulls: bool = False
-    kept_if_null: ColumnChoice | None = None
+    ignores_nulls: bool = False  # whether the statement has ``IGNORE NULL UPDATES``
+    kept_if_null: ColumnChoice | None = None  # the columns behind ``IGNORE NULL UPDATES ON``
     deletes: str | None = None
     truncates: str | None = None
     columns: ColumnChoice | None = None
     scd_type: str = "1"
     tracked: ColumnChoice | None = None
-    once: bool = False
+    once: bool = False  # whether the source is read as a batch, whose records are applied once
 
 
 _CLAUSES = (
@@ -73,8 +65,6 @@ def parse_cdc(
     """The flow of a cursor at ``AUTO CDC`` or ``APPLY CHANGES``.
 
     Args:
-        cursor: The statement.
-        flow: The name and location of ``CREATE FLOW``.
         target: The table of a statement that declares it together with the flow: it has no ``INTO``.
     """
     first = cursor.token

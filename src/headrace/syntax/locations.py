@@ -120,10 +120,7 @@ def pinpoint_sql(
 
     Args:
         location: The line of the call; with a column, the text begins there.
-        sql: The text, as Spark got it.
         start: The first character's index in ``sql``.
-        stop: The last character's index, inclusive.
-        root: The pipeline's folder.
     """
     if location.column is not None:
         above = sql.count("\n", 0, start)

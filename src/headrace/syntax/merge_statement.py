@@ -21,7 +21,6 @@ class Merge:
     """The keys of a ``MERGE``, and the records that delete.
 
     Args:
-        keys: The columns of ``ON``.
         deletes: The condition of ``THEN DELETE`` over columns of the source; ``None`` without one.
     """
 
@@ -31,10 +30,6 @@ class Merge:
 
 def parse_merge(cursor: Cursor, target: tuple[str, ...]) -> tuple[Cursor, Merge]:
     """The source and the clauses of a cursor behind ``MERGE INTO target``.
-
-    Args:
-        cursor: The statement.
-        target: The parts of the target's name.
 
     Raises:
         FeatureUnsupportedError: The statement has another form.

@@ -20,16 +20,9 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell whose lines are comments of the file.
+    """A cell whose lines are comments of the file."""
 
-    Args:
-        magic: The word behind ``%``.
-        argument: The rest of its line.
-        line: Its first line; 1 is the first line of the file.
-        stop: The line behind its last one.
-    """
-
-    magic: str
+    magic: str  # the word behind ``%``
     argument: str
     line: int
     stop: int

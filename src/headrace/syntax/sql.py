@@ -51,23 +51,16 @@ class SqlRelation:
     """One table name in an SQL text.
 
     Args:
-        parts: The name's parts.
-        streaming: Whether it is read as ``STREAM name``.
-        start: The index of the name's first character.
-        stop: The index of the name's last character.
-        begins: The index where the whole expression begins.
-        ends: The index behind the whole expression; of ``STREAM(name)``, behind the parenthesis.
         options_at: The index behind the parenthesis of ``WITH (``, where options can be added.
         travel: The start and the end (exclusive) of a ``VERSION AS OF`` or ``TIMESTAMP AS OF`` clause.
-        options: The options of the ``WITH`` clause.
     """
 
     parts: tuple[str, ...]
-    streaming: bool
-    start: int
-    stop: int
+    streaming: bool  # whether it is read as ``STREAM name``
+    start: int  # the index of the name's first character
+    stop: int  # the index of the name's last character
     begins: int
-    ends: int
+    ends: int  # the index behind the whole expression; of ``STREAM(name)``, behind the parenthesis
     options_at: int | None = None
     travel: tuple[int, int] | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -79,11 +72,10 @@ class SqlStatement:
 
     Args:
         relations: The tables that it reads, those of subqueries and common table expressions too.
-        writes: The name of the statement if it changes tables.
     """
 
     relations: tuple[SqlRelation, ...]
-    writes: str | None = None
+    writes: str | None = None  # the name of the statement if it changes tables
 
 
 @dataclass(frozen=True)
@@ -91,14 +83,11 @@ class SqlText:
     """An SQL text and its edits.
 
     Args:
-        text: The text before the edits.
-        location: The line of the call that has the text; with a column, the text begins there.
-        edits: The edits.
         source: The text that ``text`` was edited from; ``None`` if ``text`` is the user's.
     """
 
     text: str
-    location: SourceLocation
+    location: SourceLocation  # the line of the call that has the text; with a column, the text begins there
     edits: tuple[Edit, ...] = ()
     source: SqlText | None = None
 
@@ -117,13 +106,7 @@ class SqlText:
         return SqlText(self.edited, self.location, edits, source=self)
 
     def locate(self, start: int, stop: int, root: Path | None) -> SourceLocation:
-        """The location in the user's file of characters of the edited text.
-
-        Args:
-            start: The index of the first character.
-            stop: The index of the last character.
-            root: The pipeline's folder.
-        """
+        """The location in the user's file of characters of the edited text."""
         first, last = original_index(start, self.edits), original_index(stop, self.edits)
         return self.locate_unedited(first, max(first, last), root)
 

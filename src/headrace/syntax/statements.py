@@ -30,19 +30,13 @@ class CreateDataset:
     """A ``CREATE`` of a streaming table, a materialized view or a view.
 
     Args:
-        name: The parts of the name.
-        location: The name's location.
-        columns: The column list as DDL; ``None`` if there is none.
         ignored: Clauses that have no effect here, with their locations.
-        query: The text after ``AS``; ``None`` if there is none.
-        is_private: Whether other pipelines should not read the table.
-        cdc: The flow of ``FLOW AUTO CDC``, if the statement has one.
     """
 
     kind: Kind
     name: tuple[str, ...]
     location: SourceLocation
-    columns: str | None = None
+    columns: str | None = None  # the column list as DDL; ``None`` if there is none
     constraints: tuple[Constraint, ...] = ()
     format: str | None = None
     partition_cols: tuple[str, ...] = ()
@@ -50,9 +44,9 @@ class CreateDataset:
     comment: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[tuple[str, SourceLocation], ...] = ()
-    query: Cursor | None = None
-    is_private: bool = False
-    cdc: CdcFlow | None = None
+    query: Cursor | None = None  # the text after ``AS``; ``None`` if there is none
+    is_private: bool = False  # whether other pipelines should not read the table
+    cdc: CdcFlow | None = None  # the flow of ``FLOW AUTO CDC``, if the statement has one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +70,7 @@ class SetSetting:
 
 @dataclass(frozen=True)
 class UseNames:
-    """``USE CATALOG``, ``SET CATALOG`` and ``USE SCHEMA``: where later names of the file begin.
-
-    Args:
-        catalog: The catalog, if the statement names one.
-        schema: The schema, if it names one.
-    """
+    """``USE CATALOG``, ``SET CATALOG`` and ``USE SCHEMA``: where later names of the file begin."""
 
     catalog: str | None
     schema: str | None
@@ -89,18 +78,11 @@ class UseNames:
 
 @dataclass(frozen=True, kw_only=True)
 class AlterColumns:
-    """``ALTER TABLE name RENAME COLUMN old TO new``, or ``DROP COLUMN``: a change of an existing table.
-
-    Args:
-        name: The parts of the name.
-        location: The name's location.
-        renamed: The new names of columns, by their old names.
-        dropped: The columns to drop.
-    """
+    """``ALTER TABLE name RENAME COLUMN old TO new``, or ``DROP COLUMN``: a change of an existing table."""
 
     name: tuple[str, ...]
     location: SourceLocation
-    renamed: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)  # the new names of columns, by their old names
     dropped: tuple[str, ...] = ()
 
 

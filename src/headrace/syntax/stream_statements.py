@@ -19,75 +19,46 @@ _USING = {"kafka": True, "delta": False}
 
 @dataclass(frozen=True, kw_only=True)
 class CreateTable:
-    """``CREATE TABLE name USING kafka OPTIONS (..)``, or ``USING delta``.
-
-    Args:
-        name: The parts of the name.
-        location: The name's location.
-        is_kafka: Whether the table is the topics of ``USING kafka``; otherwise it is a Delta table.
-        columns: The columns of a Delta table as DDL.
-        options: The options of the reader of Kafka.
-        path: The folder of ``LOCATION``.
-        if_not_exists: Whether a table of the same name is kept.
-    """
+    """``CREATE TABLE name USING kafka OPTIONS (..)``, or ``USING delta``."""
 
     name: tuple[str, ...]
     location: SourceLocation
-    is_kafka: bool
+    is_kafka: bool  # whether the table is the topics of ``USING kafka``; otherwise it is a Delta table
     columns: str | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    path: str | None = None
+    path: str | None = None  # the folder of ``LOCATION``
     partition_cols: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
     comment: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
-    if_not_exists: bool = False
+    if_not_exists: bool = False  # whether a table of the same name is kept
 
 
 @dataclass(frozen=True, kw_only=True)
 class CreateScan:
-    """``CREATE SCAN name ON table USING STREAM OPTIONS (..)``.
-
-    Args:
-        name: The name.
-        location: The name's location.
-        table: The parts of the table's name.
-        table_location: The location of the table's name.
-        streaming: Whether the scan is a stream; ``USING BATCH`` reads what the table holds.
-    """
+    """``CREATE SCAN name ON table USING STREAM OPTIONS (..)``."""
 
     name: str
     location: SourceLocation
     table: tuple[str, ...]
     table_location: SourceLocation
-    streaming: bool = True
+    streaming: bool = True  # whether the scan is a stream; ``USING BATCH`` reads what the table holds
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     if_not_exists: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class CreateStream:
-    """``CREATE STREAM name OPTIONS (..) INSERT INTO ..``, and ``INSERT`` and ``MERGE`` alone.
+    """``CREATE STREAM name OPTIONS (..) INSERT INTO ..``, and ``INSERT`` and ``MERGE`` alone."""
 
-    Args:
-        name: The stream's name; ``None`` for a statement without ``CREATE STREAM``.
-        location: The name's location, else that of the first word.
-        target: The parts of the table's name.
-        target_location: The location of the table's name.
-        query: The rows to insert; of a ``MERGE``, its source: a name, or a query in parentheses.
-        columns: The columns of ``INSERT INTO t (columns)``.
-        by_name: Whether ``BY NAME`` is given.
-        merge: The keys and conditions of a ``MERGE``.
-    """
-
-    name: str | None
-    location: SourceLocation
-    target: tuple[str, ...]
+    name: str | None  # the stream's name; ``None`` for a statement without ``CREATE STREAM``
+    location: SourceLocation  # the name's location, else that of the first word
+    target: tuple[str, ...]  # the parts of the table's name
     target_location: SourceLocation
-    query: Cursor
-    columns: tuple[str, ...] = ()
+    query: Cursor  # the rows to insert; of a ``MERGE``, its source: a name, or a query in parentheses
+    columns: tuple[str, ...] = ()  # the columns of ``INSERT INTO t (columns)``
     by_name: bool = False
-    merge: Merge | None = None
+    merge: Merge | None = None  # the keys and conditions of a ``MERGE``
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     if_not_exists: bool = False
 

@@ -27,15 +27,12 @@ class Token:
 
     Args:
         kind: A word is a keyword, or a name without quotes. A name is in backquotes.
-        value: The word, the name without backquotes, the string without quotes, or the characters.
-        start: The index of its first character.
-        stop: The index behind its last character.
     """
 
     kind: Literal["word", "name", "string", "number", "symbol"]
-    value: str
+    value: str  # the word, the name without backquotes, the string without quotes, or the characters
     start: int
-    stop: int
+    stop: int  # the index behind its last character
 
     def is_word(self, *words: str) -> bool:
         return self.kind == "word" and self.value.upper() in words
@@ -45,12 +42,7 @@ class Token:
 
 
 class SqlTokenError(ValueError):
-    """A comment, a string or a name in backquotes has no end, or a literal in hexadecimal is wrong.
-
-    Args:
-        index: The index of its first character.
-        opening: Its first characters, or the whole literal.
-    """
+    """A comment, a string or a name in backquotes has no end, or a literal in hexadecimal is wrong."""
 
     def __init__(self, index: int, opening: str) -> None:
         super().__init__(f"{opening} has no end")
@@ -155,9 +147,7 @@ class Cursor:
     """Reads a statement from its tokens.
 
     Args:
-        text: The statement. Its edits are the values of parameters, so the tokens are of the edited text.
         tokens: The tokens to read; ``None`` reads the whole statement.
-        after: The token behind them.
     """
 
     def __init__(
@@ -218,11 +208,7 @@ class Cursor:
         return token
 
     def name(self, what: str) -> tuple[str, ...]:
-        """Read a name of one or more parts.
-
-        Args:
-            what: What has the name, for errors.
-        """
+        """Read a name of one or more parts."""
         parts = [self._part(what)]
         while self.take_symbol("."):
             parts.append(self._part(what))
@@ -253,11 +239,7 @@ class Cursor:
         return inner
 
     def until(self, ends: Callable[[], bool]) -> Cursor:
-        """Read up to a token that is outside of all parentheses, and return a cursor over the tokens before.
-
-        Args:
-            ends: Whether the next token is the end.
-        """
+        """Read up to a token outside of all parentheses, and return a cursor over the tokens before."""
         first, depth = self.index, 0
         while not self.done and (depth or not ends()):
             depth += self.at_symbol("(") - self.at_symbol(")")

@@ -19,23 +19,16 @@ _COPIED_MS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class RowDelta:
-    """What one commit did to the number of rows.
-
-    Args:
-        gone: The files that it removed.
-        gone_foreign: Those of them that another writer had added.
-        removed_ours: Rows of the others.
-        unknown: Files whose rows are neither in the log's statistics nor on disk.
-    """
+    """What one commit did to the number of rows."""
 
     commit: Commit
     role: Role
     added: int
     removed: int
     gone: tuple[DataFile, ...] = ()
-    gone_foreign: tuple[DataFile, ...] = ()
+    gone_foreign: tuple[DataFile, ...] = ()  # those of them that another writer had added
     removed_ours: int = 0
-    unknown: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()  # files whose rows are neither in the log's statistics nor on disk
 
     @property
     def net(self) -> int:
@@ -68,27 +61,16 @@ class RowDelta:
 
 @dataclass(frozen=True, kw_only=True)
 class RowBalance:
-    """The rows of a table: where it began, how it moved, and what there is now.
+    """The rows of a table: where it began, how it moved, and what there is now."""
 
-    Args:
-        baseline: The version before the first delta; -1 when everything is known.
-        opened_with: Rows at the baseline.
-        deltas: By version.
-        earlier: What other writers had done before the baseline, by the ledger.
-        files: The active files now.
-        origins: The version that added each active file, if the log still has it.
-        rows: Rows in the active files, as they lie on disk.
-        copied: Whether the table's files were copied here after they had been committed.
-    """
-
-    baseline: int
+    baseline: int  # the version before the first delta; -1 when everything is known
     opened_with: int
     deltas: Mapping[int, RowDelta]
-    earlier: tuple[Other, ...]
+    earlier: tuple[Other, ...]  # what other writers had done before the baseline, by the ledger
     files: Mapping[FileKey, DataFile]
-    origins: Mapping[FileKey, int]
-    rows: int
-    copied: bool
+    origins: Mapping[FileKey, int]  # the version that added each active file, if the log still has it
+    rows: int  # rows in the active files, as they lie on disk
+    copied: bool  # whether the table's files were copied here after they had been committed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,18 +78,14 @@ class Baseline:
     """The version that the balance of a table begins with, and the rows that it must have.
 
     Args:
-        version: The state after this version is the first that counts; -1 is the empty table.
-        expected: Rows that the state must have; ``None`` takes it as it is.
         exact: Whether more rows than expected contradict, too; commits that are gone could explain them.
-        why: Where the rows of that state come from, for people.
-        others: What other writers had done to the table before, since it was last empty.
     """
 
-    version: int = -1
-    expected: int | None = 0
+    version: int = -1  # the state after this version is the first that counts; -1 is the empty table
+    expected: int | None = 0  # rows that the state must have; ``None`` takes it as it is
     exact: bool = True
-    why: str = ""
-    others: tuple[Other, ...] = ()
+    why: str = ""  # where the rows of that state come from, for people
+    others: tuple[Other, ...] = ()  # what other writers had done to the table before, since it was last empty
 
 
 def files_to_inspect(log: TableLog, baseline: Baseline) -> set[str]:

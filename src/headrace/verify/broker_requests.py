@@ -39,12 +39,7 @@ def unexplained(reported: Sequence[str]) -> HeadraceError | None:
 
 
 class BrokerRequests:
-    """Makes clients, listens to what they report, and waits for their answers.
-
-    Args:
-        connection: The broker.
-        explain: Explains what a client reports.
-    """
+    """Makes clients, listens to what they report, and waits for their answers."""
 
     def __init__(self, connection: KafkaConnection, explain: Explain = unexplained) -> None:
         self.connection = connection

@@ -56,7 +56,6 @@ class _CannotJudgeError(Exception):
     """Why the third grade of a flow cannot be judged.
 
     Args:
-        reason: One sentence.
         applies: False where no flow of this kind can be judged by this grade.
     """
 
@@ -66,13 +65,7 @@ class _CannotJudgeError(Exception):
 
 
 class RecordsJudge:
-    """Judges records; what tables have in common is asked and read once.
-
-    Args:
-        storage: Where tables read by others are looked up.
-        evidence: What is judged.
-        brokers: The Kafka clusters.
-    """
+    """Judges records; what tables have in common is asked and read once."""
 
     def __init__(
         self,
@@ -306,11 +299,7 @@ def _judge_files(evidence: Evidence, lineage: Lineage) -> GradeReport:
 
 
 def _check_clusters(evidence: Evidence, lineage: Lineage) -> None:
-    """Check that the topic of a row tells the cluster that its record comes from.
-
-    Raises:
-        _CannotJudgeError: It does not.
-    """
+    """Check that the topic of a row tells the cluster that its record comes from."""
     if len(lineage.clusters) > 1:
         raise _CannotJudgeError("it reads topics of several Kafka clusters", applies=False)
     now = [one.last.sources for one in evidence.lineages if one.last is not None]

@@ -23,20 +23,14 @@ class Broker:
     """One cluster, and what it has answered.
 
     Args:
-        connection: How to reach it.
-        answer_s: How long it may take for one question.
-        explain: Explains why it refuses this client.
         unanswered: The reason to give if it does not answer; ``None`` takes that of the error.
-        topics: Its topics; ``None`` as long as it has not answered.
-        silence: Why it has not answered.
-        marks: The marks that were read, by partition and offset.
     """
 
     connection: KafkaConnection
-    answer_s: float
+    answer_s: float  # how long it may take for one question
     explain: Explain
     unanswered: str | None = None
-    topics: Mapping[str, Topic | None] | None = None
+    topics: Mapping[str, Topic | None] | None = None  # its topics; ``None`` as long as it has not answered
     silence: str = ""
     marks: dict[TopicPartition, dict[int, RecordMark]] = field(default_factory=dict)
 
@@ -56,9 +50,7 @@ class Broker:
         """The offsets that hold a record; ``None`` if it has stopped answering.
 
         Args:
-            asked: The offsets that are asked for.
             watched: The offsets whose marks are kept in ``marks``.
-            take: Gets each of the records.
         """
         if not asked:
             return {}
@@ -81,8 +73,6 @@ class Brokers:
     """The clusters by the brokers that sources name.
 
     Args:
-        own: The profile's cluster.
-        others: Other clusters whose logins are known.
         answer_s: How long a cluster may take for one question.
         explain: Explains why the profile's cluster refuses this client.
     """

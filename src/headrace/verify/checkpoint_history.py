@@ -18,12 +18,11 @@ class Generation:
     """One checkpoint of a flow.
 
     Args:
-        opening: ``None`` where neither log nor ledger hold the opening commit any more.
         batches: In the order of their versions; a batch that log and ledger both hold is one entry.
     """
 
     checkpoint: str
-    opening: Opening | None
+    opening: Opening | None  # ``None`` where neither log nor ledger hold the opening commit any more
     batches: tuple[Batches, ...]
 
 
@@ -36,18 +35,16 @@ class Lineage:
     """A flow with all generations since its last full refresh.
 
     Args:
-        in_force: Whether the table names this flow's last checkpoint as one that feeds it.
         late: Batches that were committed through a checkpoint after it had been fenced.
         unknown_versions: Versions ``(first, last)`` that are neither in the log nor in the ledger.
-        since: Judged only from this version on, because the user asked so.
     """
 
     flow: str
     generations: tuple[Generation, ...]
-    in_force: bool
+    in_force: bool  # whether the table names this flow's last checkpoint as one that feeds it
     late: tuple[Batches, ...] = ()
     unknown_versions: tuple[tuple[int, int], ...] = ()
-    since: int | None = None
+    since: int | None = None  # judged only from this version on, because the user asked so
 
     @property
     def batches(self) -> tuple[Batches, ...]:
@@ -134,9 +131,7 @@ def build_lineages(
     """Put the generations of every flow in order.
 
     Args:
-        metadata: The metadata of the log's commits.
         ledger: Speaks alone for versions before ``first_version``.
-        first_version: The first version that the log still holds.
         properties: The table's properties: which checkpoint feeds it through which flow.
     """
     folded = _folded(ledger)

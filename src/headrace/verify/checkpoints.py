@@ -23,18 +23,15 @@ class CheckpointLog:
     """One checkpoint folder.
 
     Args:
-        checkpoint: The id in its identity; ``None`` where the identity is missing or damaged.
-        planned: The last batch in its offset log; -1 before the first.
-        finished: The last batch in its commit log; -1 before the first.
         positions: The end of each planned batch by source index, as far as it is kept.
         files: The URIs that Spark's logs of files sources name, with the entry of each, by source index.
     """
 
     folder: Path
     generation: int
-    checkpoint: str | None
-    planned: int = -1
-    finished: int = -1
+    checkpoint: str | None  # the id in its identity; ``None`` where the identity is missing or damaged
+    planned: int = -1  # the last batch in its offset log; -1 before the first
+    finished: int = -1  # the last batch in its commit log; -1 before the first
     positions: Mapping[int, tuple[Position | None, ...]] = field(default_factory=dict)
     files: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
@@ -53,9 +50,6 @@ def load_checkpoints(folder: Path) -> tuple[CheckpointLog, ...]:
 
     The commit log is read before the offset log, and both before the table: whatever a running
     flow does in between can only make the table hold more than the checkpoint says.
-
-    Args:
-        folder: ``checkpoints/<dataset>/<flow>``.
     """
     if not folder.is_dir():
         return ()

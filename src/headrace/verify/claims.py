@@ -21,19 +21,12 @@ _NAMED = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One partition's offsets, each as often as it may be in the table.
+    """One partition's offsets, each as often as it may be in the table."""
 
-    Args:
-        live: Committed ranges whose records the broker still holds.
-        past: Committed ranges whose records the broker no longer holds.
-        derived: What the table upstream holds and this table must hold, too.
-        may: What the table upstream held once, and this table may hold.
-    """
-
-    live: Spans = _NONE
-    past: Spans = _NONE
-    derived: Spans = _NONE
-    may: Spans = _NONE
+    live: Spans = _NONE  # committed ranges whose records the broker still holds
+    past: Spans = _NONE  # committed ranges whose records the broker no longer holds
+    derived: Spans = _NONE  # what the table upstream holds and this table must hold, too
+    may: Spans = _NONE  # what the table upstream held once, and this table may hold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,26 +34,20 @@ class Claims:
     """What one flow claims.
 
     Args:
-        partitions: By topic and partition.
-        reasons: Why some of it cannot be checked.
         upstream: The table that the flow reads instead of Kafka, with its version, for people.
         excused: Rows that may be in the table although no range names them: they were removed upstream, or
             read by batches that neither log nor ledger holds.
-        unread: Offsets on the broker that the flow has not read yet.
-        quarantined: Rows of its judged batches in the quarantine.
-        discarded: Rows of its judged batches that were discarded.
-        dropped: Rows of its judged batches that expectations have dropped.
         drops: The ranges of each batch with dropped rows, and their number.
     """
 
     partitions: Mapping[TopicPartition, Claim] = field(default_factory=dict)
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()  # why some of it cannot be checked
     upstream: str | None = None
     excused: int = 0
-    unread: int = 0
-    quarantined: int = 0
-    discarded: int = 0
-    dropped: int = 0
+    unread: int = 0  # offsets on the broker that the flow has not read yet
+    quarantined: int = 0  # rows of its judged batches in the quarantine
+    discarded: int = 0  # rows of its judged batches that were discarded
+    dropped: int = 0  # rows of its judged batches that expectations have dropped
     drops: tuple[tuple[Mapping[TopicPartition, tuple[int, int]], int], ...] = ()
 
     def total(self, layer: str) -> int:
@@ -92,15 +79,7 @@ def with_rejected(
     since: int | None,
     dropped_later: int,
 ) -> Claims:
-    """The claims of a flow with the rows that its expectations kept out of the table.
-
-    Args:
-        claims: The claims of its ranges.
-        lineage: The flow.
-        quarantine: The rejected rows.
-        since: Batches before this version are not judged.
-        dropped_later: Rows that replays have dropped.
-    """
+    """The claims of a flow with the rows that its expectations kept out of the table."""
     batches = [batch for batch in lineage.batches if since is None or batch.first_version >= since]
     drops = []
     for batch in batches:
@@ -130,7 +109,6 @@ def build_kafka_claims(
     Args:
         lineage: The flow with all its batches, those before ``since`` too.
         topics: The broker's topics; ``None`` if it does not answer; ``silence`` is the reason.
-        since: Batches before this version are not judged.
     """
     reasons: list[str] = []
     parts: dict[TopicPartition, list[Claim]] = {}
@@ -178,10 +156,7 @@ def build_derived_claims(upstream: str, must: Present, may: Present, excused: in
     """What a flow from another table claims: every row that the table had at a version.
 
     Args:
-        upstream: The table and its version, for people.
-        must: The rows of the versions that were read whole.
         may: Rows that were read in part, or that were removed later.
-        excused: Removed rows whose coordinates are not known.
     """
     partitions = {
         key: Claim(derived=must.at(key), may=may.at(key)) for key in {*must.partitions, *may.partitions}

@@ -79,34 +79,21 @@ class Opening:
 
 @dataclass(frozen=True, kw_only=True)
 class Refresh:
-    """A refresh of a materialized view.
-
-    Args:
-        rows: Rows written, if the commit states them.
-        update: The id of its update.
-        quarantined: Rows that it moved to the quarantine.
-        inputs: The id and the version of each table that it was computed from.
-    """
+    """A refresh of a materialized view."""
 
     version: int
-    rows: int | None
-    inputs: Mapping[str, tuple[str, int]]
+    rows: int | None  # rows written, if the commit states them
+    inputs: Mapping[str, tuple[str, int]]  # the id and the version of each table that it was computed from
     update: str = ""
     quarantined: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """A commit that moved rejected rows from the quarantine into the table.
-
-    Args:
-        id: Its transaction, which the moved rows also name.
-        rows: The rows that it took out of the quarantine.
-        counts: The rows that the query returned for them.
-    """
+    """A commit that moved rejected rows from the quarantine into the table."""
 
     flow: str
-    id: str
+    id: str  # its transaction, which the moved rows also name
     version: int
     rows: int
     counts: RowCounts
@@ -117,7 +104,6 @@ class CommitClaims:
     """The metadata of all commits of a table.
 
     Args:
-        roles: What each commit of the log is, by version.
         repeated: Versions that name a batch of ours whose ranges they do not hold, with the reason.
     """
 

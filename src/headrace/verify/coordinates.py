@@ -35,13 +35,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Present:
-    """The coordinates of some rows.
-
-    Args:
-        partitions: The offsets of each topic's partitions; a multiset.
-        without: Rows that carry none.
-        rows: All rows.
-    """
+    """The coordinates of some rows."""
 
     partitions: Mapping[TopicPartition, Spans] = field(default_factory=dict)
     without: int = 0
@@ -81,31 +75,23 @@ class Others:
     """What other writers did to the rows that carry coordinates.
 
     Args:
-        came: Rows that they added.
-        gone: Rows that they removed.
         came_unknown: Rows that they added and that cannot be read any more; `ANY` if their
             number is not known.
-        gone_unknown: Rows that they removed and that cannot be read any more; the same.
     """
 
     came: Present = field(default_factory=Present)
     gone: Present = field(default_factory=Present)
     came_unknown: int = 0
-    gone_unknown: int = 0
+    gone_unknown: int = 0  # rows that they removed and that cannot be read any more; the same
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableRecords:
-    """What the third grade knows of a table: the coordinates of its rows, and what others did to them.
-
-    Args:
-        unreadable: Active files whose coordinates cannot be read, with the reason.
-        quarantined: The rows of its batches that are in the quarantine.
-    """
+    """What the third grade knows of a table: the coordinates of its rows, and what others did to them."""
 
     present: Present
     others: Others = field(default_factory=Others)
-    unreadable: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()  # active files whose coordinates cannot be read, with the reason
     quarantined: Present = field(default_factory=Present)
 
     @property

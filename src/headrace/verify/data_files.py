@@ -24,32 +24,18 @@ _CHUNK_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """A data file on disk.
+    """A data file on disk."""
 
-    Args:
-        size: Bytes; ``None`` when there is no such file.
-        modified_ms: When it was last written to.
-        rows: By its footer.
-        problem: Why the footer cannot be read.
-        decoded: Whether the strings were decoded.
-        undecodable: The first string column with bytes that are not valid UTF-8.
-    """
-
-    size: int | None = None
+    size: int | None = None  # bytes; ``None`` when there is no such file
     modified_ms: int = 0
     rows: int | None = None
-    problem: str | None = None
-    decoded: bool = False
-    undecodable: str | None = None
+    problem: str | None = None  # why the footer cannot be read
+    decoded: bool = False  # whether the strings were decoded
+    undecodable: str | None = None  # the first string column with bytes that are not valid UTF-8
 
 
 def load_facts(log: TableLog, paths: Iterable[str]) -> dict[str, FileFacts]:
-    """Read each file's size, age and footer, and decode the strings of the newest active files.
-
-    Args:
-        log: The table's log.
-        paths: The files.
-    """
+    """Read each file's size, age and footer, and decode the strings of the newest active files."""
     wanted = set(paths)
     decoded = _newest((file for file in log.active().values() if file.path in wanted), DECODED_BYTES)
 

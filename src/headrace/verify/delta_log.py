@@ -41,23 +41,13 @@ class DeletionVector:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file that a commit added.
-
-    Args:
-        path: Relative to the table, or absolute.
-        size: Bytes, as the log states.
-        modified_ms: When it was written, as the log states.
-        rows: Rows in the file, by the log's statistics; ``None`` where it keeps none.
-        data_change: Whether the rows are new; false for a rewrite of rows that the table had.
-        partition_values: By column.
-        deletion_vector: Rows of the file that do not count.
-    """
+    """A file that a commit added."""
 
     path: str
     size: int
     modified_ms: int
-    rows: int | None
-    data_change: bool
+    rows: int | None  # rows in the file, by the log's statistics; ``None`` where it keeps none
+    data_change: bool  # whether the rows are new; false for a rewrite of rows that the table had
     partition_values: Mapping[str, str | None] = field(default_factory=dict)
     deletion_vector: DeletionVector | None = None
 
@@ -85,7 +75,6 @@ class Commit:
     """One version of the table.
 
     Args:
-        written_ms: When the commit's file was last modified on disk.
         metrics: The writer's own counts; their names differ between engines.
     """
 
@@ -98,7 +87,7 @@ class Commit:
     added: tuple[DataFile, ...]
     removed: tuple[tuple[FileKey, bool], ...]
     metadata: TableMetadata | None
-    written_ms: int
+    written_ms: int  # when the commit's file was last modified on disk
     metrics: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -111,22 +100,16 @@ class TableLog:
     """A table's log up to one version.
 
     Args:
-        path: The table.
-        version: The snapshot's version; nothing newer was read.
-        metadata: The table's metadata at that version.
-        commits: Every commit that the log still holds, without a hole, up to ``version``.
         base: The files of the oldest state that can be known; empty when the log is whole.
-        base_version: The version of that state; -1 when the log is whole.
-        transactions: The last version of every application id, at the snapshot.
     """
 
     path: Path
-    version: int
+    version: int  # the snapshot's version; nothing newer was read
     metadata: TableMetadata
-    commits: tuple[Commit, ...]
+    commits: tuple[Commit, ...]  # every commit that the log still holds, without a hole, up to ``version``
     base: Mapping[FileKey, DataFile]
     base_version: int
-    transactions: Mapping[str, int]
+    transactions: Mapping[str, int]  # the last version of every application id, at the snapshot
 
     @property
     def first_version(self) -> int:
@@ -200,7 +183,6 @@ def load_table_log(table: Path, at: int | None = None, since: int | None = None)
     """Read a table's log up to its newest version.
 
     Args:
-        table: The table's folder.
         at: Read nothing newer than this version; by default the newest that is there now.
         since: What lies before this version need only be known as a state, not commit by commit.
 

@@ -22,34 +22,21 @@ from headrace.verify.quarantine import Quarantine, load_quarantine
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """One dataset.
-
-    Args:
-        log: The table's log up to the judged version.
-        metadata: The metadata of its commits.
-        lineages: Its flows with all their batches.
-        checkpoints: Spark's checkpoints by flow; read before the table.
-        since: Judged only from this version on.
-        baseline: Where the balance begin.
-        facts: The files as they lie on disk.
-        lists: The files that batches of files sources read.
-        quarantine: Its rejected rows.
-        replays: The replays since the quarantine was last emptied.
-    """
+    """One dataset."""
 
     dataset: TableName
-    log: TableLog
+    log: TableLog  # the table's log up to the judged version
     metadata: CommitClaims
     ledger: Ledger
     lineages: tuple[Lineage, ...]
-    checkpoints: Mapping[str, tuple[CheckpointLog, ...]]
+    checkpoints: Mapping[str, tuple[CheckpointLog, ...]]  # spark's checkpoints by flow; read before the table
     since: int | None
     baseline: Baseline
     balance: RowBalance
     facts: Mapping[str, FileFacts]
-    lists: Lists = field(default_factory=dict)
+    lists: Lists = field(default_factory=dict)  # the files that batches of files sources read
     quarantine: Quarantine = field(default_factory=Quarantine)
-    replays: tuple[Replay, ...] = ()
+    replays: tuple[Replay, ...] = ()  # the replays since the quarantine was last emptied
 
     @property
     def kind(self) -> str:
@@ -84,10 +71,6 @@ def load_evidence(
     """Read everything about one dataset.
 
     Args:
-        storage: Where it is kept.
-        dataset: Its name.
-        since: A version, or a moment; what is older is taken as it is.
-        at: Read nothing newer than this version.
         inspect: Whether to look at the data files, too.
 
     Raises:

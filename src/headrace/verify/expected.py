@@ -20,16 +20,11 @@ NamedIn = Literal["checkpoint", "ledger", "plan"]
 
 @dataclass(frozen=True)
 class ExpectedTable:
-    """A table that a pipeline has made, or is about to make.
-
-    Args:
-        named_in: What in the storage names it. A plan is made before its tables.
-        table_ids: Delta's ids of the table, by the newest checkpoint of each flow.
-    """
+    """A table that a pipeline has made, or is about to make."""
 
     name: TableName
-    named_in: frozenset[NamedIn]
-    table_ids: frozenset[str] = frozenset()
+    named_in: frozenset[NamedIn]  # what in the storage names it. A plan is made before its tables
+    table_ids: frozenset[str] = frozenset()  # delta's ids of the table, by the newest checkpoint of each flow
 
     @property
     def was_made(self) -> bool:
@@ -47,7 +42,6 @@ def load_expected(storage: Storage, pipeline: str) -> dict[TableName, ExpectedTa
     """Find the tables of a pipeline; to be read before the tables.
 
     Args:
-        storage: Where checkpoints, ledger and plan are.
         pipeline: What another pipeline has written into the same storage is left out.
     """
     named_in: dict[TableName, set[NamedIn]] = {}

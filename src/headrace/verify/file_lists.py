@@ -24,34 +24,21 @@ _NOTHING = hashlib.sha256(b"").hexdigest()
 
 @dataclass(frozen=True, kw_only=True)
 class ListedFile:
-    """A file that a batch read, by its list.
-
-    Args:
-        log: The entry of Spark's log that named it.
-        path: Its URI as Spark writes it.
-        lost: It was gone before it could be read.
-        carried: An earlier checkpoint had read it.
-    """
+    """A file that a batch read, by its list."""
 
     batch: int
     source: int
-    log: int
+    log: int  # the entry of Spark's log that named it
     path: str
     size: int | None
     modified: int | None
-    lost: bool = False
-    carried: bool = False
+    lost: bool = False  # it was gone before it could be read
+    carried: bool = False  # an earlier checkpoint had read it
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointLists:
-    """The lists of one checkpoint.
-
-    Args:
-        files: Everything that they name.
-        sums: The hash of each list, by batch and source.
-        damaged: Lists that cannot be read, with the reason.
-    """
+    """The lists of one checkpoint."""
 
     files: tuple[ListedFile, ...] = ()
     sums: Mapping[tuple[int, int], str] = field(default_factory=dict)
@@ -68,13 +55,11 @@ class ListJudgement(Judgement):
 
     Args:
         read: The files that the flow has read, by path; those that are lost are among them.
-        by_source: The same by the source that gave them.
-        count: How many files the commits state.
     """
 
     read: dict[str, ListedFile] = field(default_factory=dict)
     by_source: dict[tuple[int, str], ListedFile] = field(default_factory=dict)
-    count: int = 0
+    count: int = 0  # how many files the commits state
 
     def add_to(self, ranges: GradeReport) -> GradeReport:
         """The first grade of the flow with what the lists show."""
@@ -91,11 +76,7 @@ class ListJudgement(Judgement):
 
 
 def load_lists(folder: Path) -> dict[str, CheckpointLists]:
-    """Read all lists of a dataset; to be read after the table's log, whose commits come after them.
-
-    Args:
-        folder: ``ledger/<dataset>``.
-    """
+    """Read all lists of a dataset; to be read after the table's log, whose commits come after them."""
     for _ in range(_ATTEMPTS):
         found: dict[str, list[Path]] = {}
         for path in sorted(folder.glob("*/files/*/*.jsonl")):
@@ -108,14 +89,7 @@ def load_lists(folder: Path) -> dict[str, CheckpointLists]:
 def judge_lists(
     lineage: Lineage, lists: Lists, logs: Sequence[CheckpointLog], ledger: Ledger
 ) -> ListJudgement:
-    """Judge which files a flow has read: each in one batch, none left out between.
-
-    Args:
-        lineage: The flow.
-        lists: Those of its dataset.
-        logs: Spark's checkpoints.
-        ledger: Its losses are compared with the files that the lists call lost.
-    """
+    """Judge which files a flow has read: each in one batch, none left out between."""
     found = ListJudgement()
     by_checkpoint = {log.checkpoint: log for log in logs}
     lost = {(str(one.get("checkpoint")), str(one.get("path"))) for one in ledger.losses if "path" in one}

@@ -18,8 +18,6 @@ def judge_folder(lineage: Lineage, read: Mapping[str, ListedFile], is_known: boo
 
     Args:
         lineage: The flow; its last batch names the folders that it reads now.
-        read: What it has read, by URI.
-        is_known: Whether that is all that it has read.
     """
     sources = () if lineage.last is None else lineage.last.sources
     try:

@@ -22,7 +22,6 @@ def find_marks(
     """The marks that a flow's commits and the ledger have, of records that the broker may still have.
 
     Args:
-        lineage: The flow with all its batches.
         servers: The brokers of the cluster; ``None`` for the profile's.
         topics: Its topics; records of an earlier topic of the same name are left out.
     """
@@ -50,11 +49,8 @@ def compare_marks(
     """The partitions that have other records, or none, at offsets that were read.
 
     Args:
-        marks: The marks in the commits.
-        held: The broker's marks.
         asked: The offsets that the broker was asked for. Other offsets that are missing in `held` have
             an unknown record.
-        compacted: The topics that are compacted, or about which this is not known.
     """
     findings = []
     for key, offsets in sorted(marks.items()):

@@ -42,14 +42,10 @@ class Storage:
 
 @dataclass(frozen=True)
 class Upstream:
-    """Where a table lies that a flow has read.
-
-    Args:
-        storage: The storage whose layout it lies in; ``None`` for any other folder.
-    """
+    """Where a table lies that a flow has read."""
 
     path: Path
-    storage: Storage | None
+    storage: Storage | None  # the storage whose layout it lies in; ``None`` for any other folder
 
     @property
     def name(self) -> TableName:

@@ -28,20 +28,14 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 @dataclass(frozen=True, kw_only=True)
 class Other:
-    """What another writer did to the number of rows, as the ledger keeps it.
-
-    Args:
-        added: Rows; ``None`` where they could not be counted any more.
-        removed: The same.
-        erasure: Whether it removed rows on purpose.
-    """
+    """What another writer did to the number of rows, as the ledger keeps it."""
 
     version: int
     operation: str
     engine: str
-    added: int | None = None
+    added: int | None = None  # rows; ``None`` where they could not be counted any more
     removed: int | None = None
-    erasure: bool = False
+    erasure: bool = False  # whether it removed rows on purpose
 
     @property
     def net(self) -> int | None:
@@ -95,14 +89,12 @@ class Ledger:
     """A dataset's ledger.
 
     Args:
-        folds: In the order of their versions.
         losses: What was written down as lost, before a flow went on behind it.
-        damaged: The reason for each file that cannot be read.
     """
 
     folds: tuple[Fold, ...] = ()
     losses: tuple[Mapping[str, Any], ...] = ()
-    damaged: Mapping[str, str] = field(default_factory=dict)
+    damaged: Mapping[str, str] = field(default_factory=dict)  # the reason for each file that cannot be read
 
     def others(self, first: int, last: int) -> tuple[Other, ...]:
         """What other writers did in these versions, by the ledgers of all flows."""
@@ -114,9 +106,6 @@ def load_folds(folder: Path) -> Ledger:
     """Read the folds of all flows of a dataset; to be read before the table's log.
 
     What a running flow commits and folds meanwhile is then in the log, and not in the ledger alone.
-
-    Args:
-        folder: ``ledger/<dataset>``.
     """
     folds, damaged = [], {}
     # Losses and the count of late rows lie beside them.
@@ -136,8 +125,6 @@ def load_losses(folder: Path, ledger: Ledger, table_id: str) -> Ledger:
     """Complete a ledger; to be read after the table's log, whose openings come after their losses.
 
     Args:
-        folder: ``ledger/<dataset>``.
-        ledger: The folds.
         table_id: Folds of an earlier table of the same name are left out.
     """
     losses: list[Mapping[str, Any]] = []

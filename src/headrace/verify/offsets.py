@@ -31,12 +31,7 @@ _PASSING = {"LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "UNKNOWN_TOPIC_O
 
 @dataclass(frozen=True)
 class HeldOffsets:
-    """What a question for offsets has found.
-
-    Args:
-        spans: The offsets that hold a committed record.
-        marks: The marks of those records that were watched for.
-    """
+    """What a question for offsets has found."""
 
     spans: Mapping[TopicPartition, Spans] = field(default_factory=dict)
     marks: Mapping[TopicPartition, Mapping[int, RecordMark]] = field(default_factory=dict)
@@ -47,15 +42,12 @@ class Topic:
     """A topic as the broker has it now.
 
     Args:
-        id: Kafka's id of the topic; another topic of the same name has another one.
-        low: The first offset that each partition still holds.
-        high: The offset after the last committed record of each partition.
         compacted: Whether the broker may drop a record before its time; ``None`` if it does not answer.
     """
 
-    id: str
-    low: Mapping[int, int]
-    high: Mapping[int, int]
+    id: str  # kafka's id of the topic; another topic of the same name has another one
+    low: Mapping[int, int]  # the first offset that each partition still holds
+    high: Mapping[int, int]  # the offset after the last committed record of each partition
     compacted: bool | None = None
 
 
@@ -65,10 +57,7 @@ def load_topics(
     """Ask the broker for topics; ``None`` for one that it does not have.
 
     Args:
-        connection: The broker.
-        names: The topics.
         timeout_s: How long it may take for one question.
-        explain: Explains why it turns this client away.
 
     Raises:
         BrokerUnreachableError: It does not answer in time, or may not be asked.
@@ -128,13 +117,6 @@ def load_offsets(
     """The offsets within ``asked`` that hold a committed record.
 
     Transaction markers, aborted records and what compaction took away are not among them.
-
-    Args:
-        asked: Spans that do not overlap, all of them between the watermarks.
-        stall_s: Give up when the broker sends nothing for so long.
-        explain: Explains why it turns this client away.
-        watched: The offsets whose marks are wanted.
-        take: Gets each of the records.
 
     Raises:
         BrokerUnreachableError: It stopped answering.

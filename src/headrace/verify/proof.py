@@ -83,12 +83,9 @@ def verify_pipeline(
     """Check that every record was processed exactly once, from tables, ledger, checkpoints and broker.
 
     Args:
-        settings: The pipeline; its storage is read, its files are not.
         datasets: What to judge; by default every dataset in the storage.
-        since: A version, or a time: older commits are not checked.
         require: The grade that must be judged for every flow.
         sample: The number of keys whose newest records are compared with their rows.
-        connection: How to reach the broker.
         explain: Finds the coded error behind what a Kafka client reports.
         others: How to reach other Kafka clusters that the pipeline reads, where their logins are known.
 
@@ -130,7 +127,6 @@ class _Tables:
     """The tables of a pipeline.
 
     Args:
-        evidence: What can be judged.
         unread: The reports of tables that are missing, unreadable or not the pipeline's.
         replaced: Findings of tables that are judged, but were replaced.
     """
@@ -199,13 +195,7 @@ class _DatasetJudge:
         records: Mapping[str, GradeReport],
         marks: Mapping[str, Sequence[Finding]],
     ) -> DatasetProof:
-        """The report of one dataset.
-
-        Args:
-            evidence: The dataset.
-            records: The third grade of each flow.
-            marks: The records of each flow that are others on the broker now.
-        """
+        """The report of one dataset."""
         files = judge_files(evidence.balance, evidence.facts)
         found = Judgement()
         view = judge_view(evidence.metadata, evidence.balance, self._find_input, found)

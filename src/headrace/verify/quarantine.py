@@ -32,12 +32,7 @@ _REPLAYED = ("replaying", "replayed")
 
 @dataclass(frozen=True, kw_only=True)
 class Rejected:
-    """Rejected rows of one batch.
-
-    Args:
-        rows: How many.
-        partitions: Their offsets, where they still have coordinates.
-    """
+    """Rejected rows of one batch."""
 
     rows: int = 0
     partitions: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
@@ -58,19 +53,15 @@ class Quarantine:
 
     Args:
         kept: The rows of each batch that are neither replayed nor discarded.
-        discarded: Those that a user has discarded.
-        replayed: Those whose replay the table holds.
-        replays: How many rows each replay of the table has in it.
         lost: How many rows are marked as replayed by replays that the table does not hold.
-        damage: Why the quarantine table cannot be read.
     """
 
     kept: Mapping[BatchKey, Rejected] = field(default_factory=dict)
     discarded: Mapping[BatchKey, Rejected] = field(default_factory=dict)
-    replayed: Mapping[BatchKey, Rejected] = field(default_factory=dict)
+    replayed: Mapping[BatchKey, Rejected] = field(default_factory=dict)  # those whose replay the table holds
     replays: Mapping[str, int] = field(default_factory=dict)
     lost: Mapping[str, int] = field(default_factory=dict)
-    damage: str = ""
+    damage: str = ""  # why the quarantine table cannot be read
 
     @cached_property
     def rows(self) -> Mapping[BatchKey, int]:
@@ -95,12 +86,7 @@ class Quarantine:
         )
 
     def unclaimed(self, lineages: Iterable[Lineage], refresh: str | None) -> int:
-        """Rows of batches and refreshes that the table does not hold, without those that are pending.
-
-        Args:
-            lineages: The flows of the table.
-            refresh: The update of a view's last refresh.
-        """
+        """Rows of batches and refreshes that the table does not hold, without those that are pending."""
         known = {refresh}
         claimed = {
             (batch.checkpoint, number)
@@ -121,13 +107,7 @@ def rows_in(part: Mapping[BatchKey, Rejected], batches: Iterable[Batches]) -> It
 
 
 def load_quarantine(path: Path, target: Path, transactions: Mapping[str, int]) -> Quarantine:
-    """Read a quarantine table; a missing one is empty.
-
-    Args:
-        path: Its folder.
-        target: The dataset's own table.
-        transactions: The transactions of the version of it that is judged.
-    """
+    """Read a quarantine table; a missing one is empty."""
     if not has_log(path):
         return Quarantine()
     import pyarrow as pa

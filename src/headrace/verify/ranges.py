@@ -26,13 +26,7 @@ _Positions = dict[_Key, Any]
 
 
 def judge_ranges(lineage: Lineage, ledger: Ledger, first_version: int) -> GradeReport:
-    """Judge the first grade of one flow.
-
-    Args:
-        lineage: The flow.
-        ledger: Its losses are compared with those of the openings.
-        first_version: The first version that the table's log still holds.
-    """
+    """Judge the first grade of one flow."""
     found = Judgement()
     _judge_beginning(lineage, found)
     ended: _Positions = {}
@@ -222,11 +216,6 @@ def _judge_succession(
     A topic of another id is another topic, and begins where it likes.
 
     Args:
-        ended: Where earlier generations ended.
-        read: What they have read.
-        unread: What was recorded as lost, and was not read since.
-        after: The generation.
-        found: Takes the findings.
         unknown: Whether some of what was read is not known any more.
     """
     opening = after.opening

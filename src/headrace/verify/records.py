@@ -27,27 +27,16 @@ _NONE = Spans.of(())
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One partition of a topic, compared. All spans hold each offset as often as it is at fault.
+    """One partition of a topic, compared. All spans hold each offset as often as it is at fault."""
 
-    Args:
-        missing: On the broker, or in the table upstream, and not in the table.
-        twice: In the table more often than committed.
-        strangers: In the table, outside of every committed range.
-        phantoms: In the table, within the ranges, where the broker holds no committed record.
-        held: Offsets that the broker was found to hold, or that the table upstream holds.
-        again: Records that were read again, as declared.
-        empty: Offsets within the ranges that hold no record on the broker.
-        whole: Whether the broker was asked for every offset.
-    """
-
-    missing: Spans = _NONE
-    twice: Spans = _NONE
-    strangers: Spans = _NONE
-    phantoms: Spans = _NONE
-    held: int = 0
-    again: int = 0
-    empty: int = 0
-    whole: bool = True
+    missing: Spans = _NONE  # on the broker, or in the table upstream, and not in the table
+    twice: Spans = _NONE  # in the table more often than committed
+    strangers: Spans = _NONE  # in the table, outside of every committed range
+    phantoms: Spans = _NONE  # in the table, within the ranges, where the broker holds no committed record
+    held: int = 0  # offsets that the broker was found to hold, or that the table upstream holds
+    again: int = 0  # records that were read again, as declared
+    empty: int = 0  # offsets within the ranges that hold no record on the broker
+    whole: bool = True  # whether the broker was asked for every offset
 
 
 def offsets_to_ask(
@@ -56,8 +45,6 @@ def offsets_to_ask(
     """What has to be read from the broker to judge the claims.
 
     Args:
-        claims: Of all flows of the table together.
-        table: What the table holds.
         limit: Up to so many offsets, every one is asked for; above, only those that the table lacks.
     """
     live = {key: claim.live.merged() for key, claim in claims.items() if claim.live}
@@ -104,9 +91,7 @@ def judge_records(
     """Judge the third grade of one flow.
 
     Args:
-        claims: What this flow claims.
         compared: The whole table's comparison; this flow's partitions are taken from it.
-        table: What the table holds.
         is_first: Whether rows that no flow claims are to be reported here.
         sharing: The other flows of the table that have read the same partitions: their rows are reported
             together.

@@ -18,12 +18,6 @@ def judge_replays(
 ) -> str:
     """Judge the replays of one flow.
 
-    Args:
-        replays: The replays since the quarantine was last emptied.
-        balance: What each commit added to the table.
-        quarantine: The rejected rows.
-        found: Takes the findings.
-
     Returns:
         The sum of their equations, for people; empty if there are none.
     """

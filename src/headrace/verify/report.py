@@ -21,8 +21,6 @@ class Finding:
     """One fact that contradicts exactly-once processing.
 
     Args:
-        code: Stable, for machines.
-        text: One sentence for people.
         place: Where: version, batch, topic, partition, ranges (``[from, until)`` pairs), file.
     """
 
@@ -36,24 +34,16 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class GradeReport:
-    """One grade of one flow.
-
-    Args:
-        text: What was compared, in figures.
-        reasons: Why the grade is ``partial`` or ``unjudged``.
-        figures: The numbers of ``text``.
-        details: The facts behind the figures, for machines.
-        applies: Whether this kind of flow can be judged by this grade at all.
-    """
+    """One grade of one flow."""
 
     grade: Grade
     verdict: Verdict
     text: str
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()  # why the grade is ``partial`` or ``unjudged``
     findings: tuple[Finding, ...] = ()
-    figures: Mapping[str, int] = field(default_factory=dict)
-    details: Mapping[str, Any] = field(default_factory=dict)
-    applies: bool = True
+    figures: Mapping[str, int] = field(default_factory=dict)  # the numbers of ``text``
+    details: Mapping[str, Any] = field(default_factory=dict)  # the facts behind the figures, for machines
+    applies: bool = True  # whether this kind of flow can be judged by this grade at all
 
     @property
     def is_open(self) -> bool:
@@ -117,7 +107,6 @@ def unjudged_records(reason: str, *, applies: bool = True) -> GradeReport:
     """The third grade of a flow whose records cannot be compared.
 
     Args:
-        reason: Why.
         applies: False where no flow of this kind can be judged by this grade.
     """
     return GradeReport(
@@ -127,24 +116,15 @@ def unjudged_records(reason: str, *, applies: bool = True) -> GradeReport:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowProof:
-    """What holds for one flow.
-
-    Args:
-        checkpoint: The checkpoint that feeds the table through this flow.
-        generation: Its generation.
-        batch: The last committed batch; ``None`` before the first.
-        version: The table version that holds it.
-        pending: A batch that Spark has planned and not committed; no fault.
-        notes: Facts that are not findings.
-    """
+    """What holds for one flow."""
 
     flow: str
     checkpoint: str
     generation: int
-    batch: int | None
+    batch: int | None  # the last committed batch; ``None`` before the first
     version: int | None
     grades: tuple[GradeReport, ...]
-    pending: int | None = None
+    pending: int | None = None  # A batch that Spark has planned and not committed; no fault
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -178,20 +158,17 @@ class DatasetProof:
     """What holds for one dataset.
 
     Args:
-        version: The table version that was judged; nothing newer was read.
-        table: The equation of the whole table: every row in it accounted for.
-        undecoded: Older files of a large table whose strings were not decoded.
         sample: The newest records of some keys against their rows, if this was asked for.
     """
 
     dataset: TableName
     kind: str
-    version: int
-    table: GradeReport
+    version: int  # the table version that was judged; nothing newer was read
+    table: GradeReport  # the equation of the whole table: every row in it accounted for
     flows: tuple[FlowProof, ...] = ()
     view: ViewProof | None = None
     notes: tuple[str, ...] = ()
-    undecoded: int = 0
+    undecoded: int = 0  # older files of a large table whose strings were not decoded
     sample: GradeReport | None = None
 
     @property
@@ -225,15 +202,11 @@ class DatasetProof:
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """The report of `verify`.
-
-    Args:
-        require: The grade that every flow must be judged by.
-    """
+    """The report of `verify`."""
 
     pipeline: str
     datasets: tuple[DatasetProof, ...]
-    require: Grade | None = None
+    require: Grade | None = None  # the grade that every flow must be judged by
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property

@@ -116,12 +116,6 @@ class _Records:
 def judge_sample(evidence: Evidence, table: Path, brokers: Brokers, size: int) -> GradeReport | None:
     """Compare rows of a table with changes by key with the newest records of their keys.
 
-    Args:
-        evidence: The table.
-        table: Its folder.
-        brokers: The Kafka clusters.
-        size: The number of keys.
-
     Returns:
         The report; ``None`` for a table without keys.
     """

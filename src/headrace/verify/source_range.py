@@ -26,14 +26,10 @@ class SourceRange:
     """What one batch read from one source of its query.
 
     Args:
-        index: The number of the source in the query, as Spark counts from 0.
-        kind: The kind of system.
         identity: The ids of the source:
             kafka ``{"topics": {"<topic>": "<topic id>"}, "servers": "<brokers>"}`` (without ``servers`` for
             the profile's cluster), delta ``{"table_id", "path"}``,
             files ``{"path"}``, other ``{"format"}``.
-        start: Inclusive; ``None`` before the first batch of a source without a recorded start.
-        until: Exclusive for kafka; holds every partition, not only those that moved.
         seen: The last version of a table that was read, with the mark of its commit.
         files: Of the files that were read: ``count``, ``bytes``, the ``sha256`` of the list in the
             ledger, and the ``total`` of files up to here. ``carried`` marks the list of a seeded
@@ -42,11 +38,11 @@ class SourceRange:
             ``{"<topic>": {"<partition>": [<offset>, <timestamp in ms>, <CRC-32 of key and value>]}}``.
     """
 
-    index: int
+    index: int  # the number of the source in the query, as Spark counts from 0
     kind: str
     identity: Mapping[str, Any]
-    start: Position | None
-    until: Position
+    start: Position | None  # inclusive; ``None`` before the first batch of a source without a recorded start
+    until: Position  # exclusive for kafka; holds every partition, not only those that moved
     seen: Mapping[str, Any] | None = None
     files: Mapping[str, Any] | None = None
     last: Mapping[str, Any] | None = None

@@ -82,15 +82,10 @@ class Spans:
 
 @dataclass(frozen=True, eq=False)
 class Layers:
-    """Several multisets laid over each other and cut where any of them changes.
+    """Several multisets laid over each other and cut where any of them changes."""
 
-    Args:
-        pieces: The cuts, ascending and without overlap.
-        counts: For each layer, how often it holds the offsets of each piece.
-    """
-
-    pieces: Spans
-    counts: tuple[Offsets, ...]
+    pieces: Spans  # the cuts, ascending and without overlap
+    counts: tuple[Offsets, ...]  # for each layer, how often it holds the offsets of each piece
 
     @classmethod
     def of(cls, *layers: Spans) -> Layers:

@@ -15,30 +15,17 @@ _WIDEST = 96
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the report.
+    """One line of the report."""
 
-    Args:
-        name: The flow or view; empty under its first line.
-        grade: Which grade; empty for remarks under one.
-        text: What was compared, or a remark.
-        verdict: ``None`` for remarks.
-        is_finding: Whether the remark is a contradiction.
-    """
-
-    name: str
+    name: str  # the flow or view; empty under its first line
     grade: str
     text: str
     verdict: Verdict | None = None
-    is_finding: bool = False
+    is_finding: bool = False  # whether the remark is a contradiction
 
 
 def proof_lines(proof: Proof, default_schema: str = "default") -> list[str]:
-    """The report as aligned lines of plain text.
-
-    Args:
-        proof: The report.
-        default_schema: Left out of the names of datasets.
-    """
+    """The report as aligned lines of plain text."""
     lines = [line for dataset in proof.datasets for line in _dataset_lines(dataset, default_schema)]
     names = max((len(line.name) for line in lines), default=0)
     texts = max((len(line.text) for line in lines if line.verdict and len(line.text) <= _WIDEST), default=0)

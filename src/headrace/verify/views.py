@@ -13,12 +13,7 @@ from headrace.verify.report import Judgement, ViewProof
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """A table that a view reads, as it is now.
-
-    Args:
-        table_id: Delta's id.
-        version: The last version that changed its data.
-    """
+    """A table that a view reads, as it is now."""
 
     table_id: str
     version: int
@@ -34,7 +29,6 @@ def judge_view(
 
     Args:
         find_input: The table of a name, or ``None`` where the storage has none.
-        found: Takes the findings.
     """
     if not metadata.refreshes:
         return None

@@ -63,7 +63,6 @@ def compare(gold: Iterable[Mapping[str, Any]], ledger: Mapping[Key, Entry]) -> C
 
     Args:
         gold: Rows with ``name``, ``date``, ``sales`` and ``count``.
-        ledger: The producer's entries.
     """
     found: dict[Key, Entry] = {}
     doubled: list[Key] = []

@@ -18,21 +18,13 @@ _LOOK_S = 0.001
 
 @dataclass(frozen=True)
 class Crash:
-    """The state of the storage after a SIGKILL.
-
-    Args:
-        flow: The flow that was watched.
-        planned: The last ``offsets/N``.
-        finished: The last ``commits/N``.
-        checkpoint: The folder that holds both.
-        in_table: Whether the table already held batch N, so that the next start must skip it.
-    """
+    """The state of the storage after a SIGKILL."""
 
     flow: str
-    planned: int
-    finished: int
+    planned: int  # the last ``offsets/N``
+    finished: int  # the last ``commits/N``
     checkpoint: Location
-    in_table: bool
+    in_table: bool  # whether the table already held batch N, so that the next start must skip it
 
     @property
     def inside_batch(self) -> bool:
@@ -43,15 +35,7 @@ class Crash:
 def await_batch(
     storage: Storage, dataset: TableName, flow: str, *, timeout_s: float, check: Callable[[], None]
 ) -> bool:
-    """Wait until a batch has started; ``False`` after a timeout.
-
-    Args:
-        storage: The pipeline's storage.
-        dataset: The flow's target.
-        flow: The flow.
-        timeout_s: The maximum time to wait.
-        check: Called repeatedly; raises to stop waiting.
-    """
+    """Wait until a batch has started; ``False`` after a timeout."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         check()

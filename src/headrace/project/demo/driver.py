@@ -30,11 +30,7 @@ class Driver:
     """One process that runs a pipeline continuously.
 
     Args:
-        project: The pipeline's folder.
-        environment: Variables beside this process's own.
-        log_file: The file for the standard error of the process.
         pid_file: The file with the process id, for a later demo if this one is killed.
-        emit: Takes the events of the process; called from a thread of the driver.
     """
 
     def __init__(

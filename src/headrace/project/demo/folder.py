@@ -22,15 +22,10 @@ _LAKE = "lake"
 
 @dataclass(frozen=True)
 class DemoFolder:
-    """The folder of the demo and its parts.
-
-    Args:
-        path: The pipeline's folder.
-        renewed: Whether an earlier demo has created it.
-    """
+    """The folder of the demo and its parts."""
 
     path: Path
-    renewed: bool = False
+    renewed: bool = False  # whether an earlier demo has created it
 
     @property
     def own(self) -> Path:
@@ -108,10 +103,6 @@ def write_pipeline(demo: DemoFolder, files: Mapping[str, str]) -> Path | None:
     """Write the pipeline, in place of an earlier demo's tables, topic and files.
 
     The processes of the earlier demo must have ended.
-
-    Args:
-        demo: The folder, locked.
-        files: Text by relative path.
 
     Returns:
         The folder of the files that the user had changed or added since the earlier demo.

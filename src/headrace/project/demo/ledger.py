@@ -31,15 +31,7 @@ class SalesLedger:
     _ends: dict[int, int] = field(default_factory=dict)
 
     def add(self, name: str, date: str, sales: Decimal, *, partition: int, offset: int) -> None:
-        """Add one acknowledged record.
-
-        Args:
-            name: What was sold.
-            date: The date of the sale, in ISO format.
-            sales: The amount.
-            partition: The partition of the record.
-            offset: The offset of the record.
-        """
+        """Add one acknowledged record."""
         before = self._entries.get((name, date), Entry(0, Decimal(0)))
         self._entries[(name, date)] = Entry(before.count + 1, before.sales + sales)
         self._ends[partition] = max(self._ends.get(partition, 0), offset + 1)

@@ -54,15 +54,7 @@ def build_sales(records: int, seed: int = 7) -> Iterator[Sale]:
 
 
 class SalesProducer:
-    """Writes sales to a topic from a thread of its own.
-
-    Args:
-        bootstrap: The broker.
-        topic: The topic; it exists.
-        records: The number of records.
-        rate: Records per second.
-        pauses: The numbers of records after which it waits for `go_on`.
-    """
+    """Writes sales to a topic from a thread of its own."""
 
     def __init__(
         self, bootstrap: str, topic: str, *, records: int, rate: int, pauses: Sequence[int] = ()

@@ -22,11 +22,7 @@ _REFRESHES_PER_S = 4
 
 
 class LiveScreen:
-    """The screen for a terminal: lines scroll, and the board of the flows stays below them.
-
-    Args:
-        console: The terminal.
-    """
+    """The screen for a terminal: lines scroll, and the board of the flows stays below them."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -87,11 +83,7 @@ class LiveScreen:
 
 
 class LineScreen:
-    """The screen without a terminal: plain lines, one for each fact.
-
-    Args:
-        console: The console.
-    """
+    """The screen without a terminal: plain lines, one for each fact."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

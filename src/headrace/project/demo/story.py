@@ -51,13 +51,7 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class DemoRequest:
-    """The options of the demo.
-
-    Args:
-        directory: The folder of the pipeline.
-        records: The number of records to produce.
-        rate: How many a second.
-    """
+    """The options of the demo."""
 
     directory: Path
     records: int = 60_000
@@ -66,27 +60,16 @@ class DemoRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoResult:
-    """The result of the demo.
-
-    Args:
-        folder: The folder of the demo.
-        settings: The pipeline's settings.
-        producer: Records, sums, names and dates of the producer's ledger.
-        crashes: Every SIGKILL; if one hit a batch, it is the last.
-        replay: What the restarted process did with the interrupted batch.
-        drained: Whether the tables have received all records of the producer.
-        rejected: The rows that were in the quarantine at the end of the run.
-        replayed: The rows that were replayed, after the expectation was corrected.
-    """
+    """The result of the demo."""
 
     folder: DemoFolder
     settings: ProjectSettings
-    producer: SalesProducer
-    crashes: tuple[Crash, ...]
-    replay: str | None
-    drained: bool
-    rejected: int
-    replayed: int
+    producer: SalesProducer  # records, sums, names and dates of the producer's ledger
+    crashes: tuple[Crash, ...]  # every SIGKILL; if one hit a batch, it is the last
+    replay: str | None  # what the restarted process did with the interrupted batch
+    drained: bool  # whether the tables have received all records of the producer
+    rejected: int  # the rows that were in the quarantine at the end of the run
+    replayed: int  # the rows that were replayed, after the expectation was corrected
     proof: Proof
     comparison: Comparison
     duration_s: float
@@ -161,13 +144,7 @@ class _Witness:
 
 
 class Demo:
-    """One demo.
-
-    Args:
-        request: What to do.
-        screen: Where it is shown.
-        files: The example pipeline: text by relative path.
-    """
+    """One demo."""
 
     def __init__(self, request: DemoRequest, screen: Screen, files: Mapping[str, str]) -> None:
         self._request = request

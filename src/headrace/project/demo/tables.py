@@ -14,13 +14,7 @@ if TYPE_CHECKING:
 
 
 class TableWatch:
-    """Counts the rows of tables repeatedly.
-
-    Args:
-        storage: The pipeline's storage.
-        streams: The streaming tables; the view reads the last one.
-        view: The materialized view.
-    """
+    """Counts the rows of tables repeatedly."""
 
     def __init__(self, storage: Storage, *, streams: tuple[TableName, ...], view: TableName) -> None:
         self._storage = storage

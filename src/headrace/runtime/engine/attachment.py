@@ -21,7 +21,6 @@ def set_attachment(guard: Path | None, pool: str | None = None) -> None:
 
     Args:
         guard: The file that the engine holds locked until all calls of this process have ended.
-        pool: The scheduler pool of this process.
     """
     _current.guard, _current.pool = guard, pool
 

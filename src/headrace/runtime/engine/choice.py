@@ -68,24 +68,14 @@ _STATIC_SETTINGS = frozenset(
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """The engine that a command wants.
+    """The engine that a command wants."""
 
-    Args:
-        master: The Spark master that the user named, or None.
-        memory: The heap of the JVM.
-        conf: The Spark settings of the JVM that the user has changed; they can hold secrets.
-        overrides: The settings of the command's own session.
-        secrets: The texts that the log of Spark leaves out.
-        folder: The working directory, to which relative paths refer.
-        environment: The environment variables that the JVM reads.
-    """
-
-    master: str | None
+    master: str | None  # the Spark master that the user named, or None
     memory: str
-    conf: Mapping[str, str]
-    overrides: Mapping[str, str]
-    secrets: tuple[str, ...]
-    folder: Path
+    conf: Mapping[str, str]  # the Spark settings of the JVM that the user has changed; they can hold secrets
+    overrides: Mapping[str, str]  # the settings of the command's own session
+    secrets: tuple[str, ...]  # the texts that the log of Spark leaves out
+    folder: Path  # the working directory, to which relative paths refer
     environment: Mapping[str, str]
 
     @property

@@ -65,23 +65,14 @@ class NoEngineError(Exception):
 
 @dataclass(frozen=True)
 class Attached:
-    """A session in an engine.
-
-    Args:
-        record: The engine.
-        port: The port of the Py4J server that is for this process alone.
-        secret: Its secret.
-        tag: The tag of this process's jobs and workers.
-        pool: The scheduler pool of this process's jobs, which begins the names of its other pools.
-        guard: The file that the engine holds locked until all calls of this process have ended.
-    """
+    """A session in an engine."""
 
     record: EngineRecord
-    port: int
+    port: int  # the port of the Py4J server that is for this process alone
     secret: str
-    tag: str
-    pool: str
-    guard: Path
+    tag: str  # the tag of this process's jobs and workers
+    pool: str  # the scheduler pool of this process's jobs, which begins the names of its other pools
+    guard: Path  # the file that the engine holds locked until all calls of this process have ended
     _wire: Wire
 
     def detach(self) -> None:
@@ -94,7 +85,6 @@ def attach(choice: EngineChoice, meanwhile: Callable[[], None]) -> Attached:
     """Returns a session in the engine for these settings; starts the engine if there is none.
 
     Args:
-        choice: The settings.
         meanwhile: Is called while an engine starts or opens the session.
 
     Raises:
@@ -187,11 +177,7 @@ def _has_users(record: EngineRecord) -> bool:
 
 
 def _try(record: EngineRecord, choice: EngineChoice, meanwhile: Callable[[], None]) -> Attached | None:
-    """Attaches to a running engine; None if it has ended or hangs, or if another program has its socket.
-
-    Raises:
-        NoEngineError: It has no session left, or could not open one.
-    """
+    """Attaches to a running engine; None if it has ended or hangs, or if another program has its socket."""
     if record.version != version("headrace"):
         return None
     try:
@@ -236,12 +222,7 @@ def _try(record: EngineRecord, choice: EngineChoice, meanwhile: Callable[[], Non
 
 
 def _request(record: EngineRecord, choice: EngineChoice) -> Wire | None:
-    """Asks for a session; None if the engine is about to end.
-
-    Raises:
-        NoEngineError: It has no session left.
-        OSError: No engine answers.
-    """
+    """Asks for a session; None if the engine is about to end."""
     wire = _connect(record, _ANSWER_S)
     try:
         wire.send(
@@ -277,11 +258,7 @@ def _connect(record: EngineRecord, timeout_s: float) -> Wire:
 
 @contextlib.contextmanager
 def _one_starter(key: str) -> Iterator[None]:
-    """Lets one process at a time start an engine; the others wait, and find it.
-
-    Raises:
-        NoEngineError: Another process did not complete the start in time.
-    """
+    """Lets one process at a time start an engine; the others wait, and find it."""
     deadline = time.monotonic() + _OTHER_START_S
     with (engine_folder() / f"{key}.lock").open("w") as handle:
         while not _is_locked_now(handle):

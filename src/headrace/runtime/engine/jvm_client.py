@@ -44,17 +44,7 @@ _WAREHOUSE = "<name>hive.metastore.warehouse.dir</name>"
 
 
 class JvmClient:
-    """A command's part of the JVM.
-
-    Args:
-        spark: The session of the engine.
-        jvm_pid: The process id of the JVM.
-        folder: A folder for the command's files; it is removed at the end.
-        tag: A name that no other command of this engine has.
-        overrides: Settings of the session.
-        pid: The process id of the command.
-        pool: The scheduler pool of its jobs, and the beginning of the names of its other pools.
-    """
+    """A command's part of the JVM."""
 
     def __init__(
         self,

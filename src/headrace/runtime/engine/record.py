@@ -20,25 +20,15 @@ GUARD = "held"
 
 @dataclass(frozen=True)
 class EngineRecord:
-    """How to reach an engine.
-
-    Args:
-        key: The key of its JVM-wide settings.
-        version: The version of Headrace that has started it.
-        pid: The process id of its Python process.
-        jvm_pid: The process id of its JVM.
-        socket: The path of its socket.
-        secret: The secret that it requires.
-        log: The file of Spark's messages.
-    """
+    """How to reach an engine."""
 
     key: str
     version: str
-    pid: int
+    pid: int  # the process id of its Python process
     jvm_pid: int
     socket: str
     secret: str
-    log: str
+    log: str  # the file of Spark's messages
 
     def save(self) -> None:
         """Writes the record; a reader finds all of it or nothing."""

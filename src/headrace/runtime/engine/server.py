@@ -67,12 +67,7 @@ class _Session:
 
 
 class EngineServer:
-    """An engine.
-
-    Args:
-        running: Its Spark.
-        key: The key of its JVM-wide settings.
-    """
+    """An engine."""
 
     def __init__(self, running: RunningSpark, key: str) -> None:
         assert running.jvm_pid is not None

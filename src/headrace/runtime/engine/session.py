@@ -25,10 +25,6 @@ _log = logging.getLogger(__name__)
 def open_session(attached: Attached, conf: Mapping[str, str]) -> tuple[SparkSession, Callable[[], None]]:
     """Returns the session of this process, and what ends its use.
 
-    Args:
-        attached: The session in the engine.
-        conf: The Spark settings of the JVM that the user has changed.
-
     Raises:
         NoEngineError: The engine has ended meanwhile.
     """

@@ -14,11 +14,7 @@ class WireError(OSError):
 
 
 class Wire:
-    """One end of a connection.
-
-    Args:
-        connection: The socket; its timeout holds for each message.
-    """
+    """One end of a connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection

@@ -28,13 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AppendTarget(FlowTable):
-    """A Delta table that a flow appends to.
+    """A Delta table that a flow appends to."""
 
-    Args:
-        reads_target: Whether the flow's query reads the table; then the public writer must commit.
-    """
-
-    reads_target: bool = False
+    reads_target: bool = False  # whether the flow's query reads the table; then the public writer must commit
 
     @property
     def compacts_beside(self) -> bool:

@@ -112,13 +112,7 @@ class PositionWriter:
         )
 
     def _compare(self, first: Unsigned, second: Unsigned, position: Unsigned) -> NDArray[np.int64]:
-        """The effects of keys whose sequence the index cannot tell from the one of the table.
-
-        Args:
-            first: A hash of each key.
-            second: Another one.
-            position: The positions of their rows.
-        """
+        """The effects of keys whose sequence the index cannot tell from the one of the table."""
         from pyspark.sql import functions as F
 
         writer, keys = self._writer, list(self._writer.table.keys)

@@ -15,36 +15,21 @@ class TableCarer(Protocol):
     """Takes care of the tables that an update commits to."""
 
     def policy(self, table: Location, properties: Mapping[str, str]) -> CarePolicy:
-        """How a table is cared for.
-
-        Args:
-            table: The table's folder.
-            properties: The table's properties.
-        """
+        """How a table is cared for."""
         ...
 
     def watch(self, table: Location) -> None:
-        """Maintain a table from now on, even before its next commit.
-
-        Args:
-            table: The table's folder.
-        """
+        """Maintain a table from now on, even before its next commit."""
         ...
 
     def turn(self, table: Location) -> AbstractContextManager[None]:
-        """Hold off compactions that need a pause between two batches, while the block runs.
-
-        Args:
-            table: The table's folder.
-        """
+        """Hold off compactions that need a pause between two batches, while the block runs."""
         ...
 
     def offer(self, table: Location, version: int, *, beside: bool) -> None:
         """Take note of a commit; returns at once.
 
         Args:
-            table: The table's folder.
-            version: The version of the commit.
             beside: Whether a compaction can run while the flow goes on.
         """
         ...

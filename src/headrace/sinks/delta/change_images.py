@@ -25,7 +25,6 @@ def with_change_images(new: DataFrame, old: DataFrame, identity: tuple[str, ...]
     """The new rows, and the rows of the change feed, with `CHANGE_TYPE`.
 
     Args:
-        new: The rows that are written.
         old: The rows of the table that are replaced or deleted, with the same columns.
         identity: The columns that identify a row. A new row and an old row with equal values are one update.
     """

@@ -79,18 +79,7 @@ def write_changes(
     old_rows: Unsigned,
     identity: tuple[str, ...],
 ) -> WrittenFiles:
-    """Write new rows, and the rows of the table's change feed, to files that no commit names yet.
-
-    Args:
-        session: A session.
-        transaction: Delta's transaction.
-        table: The table's folder.
-        rows: The new rows.
-        count: Their number.
-        files: The table's files, by number.
-        old_rows: The positions of the rows that are replaced or deleted.
-        identity: The columns that identify a row.
-    """
+    """Write new rows, and the rows of the table's change feed, to files that no commit names yet."""
     has_feed = bool(count or len(old_rows)) and has_change_feed(session, transaction)
     if not count and not has_feed:
         return WrittenFiles(actions=scala_list(session._jvm))
@@ -133,16 +122,7 @@ def commit_effects(
     """Apply changes to rows by their positions, and commit them.
 
     Args:
-        session: A session.
         transaction: Delta's transaction, whose snapshot the effects were computed from.
-        table: The table's folder.
-        effects: The rows that change, with `EFFECT`.
-        old: The positions of the rows that are replaced or deleted.
-        identity: The columns that identify a row.
-        count: How many of them are written.
-        stamp: The batch.
-        counts: The batch's counts.
-        carer: Takes care of the table's files.
 
     Returns:
         The version of the commit.

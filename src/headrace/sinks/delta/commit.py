@@ -99,8 +99,6 @@ def refresh_metadata(stamp: RefreshStamp, counts: BatchCounts | None = None, kep
     """The user metadata of the commit that refreshes a materialized view.
 
     Args:
-        stamp: The refresh.
-        counts: Its counts.
         kept: How many accepted rows the view had before, if the commit only adds the others.
     """
     return {
@@ -124,14 +122,6 @@ def commit_batch(
     mode: Literal["Append", "Update"] = "Append",
 ) -> int:
     """Commit a batch's files, transaction id and ranges through Delta's own transaction.
-
-    Args:
-        spark: A session.
-        transaction: Delta's transaction.
-        files: What the commit adds and removes.
-        stamp: The batch.
-        counts: Its counts.
-        mode: The output mode that the history of the table shows.
 
     Returns:
         The version of the commit.
@@ -181,14 +171,9 @@ def commit_merge(
     """Apply changes to rows by key, and commit them, with one MERGE.
 
     Args:
-        effects: One row for each key, with the table's columns.
-        table: The table's folder.
-        stamp: The batch.
-        counts: The batch's counts.
         keys: The key columns; empty if the table has one row.
         effect: The column of ``effects`` that says what is done: ``insert`` and ``update`` write the row, any
             other value deletes it.
-        equal: The operator that compares keys.
 
     Returns:
         The version of the commit.
@@ -247,11 +232,7 @@ def _merge_statement(
 
 
 def _committed_version(table: Location, stamp: BatchStamp, metadata: Mapping[str, Any]) -> int:
-    """The version that holds a batch after a public statement of Delta.
-
-    Raises:
-        BatchFencedError: Another writer has committed the batch first; then Delta skips it silently.
-    """
+    """The version that holds a batch after a public statement of Delta."""
     commit = find_batch(table, stamp.checkpoint, stamp.batch)
     if commit is None or commit.metadata != metadata:
         raise _fenced(stamp)
@@ -308,9 +289,7 @@ def mark_replaying(table: Location, outcome: pa.Table, stamp: BatchStamp) -> Non
     """Record in the quarantine what a replay decides, before its rows are committed; starts no JVM.
 
     Args:
-        table: The folder of the quarantine table.
         outcome: The ``id`` of each row, its new ``state``, and its ``reasons`` and ``row`` where they change.
-        stamp: The replay.
 
     Raises:
         QuarantineChangedError: A row is not quarantined any more; no row was changed.
@@ -324,8 +303,6 @@ def settle_replay(table: Location, replay: str, *, state: str) -> None:
     """Give the rows of a replay the state that its commit decides; starts no JVM.
 
     Args:
-        table: The folder of the quarantine table.
-        replay: The replay's id.
         state: ``replayed`` if the target holds it, else ``quarantined``.
     """
     rows = replaying_rows(table, replay)
@@ -409,13 +386,6 @@ def append_refresh(
     rows: DataFrame, table: Location, stamp: RefreshStamp, *, counts: BatchCounts, kept: int
 ) -> int:
     """Add the rows that a refresh adds to a view.
-
-    Args:
-        rows: These rows.
-        table: The view's folder.
-        stamp: The refresh.
-        counts: The counts of all its rows.
-        kept: The rows that the view has already.
 
     Returns:
         The version of the commit.

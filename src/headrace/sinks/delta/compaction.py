@@ -44,19 +44,14 @@ class Compaction:
     """What one compaction has done.
 
     Args:
-        added: The number of new files.
-        removed: The number of files that they replace.
-        added_bytes: The bytes of the new files.
-        removed_bytes: The bytes of the replaced files.
-        duration_s: The time in seconds.
         conflicts: The number of conflicts with other writers, by kind; it was repeated after each.
     """
 
     added: int
     removed: int
-    added_bytes: int
-    removed_bytes: int
-    duration_s: float
+    added_bytes: int  # the bytes of the new files
+    removed_bytes: int  # the bytes of the replaced files
+    duration_s: float  # the time in seconds
     conflicts: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -84,10 +79,7 @@ def compact_files(
     is clustered. Conflicts with other writers are repeated.
 
     Args:
-        session: A session of which no other thread changes settings meanwhile.
-        table: The table's folder.
         policy: The sizes of files; by default those of all tables.
-        partitions: The values of the partitions; all by default.
         z_order: The columns that rows are ordered by; then all files are written again.
         cube_bytes: Rows of a clustered table that lie in groups of so many bytes are not clustered again.
         limit_s: After so many seconds, no more large files are rewritten for their deleted rows; the next

@@ -31,19 +31,12 @@ class NoPositionsError(Exception):
 
 @dataclass
 class DataFile:
-    """A data file of a table.
-
-    Args:
-        number: Its number, which the positions of its rows have.
-        text: Delta's action that has added it, as JSON.
-        action: The same in the JVM, once it was needed.
-        deleted: Delta's bitmap of its deleted rows in the JVM, once it was needed.
-    """
+    """A data file of a table."""
 
     number: int
-    text: Mapping[str, Any]
-    action: Any = None
-    deleted: Any = None
+    text: Mapping[str, Any]  # delta's action that has added it, as JSON
+    action: Any = None  # the same in the JVM, once it was needed
+    deleted: Any = None  # delta's bitmap of its deleted rows in the JVM, once it was needed
 
     @cached_property
     def rows(self) -> int | None:
@@ -129,10 +122,6 @@ def position_columns() -> list[Column]:
 
 def find_positions(found: pa.Table, files: Iterable[DataFile]) -> Unsigned:
     """The positions of rows, from what `position_columns` gave for them.
-
-    Args:
-        found: Has the columns `FILE` and `ROW`.
-        files: The files that the rows are in.
 
     Raises:
         NoPositionsError: A row is in none of these files, or their names cannot be told apart.

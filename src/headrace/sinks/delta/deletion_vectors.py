@@ -25,7 +25,6 @@ class MaskedRows:
     """Rows that a commit deletes: Delta's actions, and the files as the commit leaves them.
 
     Args:
-        actions: Delta's actions.
         files: The files with their new deletion vectors; ``None`` for one without any rows left.
     """
 
@@ -39,12 +38,6 @@ def mask_rows(
     """Write a deletion vector for each file that has one of these rows.
 
     The vectors are in one new file, which no commit names yet.
-
-    Args:
-        session: A session.
-        table: The table's folder.
-        files: The table's files, by number.
-        rows: The positions of the rows.
     """
     masked = MaskedRows()
     if not len(rows):
@@ -75,12 +68,6 @@ def with_only_rows(
     """The files that have some rows, as if all other rows were deleted: Spark reads only these rows of them.
 
     A join with the positions of the rows takes twice as long.
-
-    Args:
-        session: A session.
-        table: The table's folder.
-        files: The table's files, by number.
-        rows: The positions of the rows. Those that are deleted are not read.
     """
     vectors, found = _Vectors(session, table), {}
     for number, wanted in _by_file(rows):

@@ -68,8 +68,6 @@ def empty_rejected(session: SparkSession, table: Location, ids: DataFrame) -> in
     """Remove the content of rows of a quarantine table; their coordinates stay, for the proof.
 
     Args:
-        session: A session.
-        table: The quarantine table.
         ids: The column ``id`` of the rows.
 
     Returns:

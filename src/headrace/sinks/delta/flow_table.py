@@ -20,17 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowTable:
-    """A Delta table that flows feed.
+    """A Delta table that flows feed."""
 
-    Args:
-        spark: A session to read and change the table's metadata with.
-        path: The table's folder.
-        carer: Takes care of the table's files and of its log.
-    """
-
-    spark: SparkSession
+    spark: SparkSession  # A session to read and change the table's metadata with
     path: Location
-    carer: TableCarer | None = None
+    carer: TableCarer | None = None  # takes care of the table's files and of its log
     guarantee: ClassVar[Guarantee] = "exactly once"
 
     @property

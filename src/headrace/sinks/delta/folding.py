@@ -29,15 +29,10 @@ _LIMIT_S = 30.0
 
 @dataclass(frozen=True)
 class ListedFiles:
-    """The numbers of files and deleted rows when the files of a table were last listed.
+    """The numbers of files and deleted rows when the files of a table were last listed."""
 
-    Args:
-        floor: The number of files that a compaction would have left.
-        deleted: The number of rows that deletion vectors hid.
-    """
-
-    floor: int = 0
-    deleted: int = 0
+    floor: int = 0  # the number of files that a compaction would have left
+    deleted: int = 0  # the number of rows that deletion vectors hid
 
 
 def fold_files(
@@ -50,13 +45,6 @@ def fold_files(
     """Rewrite small files, and files with many deleted rows, if there are many of them.
 
     The batch is committed: a failure is only reported.
-
-    Args:
-        session: The session of the batch.
-        table: The table's folder.
-        files: The table's files after the batch.
-        snapshot: The version of the table that the batch was compared with.
-        carer: Knows the policy of the table, and reports what was done.
     """
     policy = _policy(session, table, snapshot, carer)
     if policy is None:
@@ -84,12 +72,6 @@ def fold_unlisted(
 
     Its files are listed only if its checksum shows many more files or deleted rows than before. The batch is
     committed: a failure is only reported.
-
-    Args:
-        session: The session of the batch.
-        table: The table's folder.
-        known: The numbers when its files were last listed.
-        carer: Knows the policy of the table, and reports what was done.
 
     Returns:
         The numbers after the last listing.

@@ -27,17 +27,10 @@ _KEY = "__headrace_key_"
 
 @dataclass(frozen=True, kw_only=True)
 class GroupsTarget(FlowTable):
-    """A Delta table that a flow keeps the groups of its query in.
+    """A Delta table that a flow keeps the groups of its query in."""
 
-    Args:
-        keys: The grouping columns; empty if the table has one row.
-        only_new: Whether a group never changes, as with SELECT DISTINCT: then rows are only inserted.
-        tombstones: Not used: a group is never deleted.
-        shared: What the flows of the table share.
-    """
-
-    keys: tuple[str, ...]
-    only_new: bool
+    keys: tuple[str, ...]  # the grouping columns; empty if the table has one row
+    only_new: bool  # whether a group never changes, as with SELECT DISTINCT: then rows are only inserted
     tombstones: Tombstones
     shared: SharedTable = field(default_factory=SharedTable)
 

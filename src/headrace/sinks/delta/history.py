@@ -57,21 +57,13 @@ _EDGE, _JOINS, _NEXT, _PAST = "__headrace_edge", "__headrace_joins", "__headrace
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryTarget(FlowTable):
-    """A Delta table with the history of each key.
-
-    Args:
-        keys: The key columns.
-        tombstones: The events that the table does not show.
-        tracked: The columns whose changes begin a new row.
-        shared: What the flows of the table share.
-        index_memory: How many bytes the index of the keys may need; 0 for no index.
-    """
+    """A Delta table with the history of each key."""
 
     keys: tuple[str, ...]
     tombstones: HiddenEvents
-    tracked: ChosenColumns = ALL_COLUMNS
+    tracked: ChosenColumns = ALL_COLUMNS  # the columns whose changes begin a new row
     shared: SharedTable = field(default_factory=SharedTable)
-    index_memory: int = 0
+    index_memory: int = 0  # how many bytes the index of the keys may need; 0 for no index
 
     def begin(self, session: SparkSession, stamp: BatchStamp) -> BatchWriter | None:
         return None if self.start(session, stamp) is None else _HistoryWriter(self, session, stamp)
@@ -133,11 +125,7 @@ class _HistoryWriter(KeyedWriter):
         )
 
     def _recompute(self, events: DataFrame) -> Recomputed:
-        """Compute the histories of keys from all their events.
-
-        Args:
-            events: The events of the batch by key.
-        """
+        """Compute the histories of keys from all their events."""
         from pyspark.sql import functions as F
 
         keys = self._target.keys
@@ -224,18 +212,7 @@ def _events_of_rows(held: DataFrame) -> DataFrame:
 
 
 def _timeline(events: DataFrame, names: list[str], tracked: Column, kept: list[str]) -> DataFrame:
-    """The events of each key in order, with the row that each belongs to.
-
-    Args:
-        events: The events.
-        names: The quoted key columns.
-        tracked: The values whose changes begin a new row.
-        kept: The columns that a NULL leaves as they are.
-
-    Returns:
-        The events, with `START` and `END` of their rows; `_JOINS`: whether the next event belongs to the same
-        row; `_PAST`: whether the event becomes a hidden event; `_OUTCOME`: what a record of the batch did.
-    """
+    """The events of each key in order, with the row that each belongs to."""
     from pyspark.sql import Window, functions as F
 
     place = Window.partitionBy(*names).orderBy(SEQUENCE, _ORIGIN)
@@ -284,9 +261,6 @@ def _effects(timeline: DataFrame, held: DataFrame, keys: tuple[str, ...], kept: 
     """The rows that change, with `EFFECT`: ``insert``, ``update`` or ``delete``.
 
     Args:
-        timeline: The events with their rows.
-        held: The rows of the table.
-        keys: The key columns.
         kept: The columns that a NULL leaves as they are: a late record may change them in later rows.
     """
     from pyspark.sql import functions as F

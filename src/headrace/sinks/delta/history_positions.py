@@ -50,14 +50,7 @@ _LAST, _HAS_ROW, _IS_NEWER = "__headrace_last", "__headrace_has_row", "__headrac
 
 @dataclass(frozen=True, kw_only=True)
 class Recomputed:
-    """What a batch does to the histories of keys, computed from all their events.
-
-    Args:
-        counts: The counts, without the superseded records.
-        effects: The rows that change, with `EFFECT` and `HELD_AT`.
-        ending: The new hidden events.
-        ending_count: Their number.
-    """
+    """What a batch does to the histories of keys, computed from all their events."""
 
     counts: HistoryChanges
     effects: DataFrame
@@ -67,15 +60,7 @@ class Recomputed:
 
 @dataclass(frozen=True, kw_only=True)
 class _Changes:
-    """What keys of a batch do to the table.
-
-    Args:
-        counts: The counts, without the superseded records.
-        rows: The rows to write.
-        old_rows: The positions of the rows that they replace.
-        ending: The new hidden events.
-        ending_count: Their number.
-    """
+    """What keys of a batch do to the table."""
 
     counts: HistoryChanges
     rows: DataFrame
@@ -97,15 +82,7 @@ class _Changes:
 
 
 class HistoryPositionWriter:
-    """Applies one batch with the index of the keys.
-
-    Args:
-        writer: The writer of the batch.
-        tracked: The columns whose changes begin a new row.
-        events: The events of the batch by key.
-        index: The index of the table.
-        recompute: Applies events with all events of their keys.
-    """
+    """Applies one batch with the index of the keys."""
 
     def __init__(
         self,
@@ -176,15 +153,7 @@ class HistoryPositionWriter:
         return changes.with_others(self._of_all_events(older))
 
     def _in_order(self, events: DataFrame, positions: Unsigned) -> _Changes:
-        """What events do that are newer than all others of their keys.
-
-        Args:
-            events: The events.
-            positions: The positions of the current rows of their keys.
-
-        Raises:
-            NoPositionsError: The table has other rows there.
-        """
+        """What events do that are newer than all others of their keys."""
         from pyspark.sql import functions as F
 
         writer, keys = self._writer, self._writer.table.keys
@@ -285,15 +254,7 @@ def chosen_in_order(known: NDArray[np.bool_], oldest: Signed, newest: Signed) ->
 def _positions_after(
     first: Unsigned, second: Unsigned, written: Entries, before: Unsigned, old_rows: Unsigned
 ) -> Unsigned:
-    """The positions of the current rows of keys.
-
-    Args:
-        first: A hash of each key.
-        second: Another one.
-        written: The current rows that the batch has written.
-        before: The positions of the current rows before the batch.
-        old_rows: The positions of the rows that it replaces.
-    """
+    """The positions of the current rows of keys."""
     index = KeyIndex()
     index.put(written)
     _, now, _ = index.find(first, second)

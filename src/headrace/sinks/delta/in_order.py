@@ -44,10 +44,6 @@ def as_current(rows: DataFrame, keys: tuple[str, ...]) -> DataFrame:
 def changes_in_order(events: DataFrame, tracked: ChosenColumns) -> DataFrame:
     """What the events of a batch do to the current rows of their keys.
 
-    Args:
-        events: The keys with `EVENTS`, which are all newer than the row in `CURRENT`.
-        tracked: The columns whose changes begin a new row.
-
     Returns:
         The same rows with `NEW_ROWS`, `NEW_HIDDEN`, `UPDATING` and `DELETING`.
     """

@@ -21,16 +21,7 @@ if TYPE_CHECKING:
 
 
 class IndexedChanges:
-    """The new rows of a batch, and the rows that they replace.
-
-    Args:
-        writer: The writer of the batch.
-        index: The index of the table.
-        rows: The new rows.
-        count: Their number.
-        old_rows: The positions of the rows that are replaced or deleted.
-        identity: The columns that identify a row.
-    """
+    """The new rows of a batch, and the rows that they replace."""
 
     def __init__(
         self,
@@ -66,11 +57,6 @@ class IndexedChanges:
 
     def commit(self, entries: Entries, stamp: BatchStamp, counts: BatchCounts) -> int:
         """Commit the changes; returns the version.
-
-        Args:
-            entries: The positions and sequences of the keys of the batch after it.
-            stamp: The batch.
-            counts: Its counts.
 
         Raises:
             BatchFencedError: Another driver has committed with this checkpoint meanwhile.

@@ -30,13 +30,7 @@ def value_columns(table: list[str], keys: tuple[str, ...]) -> list[str]:
 
 
 def events_by_key(records: DataFrame, keys: tuple[str, ...], table: list[str]) -> DataFrame:
-    """The events of each key in order, and how many records it has in the batch.
-
-    Args:
-        records: The change records of the batch.
-        keys: The key columns.
-        table: The columns of the table; others are left out.
-    """
+    """The events of each key in order, and how many records it has in the batch."""
     from pyspark.sql import functions as F
 
     given = {name.casefold() for name in records.columns}
@@ -90,13 +84,7 @@ def _last_of_each_sequence() -> Column:
 
 
 def tracked_values(tracked: ChosenColumns, event: Column, values: StructType) -> Column:
-    """The values of an event whose changes begin a new row, as one value.
-
-    Args:
-        tracked: The columns whose changes begin a new row.
-        event: The values of the event, as a struct.
-        values: The type of the struct.
-    """
+    """The values of an event whose changes begin a new row, as one value."""
     from pyspark.sql import functions as F
 
     names = [name for name in tracked.of(values.names) if name != COLUMN_SEQUENCES]

@@ -21,19 +21,12 @@ _FEW = 1 << 16
 
 @dataclass(frozen=True)
 class Entries:
-    """Keys with the position of their row and their sequence, in arrays of one length.
-
-    Args:
-        first: A hash of the key.
-        second: Another hash of the key, which is independent of the first.
-        position: File and row of the key's row, as `positions` makes it, or `NO_ROW`.
-        sequence: A number that does not decrease where the key's sequence increases.
-    """
+    """Keys with the position of their row and their sequence, in arrays of one length."""
 
     first: Unsigned
-    second: Unsigned
-    position: Unsigned
-    sequence: Signed
+    second: Unsigned  # another hash of the key, which is independent of the first
+    position: Unsigned  # file and row of the key's row, as `positions` makes it, or `NO_ROW`
+    sequence: Signed  # A number that does not decrease where the key's sequence increases
 
     @staticmethod
     def empty() -> Entries:

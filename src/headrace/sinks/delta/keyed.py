@@ -37,8 +37,6 @@ class SharedTable:
     """What the flows of one process share that apply changes to one table.
 
     Attributes:
-        turn: The flows take turns: each compares its records with the newest rows.
-        index: The index of the table's keys, once a batch has used it.
         listed: The numbers of files and deleted rows when the table's files were last listed.
     """
 
@@ -93,11 +91,7 @@ class Decision:
     """What the records of a batch do to their table.
 
     Args:
-        accepted: The number of records.
-        changes: What they do to the rows of the table.
-        commit: Commits the changes; returns the version.
         ending: The events that are kept beside the table: deletes, and hidden events of a history.
-        ending_count: Their number.
         without_index: Why the index of the keys was not used, although the table may have one.
     """
 
@@ -113,9 +107,6 @@ class KeyedWriter(ABC):
     """Applies one batch. Flows of one table take turns: each compares its records with the newest rows.
 
     Attributes:
-        table: The table.
-        session: The batch's session.
-        stamp: The identity of the batch.
         transaction: Delta's transaction; its snapshot is the version that the batch is compared with.
     """
 
@@ -157,9 +148,6 @@ class KeyedWriter(ABC):
     @abstractmethod
     def decide(self, records: DataFrame) -> Decision:
         """Decide what each record does.
-
-        Args:
-            records: The change records of the batch.
 
         Raises:
             KeyTwiceError: The table has several rows with the same key.
@@ -217,8 +205,6 @@ class KeyedWriter(ABC):
 
         Args:
             effects: The rows that change, with `EFFECT`, and with `HELD_AT` unless they need a MERGE.
-            keys: The columns that identify a row.
-            written: How many rows are written.
             deleted: How many rows are deleted, except those that are written again.
             replaced: The rows of the table that are replaced or deleted, with `HELD_AT`, if a key can have
                 several.

@@ -31,11 +31,7 @@ def rewrite_masked(
     """Rewrite the files that are not small and have mostly deleted rows; commit each batch of files.
 
     Args:
-        session: A session.
-        table: The table's folder.
-        policy: The sizes of files.
         batch_bytes: The bytes of the files that are rewritten by one commit.
-        partitions: The values of the partitions; all by default.
 
     Yields:
         The sizes of the new files of each commit, and of the files that they replace.

@@ -41,25 +41,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class MergeTarget(FlowTable):
-    """A Delta table that flows apply changes to.
-
-    Args:
-        keys: The key columns.
-        tombstones: The deleted keys.
-        truncates: Whether records can truncate the table.
-        is_partial: Whether a NULL leaves some columns as they are.
-        duplicate_keys: What is done with a record whose key has several rows.
-        shared: What the flows of the table share.
-        index_memory: How many bytes the index of the keys may need; 0 for no index.
-    """
+    """A Delta table that flows apply changes to."""
 
     keys: tuple[str, ...]
     tombstones: Tombstones
-    truncates: bool = False
-    is_partial: bool = False
-    duplicate_keys: DuplicateKeys = "fail"
+    truncates: bool = False  # whether records can truncate the table
+    is_partial: bool = False  # whether a NULL leaves some columns as they are
+    duplicate_keys: DuplicateKeys = "fail"  # what is done with a record whose key has several rows
     shared: SharedTable = field(default_factory=SharedTable)
-    index_memory: int = 0
+    index_memory: int = 0  # how many bytes the index of the keys may need; 0 for no index
 
     def begin(self, session: SparkSession, stamp: BatchStamp) -> BatchWriter | None:
         return None if self.start(session, stamp) is None else _Merger(self, session, stamp)
@@ -139,8 +129,6 @@ class _Merger(KeyedWriter):
         """Compute the effects, and count them.
 
         Args:
-            effects: What is done to the row of each key.
-            ending: The deletes and truncates.
             held: The keys and positions of the table's rows, if all rows of a key may be replaced.
         """
         from pyspark.sql import functions as F

@@ -23,11 +23,6 @@ def publish_table(spark: SparkSession, name: TableName, path: Location) -> None:
     """Update the entry of a registered table, if the session's catalog is a Hive metastore.
 
     Writes nothing if nothing has changed. A failure is only logged: queries find the table without it.
-
-    Args:
-        spark: A session.
-        name: The table.
-        path: The table's folder.
     """
     if spark.conf.get("spark.sql.catalogImplementation", "") != "hive":
         return

@@ -53,14 +53,7 @@ def newest_values(records: DataFrame, keys: list[str]) -> DataFrame:
 def partial_effects(
     newest: DataFrame, held: DataFrame, tombstones: DataFrame | None, keys: list[str]
 ) -> DataFrame:
-    """The row of each key after the batch, with what is done: ``insert``, ``update``, ``delete`` or ``none``.
-
-    Args:
-        newest: What the batch has of each key.
-        held: The rows of the table with these keys.
-        tombstones: The deleted keys.
-        keys: The key columns.
-    """
+    """Each key's row after the batch, and its operation: ``insert``, ``update``, ``delete`` or ``none``."""
     from pyspark.sql import functions as F
 
     names = [quoted_column(key) for key in keys]

@@ -30,8 +30,6 @@ def as_given(events: DataFrame, kept: list[str], is_start: Column) -> DataFrame:
     """Events with NULL where their record had NULL.
 
     Args:
-        events: The events.
-        kept: The columns that a NULL leaves as they are.
         is_start: Whether an event is known from the start of a row only: it then has the values of the row.
     """
     from pyspark.sql import functions as F
@@ -44,13 +42,7 @@ def as_given(events: DataFrame, kept: list[str], is_start: Column) -> DataFrame:
 
 
 def with_kept_values(events: DataFrame, keys: list[str], kept: list[str]) -> DataFrame:
-    """Events with the last value before where they have NULL, unless a delete is between.
-
-    Args:
-        events: The events; those of a key have different sequences.
-        keys: The quoted key columns.
-        kept: The columns that a NULL leaves as they are.
-    """
+    """Events with the last value before where they have NULL, unless a delete is between."""
     from pyspark.sql import Window, functions as F
 
     place, is_delete = F.col(f"{SEQUENCE}.value"), F.col(OPERATION) == DELETE

@@ -32,9 +32,6 @@ def decide_partial_by_position(
     """Compare a batch with the rows that the index finds, and write its rows to files without a commit.
 
     Args:
-        writer: The writer of the batch.
-        newest: What the batch has of each key.
-        index: The index of the table.
         count: Computes the effects of the batch, and counts them; it also gets the deletes of the batch.
 
     Raises:

@@ -25,17 +25,11 @@ _CREATION = threading.Lock()
 
 @dataclass(frozen=True, kw_only=True)
 class QuarantineTable:
-    """A quarantine table; it is created with its first rejected rows.
-
-    Args:
-        path: The table's folder.
-        columns: Its columns, in SQL.
-        maps_names: Whether its columns may have names with any character.
-    """
+    """A quarantine table; it is created with its first rejected rows."""
 
     path: Location
     columns: str
-    maps_names: bool = False
+    maps_names: bool = False  # whether its columns may have names with any character
 
     @property
     def exists(self) -> bool:
@@ -65,13 +59,7 @@ class QuarantineTable:
         replace_rejected(rows, self.path, stamp)
 
     def forget(self, session: SparkSession, checkpoint: str, after: int) -> None:
-        """Remove the rejected rows of batches that the dataset will never hold.
-
-        Args:
-            session: A session.
-            checkpoint: A checkpoint that no longer feeds the dataset.
-            after: Its last batch that the dataset holds.
-        """
+        """Remove the rejected rows of batches that the dataset will never hold."""
         if self.exists:
             session.sql(f"DELETE FROM {self._name} WHERE checkpoint = '{checkpoint}' AND batch > {after}")
 

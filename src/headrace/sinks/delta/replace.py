@@ -37,18 +37,14 @@ class ReplaceTarget:
     """A Delta table whose rows are replaced by each refresh.
 
     Args:
-        path: The table's folder.
-        quarantine: The folder of its quarantine table.
-        partition_cols: The columns that lay the files out in folders.
-        cluster_by: The columns that cluster the files of a new table.
         is_streamed: Whether a stream reads the view. A refresh that removes and changes no row is then
             committed as an append of the new rows.
     """
 
     path: Location
     quarantine: Location
-    partition_cols: tuple[str, ...] = ()
-    cluster_by: tuple[str, ...] = ()
+    partition_cols: tuple[str, ...] = ()  # the columns that lay the files out in folders
+    cluster_by: tuple[str, ...] = ()  # the columns that cluster the files of a new table
     is_streamed: bool = False
     guarantee: ClassVar[Guarantee] = "exactly once"
 
@@ -143,9 +139,6 @@ def _replaced_files(rows: DataFrame, transaction: Any, target: ReplaceTarget) ->
 
     If the newest commit with files is a refresh, it lists all files of the view. Delta's writer would compute
     them with a Spark job over the whole log.
-
-    Returns:
-        ``None`` if Delta's public writer is needed.
     """
     session = rows.sparkSession
     jvm: Any = session._jvm
@@ -183,12 +176,7 @@ def _lines_of_files(table: Location, version: int) -> list[str] | None:
 
 
 def added_rows(rows: DataFrame, path: Location) -> DataFrame | None:
-    """The rows that a refresh adds to a view; ``None`` if it also changes or removes rows.
-
-    Args:
-        rows: All rows of the view after the refresh.
-        path: The view's folder.
-    """
+    """The rows that a refresh adds to a view; ``None`` if it also changes or removes rows."""
     if not is_table(path):
         return None
     stored = rows.sparkSession.read.format("delta").load(str(path))
@@ -207,12 +195,7 @@ def _can_compare(types: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Stale:
-    """Why a view's table is not what its query returns now.
-
-    Args:
-        part: What has changed: the table's rows, its quarantine table, the query, or its inputs.
-        inputs: The names of the inputs that have changed.
-    """
+    """Why a view's table is not what its query returns now."""
 
     part: Literal["table", "quarantine", "query", "inputs"]
     inputs: tuple[str, ...] = ()
@@ -221,14 +204,7 @@ class Stale:
 def find_stale(
     path: Location, quarantine: Location, definition: str, inputs: Mapping[str, Mapping[str, Any]]
 ) -> Stale | None:
-    """Why a view must be computed again; ``None`` if it is up to date.
-
-    Args:
-        path: The table's folder.
-        quarantine: The folder of its quarantine table.
-        definition: The fingerprint of the query.
-        inputs: What is known of the version of each input, by name.
-    """
+    """Why a view must be computed again; ``None`` if it is up to date."""
     last = last_refresh(path)
     if last is None:
         return Stale(part="table")
@@ -243,12 +219,7 @@ def find_stale(
 
 
 def lacks_quarantine(last: Mapping[str, Any], quarantine: Location) -> bool:
-    """Whether a refresh has rejected rows, and their table does not exist any more.
-
-    Args:
-        last: The metadata of the refresh.
-        quarantine: The folder of the quarantine table.
-    """
+    """Whether a refresh has rejected rows, and their table does not exist any more."""
     return bool(last.get("quarantined")) and not is_table(quarantine)
 
 

@@ -29,11 +29,7 @@ def change_rows(
     """Change columns of rows in one commit.
 
     Args:
-        path: The folder of the quarantine table.
-        rows: The rows by ``id``, with their new values.
-        before: The state that each row must have.
         values: The new values of columns, in SQL; `new` is the row in ``rows``, `old` the one in the table.
-        metadata: The user metadata of the commit.
 
     Raises:
         QuarantineChangedError: A row does not have the state any more; no row was changed.

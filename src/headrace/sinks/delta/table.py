@@ -88,11 +88,7 @@ def read_state(spark: SparkSession, path: Location) -> TableState:
 
 
 class _Computed(Mapping[str, int]):
-    """A mapping that is computed when it is first read.
-
-    Args:
-        compute: Returns the entries.
-    """
+    """A mapping that is computed when it is first read."""
 
     def __init__(self, compute: Callable[[], Mapping[str, int]]) -> None:
         self._compute = compute
@@ -135,11 +131,6 @@ def _is_in_log(state: TableState, owner: str, path: Location) -> bool:
 
     The first is not enough: Delta derives each checksum from the one before. Where that belonged to a
     commit that was taken out of the log, every later one names the batch that went with it.
-
-    Args:
-        state: What the checksum says.
-        owner: Delta's id of the commit that it was written for.
-        path: Where the table lies.
     """
     said = {name: state.transactions.get(name) for name in state.checkpoints.values()}
     return checksum_matches_log(path, state.version, said, owner)
@@ -251,15 +242,7 @@ def alter_table(
     Each change of a column is a commit. After a crash, another call can make the missing changes.
 
     Args:
-        spark: A session.
-        path: The table's folder.
-        properties: The properties to set.
-        removed: The properties to unset.
         renamed: Columns and struct fields, by their dotted paths, and their new names.
-        dropped: Columns and struct fields to drop.
-        widened: Columns, and their new types as DDL.
-        new_columns: Columns and struct fields to add: the path of each, and its field.
-        cluster_by: The columns to cluster by.
         committed: Called after each commit that renames, drops or widens a column.
     """
     target = f"delta.`{path}`"

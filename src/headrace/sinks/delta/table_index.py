@@ -49,11 +49,7 @@ class TableIndex:
     """The positions of all keys of a table in one version of it.
 
     Args:
-        path: The table's folder.
-        keys: The key columns.
-        tombstones: The table's deleted keys, which are part of the index.
         memory: How many bytes the index may need.
-        carer: Gets the progress of reading a large table.
     """
 
     def __init__(
@@ -106,9 +102,6 @@ class TableIndex:
         """Take over a batch that is committed.
 
         Args:
-            session: A session.
-            version: The version of its commit.
-            entries: The new positions and sequences of its keys.
             files: The files that it has added or changed; ``None`` for one that it has removed.
         """
         try:
@@ -252,12 +245,7 @@ class TableIndex:
 
 
 def table_entries(found: pa.Table, files: Iterable[DataFile]) -> Entries:
-    """The entries of rows, from the columns of `key_columns` and `position_columns`.
-
-    Args:
-        found: The rows.
-        files: The files that they are in.
-    """
+    """The entries of rows, from the columns of `key_columns` and `position_columns`."""
     return Entries(
         _numbers(found, FIRST).view(np.uint64),
         _numbers(found, SECOND).view(np.uint64),

@@ -32,14 +32,9 @@ _MANY_FILES = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Tombstones:
-    """The deleted keys of one table.
+    """The deleted keys of one table."""
 
-    Args:
-        path: The folder of the tombstones' table; it is created with the first delete.
-        keys: The key columns.
-    """
-
-    path: Location
+    path: Location  # the folder of the tombstones' table; it is created with the first delete
     keys: Sequence[str]
 
     def read(self, session: SparkSession, stamp: BatchStamp) -> DataFrame | None:
@@ -101,10 +96,6 @@ class Tombstones:
         """Remove old tombstones and fold small files where there are many.
 
         The batch is committed: a failure is only logged.
-
-        Args:
-            session: A session.
-            properties: The properties of the table whose keys they are.
         """
         try:
             if self._has_many_files(session):

@@ -21,11 +21,10 @@ class WrittenFiles:
     """Data files that belong to no commit yet.
 
     Args:
-        actions: Delta's actions that add them, as a Scala list.
         added: The action of each file, in the JVM and as JSON; without the files of a change feed.
     """
 
-    actions: Any
+    actions: Any  # delta's actions that add them, as a Scala list
     added: tuple[tuple[Any, Mapping[str, Any]], ...] = ()
 
     @property

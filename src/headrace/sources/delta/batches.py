@@ -21,15 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TableFiles:
-    """The files of a table between two positions of a stream.
-
-    Args:
-        session: The session.
-        index: Delta's index of the files, a ``TahoeBatchFileIndex``.
-    """
+    """The files of a table between two positions of a stream."""
 
     session: SparkSession
-    index: Any
+    index: Any  # delta's index of the files, a ``TahoeBatchFileIndex``
 
     @classmethod
     def between(
@@ -40,15 +35,7 @@ class TableFiles:
         one: SourceRange,
         checkpoint: Location,
     ) -> TableFiles:
-        """The files that a stream reads in a range.
-
-        Args:
-            session: The session.
-            path: The table's folder.
-            options: The options of the stream.
-            one: The range.
-            checkpoint: The checkpoint that has read it.
-        """
+        """The files that a stream reads in a range."""
         jvm: Any = session._jvm
         # Delta's own stream decides which files are between the positions. It is not started.
         none = getattr(getattr(jvm.scala, "None$"), "MODULE$")
@@ -67,11 +54,7 @@ class TableFiles:
         return [file_uri(path) for path in self.index.inputFiles()]
 
     def read(self, parts: FileParts | None = None) -> DataFrame:
-        """The rows of the files.
-
-        Args:
-            parts: The rows to read; ``None`` for all rows.
-        """
+        """The rows of the files."""
         from pyspark.sql import DataFrame, functions as F
 
         jvm: Any = self.session._jvm

@@ -19,7 +19,6 @@ class DeltaFacts(Facts):
     """A table.
 
     Args:
-        location: Where the query reads it.
         rolled_back: How the table differs from the version that was read, if an older copy was restored.
         rewritten: The first commit that changes rows and that the flow has not read yet.
     """
@@ -78,15 +77,7 @@ class DeltaFacts(Facts):
 def rewritten(
     flow: str, target: str, table: str, location: SourceLocation, commit: LoggedCommit
 ) -> UpstreamRewrittenError:
-    """The error for a commit of a table that changes rows which a flow has read.
-
-    Args:
-        flow: The flow.
-        target: The table that it writes, as messages show it.
-        table: The folder of the table that it reads.
-        location: Where the query reads it.
-        commit: The commit.
-    """
+    """The error for a commit of a table that changes rows which a flow has read."""
     name = table.rpartition("/")[2]
     if commit.refreshes_view:
         return _view_changed(flow, target, table, location, commit)

@@ -14,17 +14,13 @@ class DeltaPosition:
     """How far a table was read.
 
     Args:
-        table_id: Delta's id of the table.
-        version: The version that is being read.
-        index: The last file of it that was read; negative before the first one.
         is_snapshot: Whether the files are those of the snapshot that the stream starts with, and not
             those that the version added.
-        format: The version of Delta's own format of the position.
     """
 
     table_id: str
     version: int
-    index: int
+    index: int  # the last file of it that was read; negative before the first one
     is_snapshot: bool = False
     format: int | None = None
 

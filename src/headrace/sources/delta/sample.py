@@ -24,13 +24,7 @@ def sample_table(read: SourceRead) -> Sample:
 
 
 def changes_of(whole: DataFrame, table: str, options: Mapping[str, str]) -> DataFrame:
-    """The changes of a table that a new stream of its change feed would give.
-
-    Args:
-        whole: The table's rows.
-        table: Its name in SQL.
-        options: The reader's options.
-    """
+    """The changes of a table that a new stream of its change feed would give."""
     chosen = {key.lower(): value for key, value in options.items()}
     version = chosen.get("startingversion", "latest")
     if version == "latest" and "startingtimestamp" not in chosen:

@@ -70,8 +70,6 @@ class DeltaSource(Source):
     """A streaming read of a table.
 
     Args:
-        path: The table's folder.
-        table: The dataset, where the table is one of the storage.
         erasures_only: Whether the read passes over what others erase from the table, and over nothing else.
     """
 
@@ -279,11 +277,7 @@ class DeltaGuard(Guard):
             yield replace(one, marks=self._marks(one))
 
     def _marks(self, one: SourceRange) -> dict[str, Any]:
-        """The mark of the last version that was read, and the erasures that were passed over.
-
-        Raises:
-            UpstreamRewrittenError: The table has changed rows in another way.
-        """
+        """The mark of the last version that was read, and the erasures that were passed over."""
         assert isinstance(one.until, DeltaPosition)
         planned = next(source for source in self.run.planned if source.index == one.index)
         assert isinstance(planned, DeltaSource)

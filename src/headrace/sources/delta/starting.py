@@ -45,13 +45,6 @@ def check_table_start(
 ) -> None:
     """Check that a new stream of a table can start at the version in its options.
 
-    Args:
-        options: The stream's options.
-        path: The folder of the table.
-        name: The name of the table for messages.
-        properties: The table's properties.
-        location: Where the query reads it.
-
     Raises:
         ChangeFeedMissingError: The stream reads the change data feed, and the table has none.
         StartInvalidError: The log does not hold the version, or the change data feed starts after it.
@@ -99,8 +92,6 @@ def starting_version(spark: SparkSession, table: Location, timestamp: str) -> in
 
     Args:
         spark: Any session; the text is read in its time zone, as Delta does.
-        table: The table.
-        timestamp: The option's value.
     """
     from pyspark.sql import functions as F
 

@@ -50,8 +50,6 @@ def explain_bad_file(
     """The error of a file or record that made a query fail; None if the query failed for another reason.
 
     Args:
-        error: The error of Spark.
-        flow: The flow, or the view; the streaming query of a flow has the same name.
         session: The session of the streaming query, while its batch still runs; it is used to find the
             record. ``None`` if there is none.
     """
@@ -86,7 +84,6 @@ def find_line(path: str, record: str, *, is_prefix: bool = False) -> int | None:
 
     Args:
         path: The file; may be compressed with gzip or bzip2.
-        record: The text of the record.
         is_prefix: Whether `record` is only the beginning of the record.
     """
     first = record.splitlines()[0] if record else ""
@@ -233,12 +230,7 @@ def _short(reason: str) -> str:
 
 
 def file_relations(session: SparkSession, name: str) -> Iterator[tuple[Any, list[str]]]:
-    """How the batch under way of a query reads files: Spark's relations, each with its paths.
-
-    Args:
-        session: The session that the query was started in.
-        name: The query's name.
-    """
+    """How the batch under way of a query reads files: Spark's relations, each with its paths."""
     query: Any = next(one for one in session.streams.active if one.name == name)
     jvm: Any = session._jvm
     # One call for all the paths, where each of them would be one.

@@ -19,11 +19,10 @@ class FileFacts(Facts):
     Args:
         unlisted: Reads of the folder, by checkpoint and source index, of which the ledger does not hold
             the names of all files.
-        read_elsewhere: A file of it that the flow has read through another folder.
     """
 
     unlisted: frozenset[ListOrigin] = frozenset()
-    read_elsewhere: str | None = None
+    read_elsewhere: str | None = None  # A file of it that the flow has read through another folder
 
     def is_same(self, flow: FlowFacts, then: ReadBefore) -> bool:
         return is_folder(self.source, then.source)

@@ -64,13 +64,7 @@ class _State:
 
 @dataclass(frozen=True, kw_only=True)
 class _Batch:
-    """The files of one batch, as they were when it began.
-
-    Args:
-        number: The batch.
-        files: All files, of all sources.
-        states: The files that were there.
-    """
+    """The files of one batch, as they were when it began."""
 
     number: int
     files: tuple[ReadFile, ...] = ()
@@ -394,12 +388,7 @@ def _shown(uri: str) -> str:
 
 
 def listed_files(session: SparkSession, name: str) -> Listing:
-    """The files that Spark has listed for each read of a query's batch under way, with their bytes.
-
-    Args:
-        session: The session that the query was started in.
-        name: The query's name.
-    """
+    """The files that Spark has listed for each read of a query's batch under way, with their bytes."""
     relations = file_relations(session, name)
     found = ((tuple(paths), int(relation.location().sizeInBytes())) for relation, paths in relations)
     return tuple((paths, size) for paths, size in found if paths)

@@ -19,25 +19,15 @@ _FOLDER = "files"
 
 @dataclass(frozen=True, kw_only=True)
 class ReadFile:
-    """A file as a batch read it.
-
-    Args:
-        source: The index of the source that gave it.
-        log: The number of the entry in Spark's log that names it.
-        path: Its URI as Spark writes it.
-        size: Its bytes; ``None`` where it was gone.
-        modified: When it was last written, in milliseconds since 1970; ``None`` where it was gone.
-        lost: Whether it was gone before it could be read, and the flow went on without it.
-        carried: Whether an earlier checkpoint had read it.
-    """
+    """A file as a batch read it."""
 
     source: int
-    log: int
+    log: int  # the number of the entry in Spark's log that names it
     path: str
-    size: int | None
-    modified: int | None
-    lost: bool = False
-    carried: bool = False
+    size: int | None  # its bytes; ``None`` where it was gone
+    modified: int | None  # when it was last written, in milliseconds since 1970; ``None`` where it was gone
+    lost: bool = False  # whether it was gone before it could be read, and the flow went on without it
+    carried: bool = False  # whether an earlier checkpoint had read it
 
     def to_line(self) -> str:
         """One line of a list; what is hashed."""
@@ -58,12 +48,7 @@ class ReadFile:
 
 
 def describe_files(files: Sequence[ReadFile], total: int) -> dict[str, Any]:
-    """What a commit says of the files of one source.
-
-    Args:
-        files: Those of the batch.
-        total: How many files the source has given up to the end of the batch.
-    """
+    """What a commit says of the files of one source."""
     lines = "\n".join(file.to_line() for file in files)
     said = {
         "count": len(files),
@@ -87,13 +72,9 @@ def join_descriptions(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[st
 
 @dataclass(frozen=True)
 class FileLists:
-    """The lists of one flow's batches, by checkpoint and batch.
+    """The lists of one flow's batches, by checkpoint and batch."""
 
-    Args:
-        folder: ``<ledger>/files``.
-    """
-
-    folder: Location
+    folder: Location  # ``<ledger>/files``
 
     @classmethod
     def of_ledger(cls, ledger: Location) -> FileLists:
@@ -189,13 +170,7 @@ def covers(files: Sequence[ReadFile], last: int) -> bool:
 
 
 def are_whole(files: Sequence[ReadFile], last: int, said: Mapping[str, Any] | None) -> bool:
-    """Whether these are all files of a source up to an entry of Spark's log.
-
-    Args:
-        files: The files in the lists.
-        last: The entry.
-        said: What the commit of that position says of its files.
-    """
+    """Whether these are all files of a source up to an entry of Spark's log."""
     return covers(files, last) and said is not None and said.get("total") == len(files)
 
 

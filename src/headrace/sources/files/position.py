@@ -11,13 +11,9 @@ from headrace.model.ranges import Position
 
 @dataclass(frozen=True)
 class FilePosition:
-    """How far a folder was read.
+    """How far a folder was read."""
 
-    Args:
-        entry: The last entry of Spark's log whose files were read.
-    """
-
-    entry: int
+    entry: int  # the last entry of Spark's log whose files were read
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> FilePosition:

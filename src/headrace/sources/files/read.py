@@ -210,19 +210,11 @@ def read(
     """A folder of files as a streaming DataFrame.
 
     Args:
-        spark: The session to read with.
-        folder: The files.
-        format: The format of the files.
         schema: The columns, with those from folder names; ``None`` for text.
-        limits: Spark's options for the size of a batch.
-        options: Further options of Spark's reader.
-        invalid_utf8: What to do with a line that is not valid UTF-8.
         bad_records: What to do with a line of JSON or text that cannot be decoded.
         max_value_bytes: A longer line of JSON or text is a bad record.
-        drift: What to do with records of JSON that differ from the schema.
         evolving: The schema, if it takes up new fields.
         notes_unknown: Whether fields that have no column are counted.
-        found: Takes the bad records of the read, if they are wanted.
 
     Returns:
         The columns and ``_source``: path, size and modified of the row's file.

@@ -59,19 +59,14 @@ _BYTES, _FILES = "maxBytesPerTrigger", "maxFilesPerTrigger"
 
 @dataclass(frozen=True, kw_only=True)
 class FileSource(Source):
-    """A streaming read of a folder.
-
-    Args:
-        path: The folder, or a pattern of folders and files.
-        format: What the files hold.
-    """
+    """A streaming read of a folder."""
 
     kind = "files"
     rereads = True
     reads_records = True
     kept_options = ("recursiveFileLookup", "pathGlobFilter", "maxFileAge")
 
-    path: str
+    path: str  # the folder, or a pattern of folders and files
     format: str
 
     @property

@@ -66,14 +66,7 @@ def last_entry(checkpoint: Location, folder: int) -> int:
 
 
 def seed_log(source: SourceIdentity, last: int, files: Sequence[ReadFile], interval: int) -> dict[str, str]:
-    """Spark's log of a source whose files up to an entry have been read, as Spark would find it.
-
-    Args:
-        source: The source.
-        last: The last entry.
-        files: What was read; the entries keep their numbers, for Spark asks for each of them.
-        interval: After how many entries Spark compacts.
-    """
+    """Spark's log of a source whose files up to an entry have been read, as Spark would find it."""
     compacted = (last + 1) // interval * interval - 1
     names = {number: str(number) for number in range(last + 1)}
     names |= dict.fromkeys(range(compacted + 1), f"{compacted}{_COMPACT}")

@@ -34,8 +34,6 @@ def read_between(
     """The records of a reader between offsets.
 
     Args:
-        read: The user's read.
-        start: The first offset of each partition, inclusive.
         until: The last offset of each partition, exclusive; other partitions are not read.
     """
     subscription = Subscription.of(read.request.options)
@@ -66,7 +64,6 @@ def read_kept(read: SourceRead, records: DataFrame) -> DataFrame:
     """Records that were kept, with the columns of a reader.
 
     Args:
-        read: The user's read.
         records: The records, with the fields of the quarantine's ``source``.
     """
     from pyspark.sql import functions as F

@@ -20,22 +20,13 @@ _NAMED = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What a source holds and what the flow has read of it.
-
-    Args:
-        index: The number of the source in the query.
-        ids: The id of each topic.
-        earliest: The first offset of each partition.
-        latest: The offset after the last record of each partition.
-        ended: Where the flow's last checkpoint has ended each partition.
-        history: What all its checkpoints have read.
-    """
+    """What a source holds and what the flow has read of it."""
 
     index: int
     ids: Mapping[str, str | None]
     earliest: Mapping[str, Mapping[int, int]]
-    latest: Mapping[str, Mapping[int, int]]
-    ended: KafkaOffsets
+    latest: Mapping[str, Mapping[int, int]]  # the offset after the last record of each partition
+    ended: KafkaOffsets  # where the flow's last checkpoint has ended each partition
     history: History = field(default_factory=History)
 
 

@@ -38,7 +38,6 @@ class KafkaCluster:
     One instance serves all threads of a process; it connects on the first question.
 
     Args:
-        connection: How to reach it.
         timeout_s: The longest that one question may take, in seconds.
         asks_once: Whether a cluster that did not answer is not asked again: each question would wait.
     """

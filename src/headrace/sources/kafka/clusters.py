@@ -90,8 +90,6 @@ class KafkaClusters:
         """Publish the offsets up to which the commits of a flow reach; a thread does it soon.
 
         Args:
-            group: The consumer group.
-            offsets: The offsets.
             servers: The brokers of the cluster; ``None`` for the profile's.
         """
         if not self._publishes:

@@ -33,11 +33,7 @@ _GROUP = "headrace-consume"
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """One record with its place.
-
-    Args:
-        timestamp: The record's own; ``None`` where it has none.
-    """
+    """One record with its place."""
 
     topic: str
     partition: int
@@ -50,15 +46,10 @@ class TopicRecord:
 
 @dataclass(frozen=True)
 class Span:
-    """The offsets of each partition to be read.
-
-    Args:
-        first: Where to begin.
-        end: Behind the last; what comes later is read only by who follows.
-    """
+    """The offsets of each partition to be read."""
 
     first: Mapping[int, int]
-    end: Mapping[int, int]
+    end: Mapping[int, int]  # behind the last; what comes later is read only by who follows
 
     @property
     def is_empty(self) -> bool:
@@ -66,12 +57,7 @@ class Span:
 
 
 class TopicReader:
-    """Reads committed records of one topic.
-
-    Args:
-        connection: How to reach the cluster.
-        topic: The topic.
-    """
+    """Reads committed records of one topic."""
 
     def __init__(self, connection: KafkaConnection, topic: str) -> None:
         self._connection = connection
@@ -115,7 +101,6 @@ class TopicReader:
         """The records, each partition in its order.
 
         Args:
-            span: Where to begin and to end.
             follow: Whether to go on with what arrives, for as long as the caller asks.
 
         Raises:
@@ -148,12 +133,7 @@ class TopicReader:
                         left.discard(partition)
 
     def _check_broker(self) -> None:
-        """Make sure now and then that a silent broker is there; Kafka's client would wait for it for ever.
-
-        Raises:
-            BrokerUnreachableError: It is not.
-            RunError: It turns this client away.
-        """
+        """Make sure now and then that a silent broker is there; Kafka's client would wait for it for ever."""
         self._client_errors.check()
         if time.monotonic() - self._heard_at < _SILENCE_S:
             return
@@ -212,11 +192,7 @@ class TopicReader:
             consumer.close()
 
     def _is_end(self, error: Any) -> bool:
-        """Whether an event says that a partition has ended.
-
-        Raises:
-            ConsumeFailedError: It says that nothing more will come.
-        """
+        """Whether an event says that a partition has ended."""
         from confluent_kafka import KafkaError
 
         if error.code() == KafkaError._PARTITION_EOF:

@@ -39,17 +39,15 @@ class KafkaFacts(Facts):
 
     Args:
         earliest: The first offset that the broker still holds, by topic and partition.
-        latest: The offset after the last record.
         last: The last record that the flow has read of each partition, as its commits say.
         reused: The offsets of those records at which the broker has another record now, or none.
-        on_data_loss: The policy of this source alone; ``None`` takes the flow's.
     """
 
     earliest: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    latest: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    latest: Mapping[str, Mapping[int, int]] = field(default_factory=dict)  # the offset after the last record
     last: Mapping[Partition, LastRecord] = field(default_factory=dict)
     reused: tuple[ReusedOffset, ...] = ()
-    on_data_loss: OnDataLoss | None = None
+    on_data_loss: OnDataLoss | None = None  # the policy of this source alone; ``None`` takes the flow's
 
     @property
     def ids(self) -> Mapping[str, str | None]:
@@ -147,11 +145,7 @@ class KafkaFacts(Facts):
         return choose(flow, start, held)
 
     def _ended_at(self, flow: FlowFacts, ended: Ended, topic: str, partition: int) -> int | None:
-        """Where a checkpoint has ended a partition; ``None`` where none has read it.
-
-        Raises:
-            ResumeImpossibleError: A join had read it on both sides, up to different offsets.
-        """
+        """Where a checkpoint has ended a partition; ``None`` where none has read it."""
         offsets = ended.get(self.ids.get(topic) or "", {})
         if partition in offsets and offsets[partition] is None:
             why = f"its query has read the topic {topic} twice, up to different offsets"

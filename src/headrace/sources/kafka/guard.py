@@ -17,12 +17,7 @@ from headrace.state.identity import SourceIdentity
 
 
 class KafkaGuard(Guard):
-    """Compares the ids of the topics that a flow reads, and the last records that it has read.
-
-    Args:
-        run: The flow.
-        sources: Its sources of this kind.
-    """
+    """Compares the ids of the topics that a flow reads, and the last records that it has read."""
 
     def __init__(self, run: FlowRun, sources: Sequence[SourceIdentity]) -> None:
         super().__init__(run, sources)

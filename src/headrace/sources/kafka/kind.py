@@ -180,11 +180,7 @@ def _initial_offsets(checkpoint: Location, source: SourceIdentity) -> KafkaOffse
 
 
 def _find_servers(read: StreamRead) -> str | None:
-    """The brokers of a reader of another cluster than the profile's; ``None`` for the profile's.
-
-    Raises:
-        OptionInvalidError: Neither the reader nor the profile names a broker.
-    """
+    """The brokers of a reader of another cluster than the profile's; ``None`` for the profile's."""
     settings = read.settings
     if not brokers_of(read.options):
         raise OptionInvalidError(

@@ -91,7 +91,6 @@ def find_reused(
     """The records in whose place the broker has another record now, or none.
 
     Args:
-        known: The records that were read.
         held: The broker's records at these offsets; without the partitions that were not read again.
         is_compacted: Whether a topic is compacted. Compaction also removes a record that was read.
     """
@@ -108,15 +107,7 @@ def find_reused(
 def offsets_reused(
     flow: str, dataset: str, location: SourceLocation, reused: ReusedOffset, *, done: str
 ) -> OffsetsReusedError:
-    """The error for a topic whose log was rolled back.
-
-    Args:
-        flow: The flow.
-        dataset: The name of its table in messages.
-        location: Where it is declared.
-        reused: The offset.
-        done: What was not done.
-    """
+    """The error for a topic whose log was rolled back."""
     topic, partition, offset = reused.topic, reused.partition, reused.read.offset
     now = "no record" if reused.now is None else "another record"
     return OffsetsReusedError(
@@ -160,11 +151,7 @@ def _difference(reused: ReusedOffset) -> str:
 
 
 class LastRecordReader:
-    """Reads the last records of a flow's batches in a thread, while Spark reads their rows.
-
-    Args:
-        known: The last records before the first batch, by the index of the source.
-    """
+    """Reads the last records of a flow's batches in a thread, while Spark reads their rows."""
 
     def __init__(self, known: Mapping[int, Mapping[Partition, LastRecord]]) -> None:
         self._known = {index: dict(records) for index, records in known.items()}
@@ -200,15 +187,10 @@ class LastRecordReader:
 
 @dataclass(frozen=True)
 class _Found:
-    """What was read of one range.
-
-    Args:
-        last: The last record of each partition.
-        reused: The records before it in whose place the broker has other records.
-    """
+    """What was read of one range."""
 
     last: Mapping[Partition, LastRecord]
-    reused: tuple[ReusedOffset, ...]
+    reused: tuple[ReusedOffset, ...]  # the records before it in whose place the broker has other records
 
 
 def _read(one: SourceRange, known: Mapping[Partition, LastRecord], cluster: KafkaCluster) -> _Found:

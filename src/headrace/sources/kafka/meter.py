@@ -16,11 +16,7 @@ _BACKLOG = 20
 
 
 class KafkaMeter(Meter):
-    """Counts records; samples say how large those to come are.
-
-    Args:
-        connection: The cluster.
-    """
+    """Counts records; samples say how large those to come are."""
 
     counts_records = True
     least = LEAST_RECORDS

@@ -32,15 +32,10 @@ _NAMED = 5
 
 @dataclass
 class Landed:
-    """Where records of one partition went.
-
-    Args:
-        first: The offset of the first of ours; records of others can lie between.
-        last: The offset of the last.
-    """
+    """Where records of one partition went."""
 
     records: int
-    first: int
+    first: int  # the offset of the first of ours; records of others can lie between
     last: int
 
 
@@ -67,8 +62,6 @@ class TopicProducer:
     """Sends records to one topic; the broker writes each once, also where a request is repeated.
 
     Args:
-        connection: How to reach the cluster.
-        topic: The topic; it exists.
         largest: The most bytes that it takes at once, as far as that is known.
         hurried: Whether nobody waits for the broker any more.
     """
@@ -116,9 +109,6 @@ class TopicProducer:
         """Send one record; waits where too many are on their way.
 
         Args:
-            value: The record's value.
-            key: Its key.
-            name: What an error calls it.
             stopping: Whether it is rather left than waited for.
 
         Raises:
@@ -155,9 +145,6 @@ class TopicProducer:
 
     def flush(self, on_wait: Callable[[int], None] = lambda left: None) -> None:
         """Wait until every record has been acknowledged, or nobody waits any more.
-
-        Args:
-            on_wait: Told once how many are still waited for, where that takes long.
 
         Raises:
             ProduceFailedError: The broker has refused a record, or did not answer in time.

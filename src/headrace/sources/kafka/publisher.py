@@ -25,7 +25,6 @@ class OffsetPublisher:
     """Publishes the newest positions of each group from a thread of its own.
 
     Args:
-        cluster: The cluster.
         interval_s: Least seconds between two publications.
     """
 
@@ -83,9 +82,6 @@ class OffsetPublisher:
 
         The admin client could do it, too, but librdkafka ends the whole process when the connection breaks
         while such a request of its admin client waits for the group's coordinator.
-
-        Raises:
-            BrokerUnreachableError: No broker answered in time.
         """
         from confluent_kafka import Consumer, KafkaException, TopicPartition
 

@@ -69,49 +69,33 @@ class KafkaRead:
     """A read of topics, as a query declares it.
 
     Args:
-        topics: The names of topics, separated by commas; None with a pattern.
-        pattern: A regular expression of whole topic names.
-        allow_no_match: Whether the pattern may match no topic.
-        format: The format of the records: ``raw`` gives bytes.
-        schema: The fields of JSON, CSV or Debezium records.
-        format_options: Options of the format.
-        avro: The decoder of Avro records.
-        invalid_utf8: What to do with a record that is not valid UTF-8.
-        starting_offsets: Where a flow without a checkpoint starts.
         starting_timestamp: In place of offsets; without a zone it is in UTC. A partition without a later
             record starts at its end.
-        max_offsets_per_trigger: The maximum number of records in a batch.
-        bad_records: What to do with a record that cannot be decoded.
-        tombstones: What to do with a record without a value.
-        max_value_bytes: A record with a longer value is a bad record.
         on_data_loss: What to do if the topics no longer have records that the flow must read; None takes
             the setting of the pipeline.
         options: Further options of Spark's Kafka source. With ``kafka.bootstrap.servers`` of another cluster
             they are the whole connection.
-        drift: What to do with records that differ from the schema.
-        evolving: The schema, if it takes up new fields.
-        notes_unknown: Whether fields that have no column are counted.
     """
 
-    topics: str | None = None
-    pattern: str | None = None
-    allow_no_match: bool = False
-    format: Format = "raw"
-    schema: StructType | None = None
+    topics: str | None = None  # the names of topics, separated by commas; None with a pattern
+    pattern: str | None = None  # A regular expression of whole topic names
+    allow_no_match: bool = False  # whether the pattern may match no topic
+    format: Format = "raw"  # the format of the records: ``raw`` gives bytes
+    schema: StructType | None = None  # the fields of JSON, CSV or Debezium records
     format_options: Mapping[str, str] = field(default_factory=dict)
     avro: AvroDecoder | None = None
     invalid_utf8: InvalidUtf8 = "reject"
     starting_offsets: StartingOffsets = "earliest"
     starting_timestamp: datetime | str | None = None
-    max_offsets_per_trigger: int | None = None
+    max_offsets_per_trigger: int | None = None  # the maximum number of records in a batch
     bad_records: BadRecordRule = "quarantine"
     tombstones: TombstoneRule = "quarantine"
-    max_value_bytes: int = MAX_VALUE_BYTES
+    max_value_bytes: int = MAX_VALUE_BYTES  # A record with a longer value is a bad record
     on_data_loss: OnDataLoss | None = None
     options: Mapping[str, str] = field(default_factory=dict)
-    drift: Drift = field(default_factory=Drift)
-    evolving: Evolving | None = None
-    notes_unknown: bool = True
+    drift: Drift = field(default_factory=Drift)  # what to do with records that differ from the schema
+    evolving: Evolving | None = None  # the schema, if it takes up new fields
+    notes_unknown: bool = True  # whether fields that have no column are counted
 
     def decoder(self) -> Decoder | None:
         """The decoder of the records; None for bytes.
@@ -162,12 +146,6 @@ def read(
     found: list[BadRecords] | None = None,
 ) -> DataFrame:
     """Topics as one streaming DataFrame.
-
-    Args:
-        spark: The session to read with.
-        connection: The profile's Kafka cluster.
-        kafka: The read.
-        found: Takes the bad records of the read, if they are wanted.
 
     Returns:
         The columns of the format, and ``_source``: topic, partition, offset, timestamp, key, headers and,

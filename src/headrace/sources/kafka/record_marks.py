@@ -32,9 +32,6 @@ class RecordMarks:
     """Reads the marks of a cluster's records, with one consumer that stays open.
 
     The caller must do without a mark that cannot be read. No error is raised.
-
-    Args:
-        connection: The cluster.
     """
 
     def __init__(self, connection: KafkaConnection) -> None:
@@ -49,7 +46,6 @@ class RecordMarks:
         Transaction markers, aborted records and compacted records have none.
 
         Args:
-            spans: The first offset, and the offset after the last one, by partition.
             timeout_s: The longest that it may take, in seconds.
 
         Returns:

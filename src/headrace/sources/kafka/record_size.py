@@ -27,9 +27,6 @@ class RecordSizes:
     """Takes samples of a cluster's records.
 
     It is an estimate for a limit: where no sample can be had, nobody is told, and nothing waits.
-
-    Args:
-        connection: The cluster.
     """
 
     def __init__(self, connection: KafkaConnection) -> None:

@@ -15,7 +15,6 @@ class SingleRecords:
     """Opens the consumer at the first use, and keeps it open.
 
     Args:
-        connection: The cluster.
         name: What it is used for; a part of its group's name. Nothing is committed, so the broker does not
             see the group.
     """

@@ -39,16 +39,7 @@ _ANSWER_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSource(Source):
-    """A streaming read of topics.
-
-    Args:
-        topics: Topics by name; empty for a pattern.
-        pattern: The pattern that topics are found by.
-        partitions: The partitions of each topic, where they are given one by one.
-        allow_no_topics: Whether the pattern may match no topic yet.
-        on_data_loss: The policy of this source alone; ``None`` takes the pipeline's.
-        servers: The brokers of its cluster; ``None`` for the profile's cluster.
-    """
+    """A streaming read of topics."""
 
     kind = "kafka"
     needs_broker = True
@@ -59,9 +50,9 @@ class KafkaSource(Source):
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    allow_no_topics: bool = False
-    on_data_loss: OnDataLoss | None = None
-    servers: str | None = None
+    allow_no_topics: bool = False  # whether the pattern may match no topic yet
+    on_data_loss: OnDataLoss | None = None  # the policy of this source alone; ``None`` takes the pipeline's
+    servers: str | None = None  # the brokers of its cluster; ``None`` for the profile's cluster
 
     @property
     def connection(self) -> KafkaConnection | None:

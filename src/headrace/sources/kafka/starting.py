@@ -27,16 +27,13 @@ class Start:
     Args:
         at: ``earliest`` or ``latest`` everywhere, or what the other fields say of each partition.
         offsets: By topic and partition; -1 and -2 stand for its end and its beginning.
-        timestamp_ms: The moment for all partitions.
-        timestamps_ms: The moment for each partition.
-        lenient: Whether a partition without a record since that moment starts at its end.
     """
 
     at: Literal["earliest", "latest", "offsets", "timestamp", "timestamps"]
     offsets: Offsets = field(default_factory=dict)
     timestamp_ms: int = 0
     timestamps_ms: Offsets = field(default_factory=dict)
-    lenient: bool = False
+    lenient: bool = False  # whether a partition without a record since that moment starts at its end
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, default: Literal["earliest", "latest"]) -> Start:
@@ -82,12 +79,6 @@ class Start:
 
 def check_start(start: Start, facts: KafkaFacts, cluster: KafkaCluster, location: SourceLocation) -> None:
     """Check that the start of a flow that has read nothing yet exists.
-
-    Args:
-        start: The start.
-        facts: The offsets that the broker holds of the subscribed partitions.
-        cluster: Gives the offsets of timestamps.
-        location: Where the query reads the topics.
 
     Raises:
         StartInvalidError: The start does not exist.

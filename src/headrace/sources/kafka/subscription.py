@@ -20,16 +20,10 @@ _INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_gro
 
 @dataclass(frozen=True, kw_only=True)
 class Subscription:
-    """What a Kafka source subscribes to; one of the three is set.
-
-    Args:
-        topics: Topics by name.
-        pattern: A regular expression, found anywhere in a topic's name.
-        partitions: The partitions of each topic, where they are given one by one.
-    """
+    """What a Kafka source subscribes to; one of the three is set."""
 
     topics: tuple[str, ...] = ()
-    pattern: str | None = None
+    pattern: str | None = None  # A regular expression, found anywhere in a topic's name
     partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod

@@ -22,12 +22,7 @@ def count_partitions(
     """Count the partitions that are read of each topic.
 
     Args:
-        topics: The topics, as they are named or as a pattern matches them now.
-        cluster: The cluster.
-        assigned: The partitions of each topic, where they are given one by one.
-        pattern: The pattern, if topics are found by one.
         allow_no_topics: Whether the pattern may match no topic yet.
-        location: Where the query reads them.
 
     Raises:
         TopicNotFoundError: A topic or a partition does not exist, or a pattern matches none.

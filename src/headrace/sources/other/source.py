@@ -34,11 +34,7 @@ _LOSES_RECORDS = frozenset({"socket"})
 
 @dataclass(frozen=True, kw_only=True)
 class OtherSource(Source):
-    """A streaming read of a format that Headrace does not know.
-
-    Args:
-        format: Spark's name of the format.
-    """
+    """A streaming read of a format that Headrace does not know."""
 
     kind = "other"
 
