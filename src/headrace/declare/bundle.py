@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.declare.loader import find_files
 from headrace.declare.outside_names import entry_lines, find_outside
-from headrace.declare.yaml_source import Mapped, Scalar, Sequence, Value, build_values
+from headrace.declare.spec_values import Mapped, Scalar, Sequence, Value, build_values
 from headrace.errors import SourceLocation, SpecAmbiguousError, SpecInvalidError, SpecNotFoundError
 from headrace.model.project import ProjectSettings
 from headrace.storage.layout import Storage

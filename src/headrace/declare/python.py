@@ -394,7 +394,7 @@ class Scope:
         """The checked policy of a dataset that is stored as a table."""
         if maintenance is None:
             return {}
-        from headrace.declare.care import checked_care
+        from headrace.declare.arguments import checked_care
 
         return {"maintenance": checked_care(self.arguments, maintenance)}
 

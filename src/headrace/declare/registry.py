@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,6 +27,7 @@ from headrace.state.kept_schemas import SchemaKey
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 Expected = Expectation | DatasetCheck
 """What a decorator expects of the rows of a dataset, or of the whole dataset."""
@@ -230,3 +232,31 @@ def activate_pipeline(active: ActivePipeline) -> Iterator[None]:
         yield
     finally:
         _active.reset(token)
+
+
+class ActiveSession:
+    """A proxy of the active pipeline's ``SparkSession``, which starts at the first use.
+
+    Each attribute is looked up in the current session, since a flow runs in a clone of its own.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        # Tools probe for dunder attributes (copy, pickle, inspect); none of them may start a JVM.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(require_pipeline("spark").session(), name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(require_pipeline("spark").session(), name, value)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """``SparkSession`` where PySpark is loaded, so that ``isinstance`` answers as users expect."""
+        pyspark_sql = sys.modules.get("pyspark.sql")
+        return ActiveSession if pyspark_sql is None else pyspark_sql.SparkSession
+
+    def __repr__(self) -> str:
+        return "<spark: the active pipeline's session>"
+
+
+spark = ActiveSession()

@@ -11,11 +11,20 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from headrace.declare.bundle import BUNDLES, find_bundle, read_bundle, target_names
-from headrace.declare.spec_checks import build_error, check_kafka, check_keys
-from headrace.declare.spec_mappings import build_paths, build_tables
+from headrace.declare.spec_checks import build_error, build_paths, build_tables, check_kafka, check_keys
 from headrace.declare.spec_model import KAFKA_SETTINGS, Overridable, Spec
-from headrace.declare.spec_values import DOTENV, Filler, collect_from_text, collect_literals, load_dotenv
-from headrace.declare.yaml_source import Mapped, Scalar, Value, build_scalar, build_values
+from headrace.declare.spec_values import (
+    DOTENV,
+    Filler,
+    Mapped,
+    Scalar,
+    Value,
+    build_scalar,
+    build_values,
+    collect_from_text,
+    collect_literals,
+    load_dotenv,
+)
 from headrace.errors import (
     HeadraceError,
     ProfileUnknownError,

@@ -9,11 +9,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, assert_never
 
-from headrace.declare.cdc import create_auto_cdc_flow
+from headrace.declare.cdc import create_auto_cdc_flow, create_auto_cdc_from_snapshot_flow
 from headrace.declare.expectations import build_expectations
 from headrace.declare.python import Scope
 from headrace.declare.registry import ActivePipeline, Registry
-from headrace.declare.snapshots import create_auto_cdc_from_snapshot_flow
 from headrace.declare.sql_functions import find_calls
 from headrace.errors import PipelineFileFailedError, SourceLocation, SqlInvalidError, SqlParameterUnsetError
 from headrace.model.declarations import (
@@ -31,7 +30,6 @@ from headrace.model.notes import Note
 from headrace.model.queries import SqlQuery
 from headrace.syntax.cdc_statement import CdcFlow, ColumnChoice, without_live
 from headrace.syntax.locations import display_path, located_at
-from headrace.syntax.notebook_cells import build_note, find_cells
 from headrace.syntax.sql import SqlText
 from headrace.syntax.statements import (
     AlterColumns,
@@ -42,7 +40,15 @@ from headrace.syntax.statements import (
     UseNames,
     parse_statement,
 )
-from headrace.syntax.tokens import Cursor, SqlTokenError, Token, split_statements, tokenize
+from headrace.syntax.tokens import (
+    Cursor,
+    SqlTokenError,
+    Token,
+    build_note,
+    find_cells,
+    split_statements,
+    tokenize,
+)
 
 _DECLARES = frozenset({"CREATE", "APPLY", "AUTO", "SET", "USE"})
 """What the statements of a notebook are read for; the plan has a note for each other one."""

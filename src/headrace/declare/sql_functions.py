@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.declare.auto_loader import CLOUD_FILES, READ_FILES
 from headrace.declare.dbutils import Dbutils
-from headrace.declare.file_reads import read_files
 from headrace.declare.reads import read_kafka
-from headrace.declare.registry import require_pipeline
-from headrace.declare.session import spark
+from headrace.declare.registry import require_pipeline, spark
+from headrace.declare.stored_reads import read_files
 from headrace.errors import SourceLocation
 from headrace.model.edits import Edit
 from headrace.model.queries import SqlCall

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
-from headrace.contracts.views import counted, guarded
+from headrace.contracts.conditions import counted, guarded
 from headrace.errors import (
     ColumnNotFoundError,
     HeadraceError,

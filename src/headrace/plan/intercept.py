@@ -11,31 +11,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
 from headrace.errors import ActionInQueryError, SourceLocation
+from headrace.model.event_columns import event_columns
 from headrace.model.mappings import MappedTable
 from headrace.model.names import TableName
 from headrace.model.names_in_use import NamesInUse, names_in_use
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
-from headrace.plan.event_log import EVENT_LOG, open_event_log
-from headrace.plan.modes import (
-    Bounded,
-    Loading,
-    Mode,
-    Planning,
-    Running,
-    SourceHook,
-    TableAccess,
-    TableHook,
-)
+from headrace.plan.modes import Bounded, Loading, Mode, Planning, Running, SourceHook, TableAccess, TableHook
 from headrace.plan.names import NameRules, quoted, quoted_parts, split_name
+from headrace.runtime.active_session import new_frame
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReaderDefaults, ReadRequest, SourceRead
+from headrace.storage.layout import Storage
 from headrace.storage.mapped_paths import mapped_path
+from headrace.storage.table_log import is_table
 from headrace.syntax.locations import caller
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 LOCATION_OPTION = "headrace.location"
 """An option that Spark ignores: it carries the user's line to the leaf of the plan."""
@@ -360,3 +355,27 @@ def suspended() -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+EVENT_LOG = "event_log"
+_MARK = "headrace_event_log"
+"""An alias in the plan of the view, which tells it from a view that the user's code has made."""
+
+
+def open_event_log(session: SparkSession, view: Any, storage: Storage) -> None:
+    """Create the view over the event log, unless the user's code has made a view of this name.
+
+    The view is created again at each read: the table may have been created since the last one.
+
+    Args:
+        view: The view of this name that the session has, as Spark's ``Option``.
+    """
+    from pyspark.sql.types import StructType
+
+    if view.isDefined() and _MARK not in str(view.get().toString()):
+        return
+    if is_table(storage.events):
+        frame = session.read.format("delta").load(str(storage.events))
+    else:
+        frame = new_frame(session, [], StructType.fromJson(event_columns()))
+    frame.alias(_MARK).createOrReplaceTempView(EVENT_LOG)

@@ -16,8 +16,7 @@ from headrace.plan.catalog import StandIns, isolated_session
 from headrace.plan.evaluate import run_code
 from headrace.plan.intercept import Interception, in_force, suspended
 from headrace.plan.modes import Loading
-from headrace.plan.sql_queries import SQL_TEXT_ATTRIBUTE
-from headrace.plan.sql_reads import read_sql
+from headrace.plan.sql_queries import SQL_TEXT_ATTRIBUTE, read_sql
 from headrace.plan.stored import load_stored
 from headrace.project.engine import Engine
 from headrace.project.preview import collect_columns, type_name

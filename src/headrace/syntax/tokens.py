@@ -1,4 +1,4 @@
-"""Tokens of SQL texts, and a cursor that reads statements from them."""
+"""Tokens of SQL texts, a cursor that reads statements from them, and the cells of notebooks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
-from headrace.errors import FeatureUnsupportedError, SqlInvalidError
+from headrace.errors import FeatureUnsupportedError, SourceLocation, SqlInvalidError
+from headrace.model.notes import Note
 from headrace.syntax.sql import SqlText
 
 _PIECE = re.compile(r"\w+|\S")
@@ -297,3 +299,44 @@ class Cursor:
 
 def _span(token: Token) -> tuple[int, int]:
     return token.start, max(token.start, token.stop - 1)
+
+
+_CELL_ENDS = re.compile(r"^(?:#|--) COMMAND -+\s*$")
+_MAGIC = re.compile(r"^(?:#|--) MAGIC %(\w+)[ \t]*(.*)$")
+_REMEDIES = {
+    "pip": "install the packages in the environment of Headrace",
+    "python": "move the code to a Python file",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell whose lines are comments of the file."""
+
+    magic: str  # the word behind ``%``
+    argument: str
+    line: int
+    stop: int
+
+
+def find_cells(text: str) -> Iterator[Cell]:
+    """The cells of a notebook that begin with a magic command."""
+    lines = text.split("\n")
+    ends = [number for number, line in enumerate(lines, 1) if _CELL_ENDS.match(line)]
+    for first, stop in pairwise([0, *ends, len(lines) + 1]):
+        for number in range(first + 1, stop):
+            line = lines[number - 1]
+            if found := _MAGIC.match(line):
+                yield Cell(found[1].lower(), found[2].strip(), number, stop)
+                break
+            if line.strip() and not line.startswith(("#", "--")):
+                break
+
+
+def build_note(cell: Cell, path: str) -> Note:
+    """The note about a cell that is not run."""
+    text = f"the cell `%{cell.magic}` is not run"
+    if cell.magic == "run":
+        text = f"`%run {cell.argument}` is not run: there is no such file"
+    location = SourceLocation(path, cell.line)
+    return Note(level="note", text=text, location=location, remedy=_REMEDIES.get(cell.magic))

@@ -34,8 +34,15 @@ from headrace.sources.requests import ReadRequest, SourceRead
 from headrace.storage.arrow_rows import empty_table, read_stream
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
-from headrace.testing.files import FileFormat, file_format
-from headrace.testing.rows import Batches, infer_schema, kafka_rows, kafka_schema, table_rows
+from headrace.testing.rows import (
+    Batches,
+    FileFormat,
+    file_format,
+    infer_schema,
+    kafka_rows,
+    kafka_schema,
+    table_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
