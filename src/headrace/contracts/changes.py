@@ -41,36 +41,26 @@ _RECORD = "_source"
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeColumns:
-    """The columns and conditions that make change records of a source's rows.
-
-    Args:
-        included: The columns of the table; ``None`` for all columns of the source.
-        tracked: If the table has the history of each key (SCD type 2), the columns whose changes start a new
-            row.
-        kept_if_null: The columns that keep their value if a record has NULL; ``None`` if no column does.
-    """
+    """The columns and conditions that make change records of a source's rows."""
 
     keys: tuple[Any, ...]
     sequence_by: Any  # SQL text or a Column that orders the records of a key
     deletes: Any | None = None  # the condition of records that delete a row; NULL is false
     truncates: Any | None = None  # the condition of records that delete all older rows; NULL is false
+    # The columns of the table; ``None`` for all columns of the source.
     included: tuple[Any, ...] | None = None
     excluded: tuple[Any, ...] = ()
+    # If the table has the history of each key (SCD type 2), the columns whose changes start a new row.
     tracked: ChosenColumns | None = None
+    # The columns that keep their value if a record has NULL; ``None`` if no column does.
     kept_if_null: ChosenColumns | None = None
 
 
 def as_changes(rows: DataFrame, columns: ChangeColumns) -> DataFrame:
     """The change records of a source's rows.
 
-    Returns:
-        The columns of the table, with `SEQUENCE` and, where it needs them, `START`, `END` and
-        `COLUMN_SEQUENCES`; `OPERATION`, and ``_source`` where the rows have it.
-
-    Raises:
-        ColumnNotFoundError: The rows have no column of a given name.
-        ColumnInvalidError: A column has a reserved name; a key or the sequence has a type without an order.
-        ArgumentInvalidError: A key is not a column of the table, or is listed twice.
+    They have the columns of the table, with `SEQUENCE` and, where it needs them, `START`, `END` and
+    `COLUMN_SEQUENCES`; `OPERATION`, and ``_source`` where the rows have it.
     """
     from pyspark.sql import functions as F
 
@@ -267,13 +257,7 @@ def without_own_columns(rows: DataFrame) -> DataFrame:
 def change_schema(
     rows: DataFrame, keys: tuple[str, ...], tracked: ChosenColumns | None, version_type: str
 ) -> Mapping[str, Any]:
-    """The columns of the change records of a snapshot, as ``StructType.jsonValue()``.
-
-    Raises:
-        ColumnNotFoundError: The snapshot has no column of a given name.
-        ColumnInvalidError: A column has a reserved name; a key has a type without an order.
-        ArgumentInvalidError: A key is listed twice, or a key is among the tracked columns.
-    """
+    """The columns of the change records of a snapshot, as ``StructType.jsonValue()``."""
     from pyspark.sql import functions as F
 
     changes = as_records(
@@ -308,9 +292,8 @@ def conform(rows: DataFrame, columns: StructType) -> DataFrame:
 def find_differences(snapshot: DataFrame, held: DataFrame, keys: Sequence[str]) -> DataFrame:
     """The rows that differ between a snapshot and a table: new, changed and missing ones.
 
-    Returns:
-        The columns of the snapshot, a flag for rows that the snapshot does not have, and `COPIES`. Keys with
-        several rows or a NULL are also among them.
+    They have the columns of the snapshot, a flag for rows that the snapshot does not have, and `COPIES`. Keys
+    with several rows or a NULL are also among them.
     """
     from pyspark.sql import functions as F
 
@@ -359,9 +342,6 @@ def with_known_types(rows: DataFrame, known: Mapping[str, Any]) -> StructType:
 
     A column keeps its type where the inferred one fits into it: `3` after `3.5` is a DOUBLE. So does a column
     that has no value.
-
-    Args:
-        known: The schema of the earlier snapshot, as ``StructType.jsonValue()`` gives it.
     """
     from pyspark.sql.types import StructField, StructType
 

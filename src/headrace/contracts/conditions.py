@@ -150,11 +150,7 @@ class CheckOutcome:
 
 
 def run_check(check: DatasetCheck, rows: DataFrame, like: DataFrame | None) -> CheckOutcome:
-    """Run a check.
-
-    Args:
-        like: The rows of the dataset to compare with; ``None`` if it has no table yet.
-    """
+    """Run a check."""
     match check.kind:
         case "unique":
             return _unique(check, rows)
@@ -216,8 +212,7 @@ def counted(rows: DataFrame, view: TemporaryView) -> DataFrame:
 def read_counts(metrics: Any, views: Sequence[TemporaryView]) -> tuple[ExpectationCount, ...]:
     """The counts of temporary views in one computation of a query.
 
-    Args:
-        metrics: What Spark has observed in the computation: its ``QueryExecution.observedMetrics``.
+    ``metrics`` is Spark's ``QueryExecution.observedMetrics``.
     """
     found: list[ExpectationCount] = []
     for view in views:
@@ -260,11 +255,7 @@ FAILED = "[HEADRACE_EXPECTATION] "
 
 
 def with_declared_columns(rows: DataFrame, schema: Mapping[str, Any]) -> DataFrame:
-    """The rows with a column of NULLs for each column of a schema that they lack.
-
-    Args:
-        schema: The columns of its table, as ``StructType.jsonValue()``.
-    """
+    """The rows with a column of NULLs for each column of a schema that they lack."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 

@@ -148,24 +148,17 @@ _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True)
 class RecordFiles:
-    """The JSON or CSV files of a folder.
-
-    Args:
-        recursive: Whether some files are in other folders below; ``key=value`` folders are no columns then.
-    """
+    """The JSON or CSV files of a folder."""
 
     folder: Path
     format: FileFormat
     files: tuple[tuple[Path, dict[str, Any]], ...]  # each file with the values of its ``key=value`` folders
+    # Whether some files are in other folders below; ``key=value`` folders are no columns then.
     recursive: bool
 
 
 def find_files(folder: Path) -> RecordFiles:
-    """The files of a folder and of all folders below it, or one file.
-
-    Raises:
-        FilesNotFoundError: There is no JSON or CSV file, or there are files of both formats.
-    """
+    """The files of a folder and of all folders below it, or one file."""
     found = sorted(_walk(folder)) if folder.is_dir() else [folder] if folder.is_file() else []
     known = [(path, form) for path in found if (form := _format(path)) is not None]
     forms = sorted({form for _, form in known})
@@ -188,8 +181,7 @@ def find_files(folder: Path) -> RecordFiles:
 def infer_files(found: RecordFiles, sample: int | None = None) -> Inference:
     """Read the records of files.
 
-    Args:
-        sample: The number of records to read: the first ones of files that are spread evenly.
+    ``sample`` limits the number of records: the first ones of files that are spread evenly.
     """
     inference = Inference()
     files, limit = found.files, None

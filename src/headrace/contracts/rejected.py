@@ -52,11 +52,7 @@ COLUMNS = f"""
 
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
-    """What has rejected some rows: a batch of a flow, or a refresh of a materialized view.
-
-    Args:
-        coordinates: The columns (dotted paths) of each row's topic, partition and offset.
-    """
+    """What has rejected some rows: a batch of a flow, or a refresh of a materialized view."""
 
     pipeline: str
     flow: str
@@ -65,15 +61,12 @@ class Rejection:
     ranges: Any  # what the batch has read, as its commit holds it; for a refresh the versions of its inputs
     checkpoint: str | None = None  # the checkpoint's id; ``None`` for a refresh
     batch: int | None = None  # the batch's number; ``None`` for a refresh
+    # The columns (dotted paths) of each row's topic, partition and offset.
     coordinates: Mapping[str, str] = field(default_factory=dict)
 
 
 def describe_record(source: Mapping[str, Any]) -> str:
-    """The coordinates of an original record, in words; empty if it has none.
-
-    Args:
-        source: The fields of the quarantine's ``source``.
-    """
+    """The coordinates of an original record, in words; empty if it has none."""
     if source.get("topic") is not None:
         return f"{source['topic']}/{source['partition']} offset {source['offset']}"
     row = "" if source.get("offset") is None else f", row {source['offset']}"
@@ -113,9 +106,7 @@ def as_bad_records(
 ) -> DataFrame:
     """Records that give no row, for the quarantine table.
 
-    Args:
-        records: The records; each column that has the name of a field of ``source`` becomes that field.
-        kind: Whether a reader cannot decode the records, or the query raises an exception on them.
+    Each column of ``records`` that has the name of a field of ``source`` becomes that field.
     """
     from pyspark.sql import functions as F
 
@@ -231,11 +222,7 @@ def has_record() -> Column:
 
 
 def rows_of_json(rejected: DataFrame, schema: StructType) -> DataFrame:
-    """Read the JSON of rejected rows back.
-
-    Returns:
-        The rows, with `ID` and `PROBLEM`.
-    """
+    """Read the JSON of rejected rows back. The rows have `ID` and `PROBLEM`."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructType
 

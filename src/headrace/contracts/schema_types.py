@@ -48,9 +48,7 @@ def build_type(shape: Shape) -> Type:
 def widen(kind: Type, shape: Shape) -> Type:
     """A declared type, changed only as far as the values of a shape need it.
 
-    Returns:
-        The same type if it can hold all values; fields are added and never removed; STRING if no other type
-        can hold the declared and the new values.
+    Fields are added and never removed; STRING if no other type can hold the declared and the new values.
     """
     kinds = shape.kinds
     if not kinds or kind in _KEEPS_ALL:
@@ -197,11 +195,7 @@ FOLDER = "schemas"
 
 
 def load_schema_file(path: Path, shown: str) -> Type | None:
-    """The schema in a file; None if there is no file.
-
-    Raises:
-        SchemaInvalidError: The file is not a schema.
-    """
+    """The schema in a file; None if there is no file."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         value: Any = json.loads(text)

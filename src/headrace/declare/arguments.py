@@ -256,11 +256,7 @@ def _kind(value: Any) -> str:
 
 
 def checked_care(arguments: Arguments, given: Any) -> Mapping[str, Any]:
-    """The policy of a declaration, by the names of `headrace.model.care.CarePolicy`.
-
-    Raises:
-        ArgumentInvalidError: It is not a mapping, a key is unknown, or a value is invalid.
-    """
+    """The policy of a declaration, by the names of `headrace.model.care.CarePolicy`."""
     from pydantic import ValidationError
 
     from headrace.declare.spec_model import TableCareSpec
@@ -285,11 +281,7 @@ _ACTIONS = get_args(DriftAction)
 
 
 def parse_drift(arguments: Arguments, value: Any, schema: StructType | None) -> Drift:
-    """The actions of an argument `drift`: one for all fields, or a dict by the name of the field.
-
-    Raises:
-        ArgumentInvalidError: It is something else, or the records have no schema.
-    """
+    """The actions of an argument `drift`: one for all fields, or a dict by the name of the field."""
     if value is None:
         return Drift()
     actions = value if isinstance(value, Mapping) else {EVERY_COLUMN: value}
@@ -314,11 +306,7 @@ def parse_drift(arguments: Arguments, value: Any, schema: StructType | None) -> 
 def evolving_schema(
     active: ActivePipeline, arguments: Arguments, source: str, declared: StructType | None, drift: Drift
 ) -> Evolving | None:
-    """The schema of a read that takes up new fields; ``None`` if it does not.
-
-    Raises:
-        ArgumentInvalidError: The call is not within a query function, so it cannot be made again.
-    """
+    """The schema of a read that takes up new fields; ``None`` if it does not."""
     from pyspark.sql.types import StructType as Struct
 
     from headrace.contracts.evolution import evolve

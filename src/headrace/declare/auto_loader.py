@@ -45,11 +45,7 @@ _TEXTS = ("json", "csv")
 
 
 def read_cloud_files(read: FormatRead) -> DataFrame:
-    """The DataFrame of a reader with the format `cloudFiles`.
-
-    Raises:
-        ArgumentInvalidError: An option cannot be used.
-    """
+    """The DataFrame of a reader with the format `cloudFiles`."""
     function = read.options.get(READ_FILES)
     arguments = arguments_of(function or 'spark.readStream.format("cloudFiles")')
     active = require_pipeline("cloudFiles")

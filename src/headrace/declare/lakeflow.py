@@ -263,9 +263,6 @@ def check_path(call: str, path: Any) -> None:
 
     An entry of `paths` in the spec can map the path to that folder. Otherwise the plan gets a warning,
     because programs that read the path do not find the rows.
-
-    Raises:
-        FeatureUnsupportedError: A table exists at the path; programs that read it would find no new rows.
     """
     arguments = arguments_of(call)
     text = arguments.text("path", path)

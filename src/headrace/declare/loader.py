@@ -56,17 +56,7 @@ def load_declarations(
 ) -> Declarations:
     """Run the pipeline's files in sorted order, and return their declarations.
 
-    Args:
-        settings: The pipeline's settings; its globs say which files are run.
-        session: Gives the Spark session; called only if a file uses ``spark`` at module level.
-
-    Raises:
-        PipelineFilesMissingError: The globs match no Python or SQL file.
-        PipelineFileFailedError: A file raised an exception.
-        NothingDeclaredError: The files declare no dataset.
-        SqlInvalidError: A statement of an SQL file is wrong.
-        FeatureUnsupportedError: A statement of an SQL file is not supported.
-        HeadraceError: A declaration is wrong.
+    ``session`` is called only if a file uses ``spark`` at module level.
     """
     files = find_files(settings)
     read = {} if schema_files is None else schema_files
@@ -242,8 +232,7 @@ _CALL = "__headrace_cell__"
 def run_file(file: Path, namespace: dict[str, Any], active: ActivePipeline, ran: set[Path]) -> None:
     """Run the code of a Python file.
 
-    Args:
-        ran: The files whose declarations are registered by their own run; ``%run`` adds its own.
+    ``ran`` has the files whose declarations are registered by their own run; ``%run`` adds its own.
     """
     # Compiled here rather than imported: a cached file could be older than an edit in the same second,
     # and no cache is written beside the user's files.

@@ -176,11 +176,7 @@ def parse_json(
 
 
 def declared_schema(arguments: Arguments, given: Any) -> StructType | None:
-    """A schema as a ``StructType``; a schema file is recorded, since the plan depends on it.
-
-    Raises:
-        SchemaInvalidError: It cannot be read.
-    """
+    """A schema as a ``StructType``; a schema file is recorded, since the plan depends on it."""
     from headrace.sources.schemas import load_schema
 
     active = current_pipeline()
@@ -192,11 +188,7 @@ def declared_schema(arguments: Arguments, given: Any) -> StructType | None:
 
 
 def value_limit(active: ActivePipeline, arguments: Arguments, given: Any) -> int:
-    """The longest value that a reader decodes, in bytes: its own limit, the spec's, or the default.
-
-    Raises:
-        ArgumentInvalidError: It is not a number above 0.
-    """
+    """The longest value that a reader decodes, in bytes: its own limit, the spec's, or the default."""
     from headrace.sources.bad_records import MAX_VALUE_BYTES
 
     if given is None:
@@ -266,13 +258,7 @@ class AvroRead:
     ) -> AvroDecoder | None:
         """The decoder of the records; None if the format is not Avro.
 
-        Args:
-            topics: The topics, separated by commas; None if a pattern is given.
-
-        Raises:
-            ArgumentInvalidError: An argument is wrong or missing.
-            SchemaInvalidError: The reader's schema is not an Avro record.
-            TransientError: The schema registry does not answer.
+        ``topics`` are separated by commas; ``None`` if a pattern is given.
         """
         if format == "avro":
             return self._decoder(active, arguments, topics)

@@ -105,12 +105,7 @@ class Registry:
         self._notes.append(note)
 
     def declarations(self) -> Declarations:
-        """All declarations so far, in their order.
-
-        Raises:
-            ExpectationInvalidError: A function has expectations and declares no dataset.
-            TargetInvalidError: The name in an ``ALTER TABLE`` is not a declared streaming table.
-        """
+        """All declarations so far, in their order."""
         datasets = dict(self._datasets)
         # Decorators run from the bottom to the top; a reader reads them from the top.
         for function, expectations in reversed(self._expected):
@@ -183,20 +178,17 @@ FolderHook = Callable[[FileFolder, str, Any, Mapping[str, str], SourceLocation],
 
 @dataclass(frozen=True)
 class ActivePipeline:
-    """The pipeline whose files or queries run now.
-
-    Args:
-        folders: Gives the folder that is read in place of another; ``None`` reads the named one.
-        quarantines: Whether reads leave bad records out of their rows, to be found again. Reads at module
-            level are not evaluated again for it.
-    """
+    """The pipeline whose files or queries run now."""
 
     settings: ProjectSettings
     session: Callable[[], SparkSession]
     registry: Registry | None = None  # the registry of decorators; ``None`` after the files have been loaded
     schema_files: dict[str, str] = field(default_factory=dict)
     inferred: list[tuple[SchemaKey, Mapping[str, Any]]] = field(default_factory=list)
+    # Gives the folder that is read in place of another; ``None`` reads the named one.
     folders: FolderHook | None = None
+    # Whether reads leave bad records out of their rows, to be found again. Reads at module level are not
+    # evaluated again for it.
     quarantines: bool = False
     bad_records: list[BadRecords] | None = None  # takes the bad records of reads, if they are wanted
 

@@ -42,12 +42,7 @@ _PROBE = "probe"
 def check_keys(
     value: Value, model: type[BaseModel], path: tuple[str, ...] = (), also: Iterable[str] = ()
 ) -> None:
-    """Refuse unknown keys.
-
-    Raises:
-        SpecUnknownKeyError: A key is unknown.
-        SpecInvalidError: A setting's value is not text.
-    """
+    """Refuse unknown keys."""
     if not isinstance(value, Mapped):
         return
     known = [*model.model_fields, *also]
@@ -205,11 +200,7 @@ def _kind(value: Value | None) -> str:
 
 
 def check_kafka(connection: KafkaConnection, folder: Path) -> KafkaConnection:
-    """Check a connection's settings, and return it with absolute paths.
-
-    Raises:
-        SpecInvalidError: A setting can never work.
-    """
+    """Check a connection's settings, and return it with absolute paths."""
     settings = connection.settings
     for key in sorted(_SPARKS_OWN.keys() & settings.keys()):
         raise _kafka_error(connection, key, f" cannot be set: {_SPARKS_OWN[key]}", "remove it")
@@ -281,11 +272,7 @@ _CATALOG = re.compile(r"spark\.sql\.catalog\.(\w+)$")
 
 
 def build_tables(spec: Spec, folder: Path, locations: Mapping[str, SourceLocation]) -> TableMap:
-    """The tables of other systems.
-
-    Raises:
-        SpecInvalidError: A key is not a name, or a catalog is not configured.
-    """
+    """The tables of other systems."""
     found = map(_CATALOG.match, spec.configuration)
     catalogs = {SPARK_CATALOG, spec.catalog, *(one[1] for one in found if one)}
     targets = {}
@@ -304,11 +291,7 @@ def build_tables(spec: Spec, folder: Path, locations: Mapping[str, SourceLocatio
 
 
 def build_paths(spec: Spec, folder: Path, locations: Mapping[str, SourceLocation]) -> PathMap:
-    """The paths of other systems.
-
-    Raises:
-        SpecInvalidError: A key is not the beginning of a path.
-    """
+    """The paths of other systems."""
     for prefix in spec.paths:
         if not re.match(r"/[^/]|[a-zA-Z][a-zA-Z0-9+.-]*:", prefix):
             remedy = "write such as dbfs:/ or /Volumes/main"

@@ -37,9 +37,6 @@ def load_dotenv(folder: Path, shown: str) -> dict[str, str]:
     """The variables of the spec's ``.env`` file; none without the file. The environment is not changed.
 
     Values are taken literally: a password may contain a ``$``.
-
-    Raises:
-        DotenvInvalidError: The file cannot be read, or a line is not ``NAME=value``.
     """
     from dotenv.parser import parse_stream
 
@@ -69,11 +66,7 @@ def load_dotenv(folder: Path, shown: str) -> dict[str, str]:
 
 
 class Filler:
-    """Fills in variables, and tells the redactor which values are secret.
-
-    Args:
-        dotenv: The variables of its ``.env`` file.
-    """
+    """Fills in variables, and tells the redactor which values are secret."""
 
     def __init__(self, folder: Path, dotenv: Mapping[str, str], redactor: Redactor) -> None:
         self._folder = folder
@@ -82,13 +75,7 @@ class Filler:
         self._unset: dict[str, list[tuple[str, SourceLocation]]] = {}
 
     def fill(self, value: Value) -> Any:
-        """The value as plain Python data, for the model.
-
-        Raises:
-            SpecVariableUnsetError: Variables are not set; the error names all of them.
-            SpecFileUnreadableError: A file cannot be read.
-            SpecInvalidError: The text between the braces is neither a name nor a file.
-        """
+        """The value as plain Python data, for the model."""
         filled = self._plain(value, ())
         if self._unset:
             raise self._unset_error()
@@ -272,11 +259,7 @@ Value = Scalar | Sequence | Mapped
 
 
 def build_values(text: str, path: str) -> Mapped:
-    """The document's values.
-
-    Raises:
-        SpecInvalidError: The text is not YAML, not a mapping, or names a key twice.
-    """
+    """The document's values."""
     try:
         node = YAML(typ="safe", pure=True).compose(text)
     except MarkedYAMLError as error:

@@ -63,13 +63,7 @@ _REMEDIES = {
 
 
 def declare_file(file: Path, active: ActivePipeline) -> None:
-    """Declare what the statements of an SQL file declare.
-
-    Raises:
-        SqlInvalidError: A statement is wrong.
-        SqlParameterUnsetError: A parameter has no value.
-        FeatureUnsupportedError: A statement is not supported.
-    """
+    """Declare what the statements of an SQL file declare."""
     path = display_path(file, active.settings.root)
     try:
         text = file.read_bytes().decode("utf-8-sig")
@@ -92,9 +86,7 @@ def declare_file(file: Path, active: ActivePipeline) -> None:
 def declare_text(text: str, path: str, active: ActivePipeline, *, is_notebook: bool = False) -> None:
     """Declare what the statements of a text declare.
 
-    Args:
-        is_notebook: Whether the text is a notebook, or a cell of one. Queries of a notebook are not run;
-            the plan has a note for each.
+    Queries of a notebook are not run; the plan has a note for each.
     """
     scope = _File(active)
     whole = SqlText(text, SourceLocation(path, 1, 1))
@@ -317,9 +309,6 @@ def with_values(written: SqlText, values: Mapping[str, str]) -> SqlText:
     """A statement with the values of its parameters, ``${name}`` and ``:name``.
 
     Those in comments are replaced too, if they have values: else Spark would do it, and shift locations.
-
-    Raises:
-        SqlParameterUnsetError: A parameter has no value.
     """
     if "${" not in written.text and ":" not in written.text:
         return written

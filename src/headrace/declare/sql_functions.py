@@ -43,12 +43,7 @@ class _Arguments:
 
 
 def find_calls(query: Cursor) -> Iterator[SqlCall]:
-    """The table functions of a query that Headrace reads.
-
-    Raises:
-        SqlInvalidError: An argument is wrong.
-        FeatureUnsupportedError: A function or an argument is not supported.
-    """
+    """The table functions of a query that Headrace reads."""
     tokens = query.tokens
     for index, token in enumerate(tokens[:-1]):
         if not tokens[index + 1].is_symbol("(") or (index and tokens[index - 1].is_symbol(".")):
@@ -85,12 +80,7 @@ _NAMED = re.compile(r"\b(?:read_\w+|cloud_files)\s*\(", re.IGNORECASE)
 
 
 def find_calls_in(text: str, location: SourceLocation) -> tuple[SqlCall, ...]:
-    """The table functions of an SQL text in Python code.
-
-    Raises:
-        SqlInvalidError: An argument is wrong.
-        FeatureUnsupportedError: A function or an argument is not supported.
-    """
+    """The table functions of an SQL text in Python code."""
     if not _NAMED.search(text):
         return ()
     try:

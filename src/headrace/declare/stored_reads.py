@@ -141,11 +141,7 @@ def kept_schema(
 
 
 def folder_path(active: ActivePipeline, arguments: Arguments, path: Any) -> str:
-    """The absolute path of a folder, as the spec maps it.
-
-    Raises:
-        ArgumentInvalidError: It is not a local path.
-    """
+    """The absolute path of a folder, as the spec maps it."""
     text = arguments.text("path", os.fspath(path) if isinstance(path, os.PathLike) else path)
     if not text.strip():
         raise arguments.invalid("path", "must not be empty")

@@ -70,15 +70,9 @@ def build_plan(
 ) -> Plan:
     """Resolve a pipeline; writes nothing to the storage.
 
-    Args:
-        offline: Whether to leave the pipeline's own tables unread, so that the plan says nothing of
-            changes. Tables that no file declares are looked up all the same.
-        sources: Asked before each read of a source; what it returns is read instead.
-        find_table: Told of each table that a query reads and no file declares, before it is looked up.
-
-    Raises:
-        UsageError: Something is wrong with the pipeline. Where several things are, the error is a
-            `PlanFailedError` that holds them all.
+    ``offline`` leaves the pipeline's own tables unread, so that the plan has no changes. ``sources`` is asked
+    before each read of a source; what it returns is read instead. ``find_table`` is told of each table that
+    no file declares, before it is looked up. Several errors are raised as one `PlanFailedError`.
     """
     _raise_all([*check_declarations(declarations), *check_declared_expectations(declarations)])
     declarations = _with_nulls(_with_exact_targets(declarations), settings)

@@ -289,12 +289,7 @@ class TableMetadata(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TableAlterations:
-    """Changes to an existing table.
-
-    Args:
-        new_columns: Columns and struct fields to add: the path of each, and its field of
-            ``StructType.jsonValue()``.
-    """
+    """Changes to an existing table."""
 
     properties: Mapping[str, str] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
@@ -302,6 +297,7 @@ class TableAlterations:
     renamed: tuple[tuple[str, str], ...] = ()  # the paths of columns and struct fields, and their new names
     dropped: tuple[str, ...] = ()  # the paths of columns and struct fields to drop
     widened: tuple[tuple[str, str], ...] = ()  # columns, and their new types as DDL
+    # Columns and struct fields to add: the path of each, and its field of ``StructType.jsonValue()``.
     new_columns: tuple[tuple[tuple[str, ...], Mapping[str, Any]], ...] = ()
     cluster_by: tuple[str, ...] = ()  # the columns to cluster by from now on; empty leaves the clustering
 
@@ -322,9 +318,6 @@ def find_alterations(
     """The changes that a run makes to an existing table before it writes rows.
 
     A materialized view gets its columns when its rows are replaced, so its columns are not among them.
-
-    Args:
-        has_rows: Whether the table holds rows of this pipeline.
     """
     is_view = isinstance(dataset, MaterializedView)
     renamed, dropped = _pending(dataset, held.schema)

@@ -48,19 +48,15 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Interception:
-    """How the reads and actions of one piece of the user's code are treated.
-
-    Args:
-        session: The session that the code gets, also where it asks Spark for one; ``None`` while the
-            files are loaded.
-        declared: Whether the pipeline declares a dataset; a temporary view never hides its name.
-    """
+    """How the reads and actions of one piece of the user's code are treated."""
 
     mode: Mode
     names: NameRules
     settings: ProjectSettings
+    # The session that the code gets, also where it asks Spark for one; ``None`` while the files are loaded.
     session: SparkSession | None = None
     tables: TableHook | None = None  # called before each read of a table; ``None`` leaves such reads to Spark
+    # Whether the pipeline declares a dataset; a temporary view never hides its name.
     declared: Callable[[TableName], bool] = field(default=lambda _: False)
     views: list[str] = field(default_factory=list)
     """The temporary views that the code has made."""
@@ -190,11 +186,7 @@ class Interception:
             return self.sources(read)
 
     def reader_options(self, request: ReadRequest, location: SourceLocation | None = None) -> dict[str, str]:
-        """The options to add to a reader.
-
-        Args:
-            location: Where; by default the user's line.
-        """
+        """The options to add to a reader."""
         location = caller(self.root) if location is None else location
         self.settings.redactor.add_settings(request.options)
         limit = self.mode.kafka_limit if isinstance(self.mode, Running) else KAFKA_MAX_OFFSETS_PER_TRIGGER
@@ -211,11 +203,7 @@ class Interception:
             kind_for(format).reader.check_path(path, caller(self.root))
 
     def absolute_path(self, path: str) -> str:
-        """A path as Spark gets it: an entry of `paths` applies, and relative paths start at the pipeline.
-
-        Raises:
-            PathUnmappedError: It is a path of another system, and no entry has it.
-        """
+        """A path as Spark gets it: an entry of `paths` applies, and relative paths start at the pipeline."""
         found = self.settings.paths.find(path)
         if found is not None:
             self.note(f"`{path}` is {_shown(found.path, self.root)} (paths: {found.rule})")
@@ -274,12 +262,7 @@ class Interception:
         location: SourceLocation | None = None,
         parts: tuple[str, ...] = (),
     ) -> Answer:
-        """What a read of a dataset becomes.
-
-        Args:
-            changes: Whether its change feed is read.
-            location: Where; by default the user's line.
-        """
+        """What a read of a dataset becomes."""
         if self.tables is None:
             return Answer(quoted(name), name)
         if len(parts) == 3:
@@ -366,9 +349,6 @@ def open_event_log(session: SparkSession, view: Any, storage: Storage) -> None:
     """Create the view over the event log, unless the user's code has made a view of this name.
 
     The view is created again at each read: the table may have been created since the last one.
-
-    Args:
-        view: The view of this name that the session has, as Spark's ``Option``.
     """
     from pyspark.sql.types import StructType
 

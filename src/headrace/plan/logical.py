@@ -98,17 +98,14 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf:
-    """One streaming relation of a plan.
+    """One streaming relation of a plan."""
 
-    Args:
-        index: Its place among the streaming relations, in the order in which Spark writes their
-            offsets: the plan's leaves from left to right, a relation that occurs twice counted twice.
-        read: The number of the read that made it. A DataFrame that a join uses on both sides has two
-            folders, and one read.
-    """
-
+    # Its place among the streaming relations, in the order in which Spark writes their offsets: the plan's
+    # leaves from left to right, a relation that occurs twice counted twice.
     index: int
     folder: int  # the number of its folder in a checkpoint, which a repeated relation shares
+    # The number of the read that made it. A DataFrame that a join uses on both sides has two folders, and
+    # one read.
     read: int
     provider: str  # spark's name of the format: ``kafka``, ``delta``, ``json``,
     options: Mapping[str, str] = field(default_factory=dict)
@@ -200,11 +197,7 @@ def _has_varying_function(value: Any) -> bool:
 
 
 def build_node(preorder: Sequence[Mapping[str, Any]]) -> Node:
-    """A tree from its nodes, each before its children.
-
-    Raises:
-        ValueError: The nodes are not one tree.
-    """
+    """A tree from its nodes, each before its children."""
     position = 0
 
     def build() -> Node:
@@ -373,10 +366,8 @@ def fingerprint(
 ) -> str:
     """The hash of a plan.
 
-    Args:
-        sources: A description of each streaming relation, in order, that is equal in all profiles.
-        code: Gives a hash of the pipeline's code; called only if the plan has Python functions or rows,
-            which its text does not show.
+    ``sources`` describe each streaming relation, equally in all profiles. ``code`` hashes the pipeline's
+    code; it is called only if the plan has Python functions or rows, which its text does not show.
     """
     digest = hashlib.sha256(canonical(plan.text, sources).encode())
     if plan.opaque:

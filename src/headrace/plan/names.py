@@ -70,20 +70,17 @@ def label_of(flow: Flow) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class NameRules:
-    """How the names of a pipeline's queries map to datasets.
-
-    Args:
-        catalogs: Catalogs that are Spark's: names that start with them are not datasets.
-        qualifies: Whether Spark gets the schema of names with one part: the session has another one.
-        catalog_in_use: The catalog of names with one or two parts; ``None`` for the pipeline's.
-    """
+    """How the names of a pipeline's queries map to datasets."""
 
     default_schema: str
     storage: Storage  # the pipeline's storage; a path below its tables is a read of that dataset
     root: Path  # the pipeline's folder, where relative paths start
+    # Catalogs that are Spark's: names that start with them are not datasets.
     catalogs: frozenset[str] = frozenset()
+    # Whether Spark gets the schema of names with one part: the session has another one.
     qualifies: bool = False
     catalog: str | None = None
+    # The catalog of names with one or two parts; ``None`` for the pipeline's.
     catalog_in_use: str | None = None
     tables: TableMap = field(default_factory=TableMap)
     paths: PathMap = field(default_factory=PathMap)

@@ -73,13 +73,7 @@ def table_properties(
     replayable: bool = False,
     needs_feed: bool = False,
 ) -> dict[str, str]:
-    """The properties of a dataset's table; the user's replace the defaults.
-
-    Args:
-        changes: A flow that applies changes by key to the table, if there is one.
-        replayable: Whether each of these changes is one record.
-        needs_feed: Whether a flow of the pipeline reads its change data feed.
-    """
+    """The properties of a dataset's table; the user's replace the defaults."""
     streaming = isinstance(dataset, StreamingTable)
     properties = dict(STREAMING_TABLE_DEFAULTS if streaming else MATERIALIZED_VIEW_DEFAULTS)
     properties[PIPELINE] = settings.name
@@ -110,11 +104,7 @@ def table_properties(
 
 def check_delta_properties(session: SparkSession, dataset: StreamingTable | MaterializedView) -> None:
     """Check the `delta.` properties of a dataset, and their values, with Delta itself; and how long its
-    tombstones are kept.
-
-    Raises:
-        PropertyInvalidError: Delta refuses one, or the time is not a number.
-    """
+    tombstones are kept."""
     from pyspark.errors import PySparkException
 
     jvm: Any = session._jvm
@@ -175,11 +165,7 @@ def _care_of(dataset: StreamingTable | MaterializedView) -> Mapping[str, Any]:
 
 
 def coordinates_of(properties: Mapping[str, str]) -> CoordinateColumns:
-    """The coordinate columns that a table's properties name.
-
-    Raises:
-        PropertyInvalidError: `headrace.coordinates` is not a JSON object of three columns.
-    """
+    """The coordinate columns that a table's properties name."""
     text = properties.get(COORDINATES)
     return named_columns(None if text is None else _coordinates(text), properties.get(TIMESTAMP))
 

@@ -60,21 +60,18 @@ FindTable = Callable[[TableAccess], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """A resolved query.
-
-    Args:
-        coordinates: The columns that keep each record's Kafka coordinates.
-        batch: The batch query of a flow that is applied once; ``plan`` is then the stream of its marker.
-        applied: The query that such a flow was applied with, if its source can no longer be read.
-    """
+    """A resolved query."""
 
     plan: LogicalPlan
     frame: DataFrame = field(repr=False)
     reads: tuple[TableRead, ...] = ()  # the tables that it reads, also through temporary views
     views: tuple[TableName, ...] = ()
     reads_target: bool = False  # whether it reads the table that it feeds
+    # The columns that keep each record's Kafka coordinates.
     coordinates: CoordinateColumns = field(default_factory=CoordinateColumns)
+    # The batch query of a flow that is applied once; ``plan`` is then the stream of its marker.
     batch: LogicalPlan | None = None
+    # The query that such a flow was applied with, if its source can no longer be read.
     applied: QueryRecord | None = None
     gone: HeadraceError | None = None
 
@@ -98,10 +95,7 @@ class Resolver:
     """Resolves datasets in the order in which they read each other.
 
     Afterwards `declarations` has a materialized view in place of each table that its query has made one.
-
-    Args:
-        parent: The pipeline's session, for tables that the user's code has registered.
-        find_table: Called for each table that no file declares, before it is looked up.
+    ``parent`` is the pipeline's session, for tables that the user's code has registered.
     """
 
     def __init__(

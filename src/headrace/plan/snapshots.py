@@ -73,8 +73,7 @@ class FoundSnapshots:
 def marker_stream(session: SparkSession, pattern: str, columns: Mapping[str, Any]) -> DataFrame:
     """The stream of a flow's markers, one in each batch, with the columns of the flow's rows.
 
-    Args:
-        columns: The columns of the flow's rows. Their values are NULL: the batch replaces the row.
+    Their values are NULL: the batch replaces the row.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
@@ -99,11 +98,7 @@ def make_reader(
 
 
 class SnapshotReader:
-    """Finds and reads the snapshots of a flow.
-
-    Args:
-        declared: The declared columns of the target, if there are any.
-    """
+    """Finds and reads the snapshots of a flow."""
 
     def __init__(
         self,
@@ -125,11 +120,7 @@ class SnapshotReader:
         return SnapshotLog(self._settings.storage.snapshots(self._flow.target))
 
     def find(self, markers: Sequence[SnapshotMarker]) -> FoundSnapshots:
-        """Ask the source for the next snapshot.
-
-        Raises:
-            SnapshotInvalidError: The source returned something else.
-        """
+        """Ask the source for the next snapshot."""
         last = markers[-1].version if markers else None
         match self._source:
             case SnapshotFunction(function=function):
@@ -171,11 +162,7 @@ class SnapshotReader:
         return self.example()[0] if rows is None else rows
 
     def example(self) -> tuple[DataFrame, str]:
-        """The next snapshot or the last one, which has the columns of the table, and the type of its version.
-
-        Raises:
-            SnapshotMissingError: There is none.
-        """
+        """The next or last snapshot, which has the columns of the table, and the type of its version."""
         markers = self.log.load()
         try:
             found = self.find(markers).next
@@ -383,8 +370,7 @@ def is_complete(path: Path) -> bool:
 def parse_name(name: str) -> Version | None:
     """The version in the name of a folder or a file, such as ``date=2026-01-31`` or ``7.csv``.
 
-    Returns:
-        A number, a date, or a datetime without a zone; ``None`` if the name is none of them.
+    A number, a date, or a datetime without a zone; ``None`` if the name is none of them.
     """
     text = _SUFFIXES.sub("", name).rpartition("=")[2]
     try:

@@ -53,23 +53,14 @@ class KnownFolders(Protocol):
 def planned_sources(
     plan: LogicalPlan, folders: KnownFolders, settings: ProjectSettings, location: SourceLocation
 ) -> tuple[Source, ...]:
-    """The streaming sources of a query, in Spark's order.
-
-    Raises:
-        UsageError: A source cannot be read as its options say.
-        SourceReadTwiceError: Two separate reads have the same topic, table or folder.
-    """
+    """The streaming sources of a query, in Spark's order."""
     sources = tuple(_source(leaf, folders, settings, location) for leaf in plan.leaves)
     refuse_read_twice(sources)
     return sources
 
 
 def refuse_read_twice(sources: Sequence[Source], facts: Mapping[int, SourceFacts] | None = None) -> None:
-    """Refuse a query that reads the same topic, table or folder through two separate reads.
-
-    Raises:
-        SourceReadTwiceError: There are two such reads.
-    """
+    """Refuse a query that reads the same topic, table or folder through two separate reads."""
     for earlier, source in itertools.combinations(sources, 2):
         shared = None if earlier.read == source.read else earlier.shares(source, facts or {})
         if shared is not None:
@@ -86,13 +77,7 @@ def refuse_read_twice(sources: Sequence[Source], facts: Mapping[int, SourceFacts
 
 
 def find_sources(plan: Plan, systems: Systems) -> Plan:
-    """The plan with what its sources hold now; a system that does not answer is left out.
-
-    Raises:
-        TopicNotFoundError: The broker has no topic that a new flow is to read, or none that its pattern
-            matches.
-        StartInvalidError: A new flow cannot start where its options say.
-    """
+    """The plan with what its sources hold now; a system that does not answer is left out."""
     found: dict[tuple[str, int], Found] = {}
     unreached: dict[str, None] = {}
     for planned in _running(plan):

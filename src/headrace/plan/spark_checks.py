@@ -61,12 +61,7 @@ def check_output(
 ) -> Declarations:
     """Check that Spark can run a query as a stream.
 
-    Returns:
-        The declarations, with the groups of the flow if it aggregates without a watermark.
-
-    Raises:
-        StreamingUnsupportedError: Spark cannot run it, or its rows are not the groups of one aggregation.
-        FlowKindsDifferError: It aggregates, and another flow writes the table, too.
+    The declarations get the groups of a flow that aggregates without a watermark.
     """
     from pyspark.errors import AnalysisException
 

@@ -55,11 +55,7 @@ def build_frame(query: SqlQuery, interception: Interception) -> DataFrame:
 
 
 def run_text(interception: Interception, session: SparkSession, text: str, args: Any = None) -> DataFrame:
-    """The DataFrame of an SQL text in Python code, which may have table functions.
-
-    Args:
-        args: The values of its parameters, as ``spark.sql`` takes them.
-    """
+    """The DataFrame of an SQL text in Python code, which may have table functions."""
     location = caller(interception.root)
     calls = tuple(table_functions(text, location))
     if not calls:
@@ -74,12 +70,7 @@ def is_use(text: str) -> bool:
 
 
 def use_in_python(interception: Interception, session: SparkSession, text: str) -> DataFrame:
-    """Set the catalog and the schema for the rest of a Python file, as ``USE`` does in an SQL file.
-
-    Raises:
-        ActionInQueryError: A query function runs the statement.
-        SqlInvalidError: The statement is not valid.
-    """
+    """Set the catalog and the schema for the rest of a Python file, as ``USE`` does in an SQL file."""
     location = caller(interception.root)
     shown = " ".join(text.split())
     if not isinstance(interception.mode, Loading):
@@ -264,11 +255,7 @@ def _with_options(relation: SqlRelation, options: Mapping[str, str]) -> Iterator
 def _replaced(
     text: str, relation: SqlRelation, frame: DataFrame, name: str | None, alias: str | None = None
 ) -> Iterator[Edit]:
-    """Put a temporary view of a DataFrame in the place of a relation.
-
-    Args:
-        name: The name of the view; by default a new one.
-    """
+    """Put a temporary view of a DataFrame in the place of a relation."""
     # SQL knows temporary views by a name of one part only.
     view = name or f"headrace_read_{next(_numbers)}"
     with suspended():

@@ -56,20 +56,15 @@ class Coordinates:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFlow:
-    """A streaming flow whose query has been resolved.
-
-    Args:
-        reads: The tables that the query reads, streaming or not, also through temporary views.
-        coordinates: The coordinate columns, if the query returns one row for each record and keeps them.
-        gone: Why a query that was applied once cannot be read again; its flow has nothing to do.
-        state_mismatch: Why the state of the flow's checkpoint does not fit the query.
-    """
+    """A streaming flow whose query has been resolved."""
 
     flow: StreamingFlow
     schema: Mapping[str, Any]  # the query's columns, as ``StructType.jsonValue()`` gives them
+    # The tables that the query reads, streaming or not, also through temporary views.
     reads: tuple[TableRead, ...]
     sources: tuple[Source, ...]
     stateful: bool  # whether the query keeps state (aggregation, deduplication, stream-stream join)
+    # The coordinate columns, if the query returns one row for each record and keeps them.
     coordinates: Coordinates | None
     timestamp: str | None  # the column (dotted path) that holds the Kafka timestamp, if there is one
     reads_target: bool  # whether the query reads the table that it writes
@@ -82,7 +77,9 @@ class PlannedFlow:
     checked_views: tuple[TemporaryView, ...] = ()
     checks: tuple[DatasetCheck, ...] = ()
     sink: Sink | None = None  # where the rows go, if the target is a sink
+    # Why a query that was applied once cannot be read again; its flow has nothing to do.
     gone: HeadraceError | None = None
+    # Why the state of the flow's checkpoint does not fit the query.
     state_mismatch: StateMismatch | None = None
 
     @property
@@ -93,18 +90,15 @@ class PlannedFlow:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRefresh:
-    """A refresh flow whose query has been resolved.
-
-    Args:
-        varies: Why the rows can differ with equal inputs, such as ``calls current_date()``; each update then
-            refreshes the view.
-    """
+    """A refresh flow whose query has been resolved."""
 
     flow: RefreshFlow
     schema: Mapping[str, Any]
     reads: tuple[TableRead, ...]  # the tables that the query reads, also through temporary views
     fingerprint: str
     through: tuple[TableName, ...] = ()  # the temporary views that the query reads, also through each other
+    # Why the rows can differ with equal inputs, such as ``calls current_date()``; each update then
+    # refreshes the view.
     varies: tuple[str, ...] = ()
     checked_views: tuple[TemporaryView, ...] = ()
 
@@ -183,42 +177,36 @@ class RefreshCost:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A change that a run would make in the storage, or something that it would keep (``keep``).
-
-    Args:
-        cost: What the last refresh has read, if a view is recomputed and that is known.
-    """
+    """A change that a run would make in the storage, or something that it would keep (``keep``)."""
 
     kind: Literal["create", "alter", "recompute", "remove", "keep"]
     dataset: TableName
     text: str
     part: ChangedPart = "table"
     name: str | None = None  # the column, the property or the flow that changes, if it is one
+    # What the last refresh has read, if a view is recomputed and that is known.
     cost: RefreshCost | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The resolved pipeline.
-
-    Args:
-        all_levels: The stages of the whole pipeline in dependency order; the stages of one level do not
-            depend on each other.
-        changes: The changes that a run would make in the storage; ``None`` when planned offline.
-        found: What each source holds now, by flow and source index, if its system answered.
-        refusals: The errors with which a run would stop; empty when planned offline.
-        is_broker_stopped: Whether topics were not checked because the embedded broker does not run.
-    """
+    """The resolved pipeline."""
 
     project: ProjectSettings
     datasets: tuple[Dataset, ...]
+    # The stages of the whole pipeline in dependency order; the stages of one level do not depend on each
+    # other.
     all_levels: tuple[tuple[Stage, ...], ...]
     views: tuple[PlannedView, ...] = ()
     selected: frozenset[TableName] | None = None  # the datasets to run; ``None`` runs all
+    # The changes that a run would make in the storage; ``None`` when planned offline.
     changes: tuple[Change, ...] | None = None
+    # What each source holds now, by flow and source index, if its system answered.
     found: Mapping[tuple[str, int], Found] = field(default_factory=dict)
     unreached: tuple[str, ...] = ()  # the Kafka brokers that did not answer
+    # The errors with which a run would stop; empty when planned offline.
     refusals: tuple[HeadraceError, ...] = ()
+    # Whether topics were not checked because the embedded broker does not run.
     is_broker_stopped: bool = False
     notes: tuple[Note, ...] = ()
 

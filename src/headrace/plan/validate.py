@@ -363,11 +363,7 @@ def _named(kept: CoordinateColumns) -> list[tuple[str, str]]:
 
 
 def check_sink(table: StreamingTable, sink: Sink, schema: columns.Schema) -> None:
-    """Check that rows have the columns that the writer of a sink needs.
-
-    Raises:
-        SinkInvalidError: A row for Kafka has no value, or nothing says which topic it is for.
-    """
+    """Check that rows have the columns that the writer of a sink needs."""
     names = {field["name"] for field in schema["fields"]}
     if sink.writer != "kafka":
         return

@@ -83,12 +83,7 @@ ShellStatement = Definition | ShowStreams | OnDefinition
 
 
 def parse_stream_statement(cursor: Cursor) -> ShellStatement | None:
-    """The statement of a cursor; ``None`` if it is not one of this module.
-
-    Raises:
-        SqlInvalidError: It is not complete, or has a word in the wrong place.
-        FeatureUnsupportedError: The shell does not support this form.
-    """
+    """The statement of a cursor; ``None`` if it is not one of this module."""
     if cursor.at("CREATE", "TABLE"):
         return _ended(cursor, _table(cursor))
     if cursor.at("CREATE", "SCAN"):
@@ -313,22 +308,15 @@ _NEGATED = {"=": ("<>", "!="), "==": ("<>", "!="), "<>": ("=", "=="), "!=": ("="
 
 @dataclass(frozen=True, kw_only=True)
 class Merge:
-    """The keys of a ``MERGE``, and the records that delete.
-
-    Args:
-        deletes: The condition of ``THEN DELETE`` over columns of the source; ``None`` without one.
-    """
+    """The keys of a ``MERGE``, and the records that delete."""
 
     keys: tuple[str, ...]
+    # The condition of ``THEN DELETE`` over columns of the source; ``None`` without one.
     deletes: str | None = None
 
 
 def parse_merge(cursor: Cursor, target: tuple[str, ...]) -> tuple[Cursor, Merge]:
-    """The source and the clauses of a cursor behind ``MERGE INTO target``.
-
-    Raises:
-        FeatureUnsupportedError: The statement has another form.
-    """
+    """The source and the clauses of a cursor behind ``MERGE INTO target``."""
     of_target = _alias(cursor, target[-1], "USING")
     cursor.expect("USING")
     source, name = _merge_source(cursor)

@@ -25,12 +25,9 @@ _COMMENT_PART = re.compile(r"/\*|\*/")
 
 @dataclass(frozen=True)
 class Token:
-    """A token of an SQL text.
+    """A token of an SQL text."""
 
-    Args:
-        kind: A word is a keyword, or a name without quotes. A name is in backquotes.
-    """
-
+    # A word is a keyword, or a name without quotes. A name is in backquotes.
     kind: Literal["word", "name", "string", "number", "symbol"]
     value: str  # the word, the name without backquotes, the string without quotes, or the characters
     start: int
@@ -53,11 +50,7 @@ class SqlTokenError(ValueError):
 
 
 def tokenize(text: str) -> tuple[Token, ...]:
-    """The tokens of a text, without comments.
-
-    Raises:
-        SqlTokenError: A comment, a string or a name has no end.
-    """
+    """The tokens of a text, without comments."""
     from sqlglot.errors import TokenError
     from sqlglot.tokenizer_core import TokenType
 
@@ -128,9 +121,6 @@ def split_statements(text: str) -> Iterator[tuple[int, int]]:
     """The start and the end of each statement of a text; the end excludes the semicolon.
 
     A line ``-- COMMAND ----------`` of a Databricks notebook ends a statement too.
-
-    Raises:
-        SqlTokenError: A comment, a string or a name has no end.
     """
     first: Token | None = None
     last: Token | None = None
@@ -146,11 +136,7 @@ def split_statements(text: str) -> Iterator[tuple[int, int]]:
 
 
 class Cursor:
-    """Reads a statement from its tokens.
-
-    Args:
-        tokens: The tokens to read; ``None`` reads the whole statement.
-    """
+    """Reads a statement from its tokens."""
 
     def __init__(
         self, text: SqlText, tokens: Sequence[Token] | None = None, after: Token | None = None

@@ -114,12 +114,7 @@ def _loaded(pipeline: str | Path | Pipeline, profile: str | None) -> Pipeline:
 
 
 def _kept(storage: str | Path, real: Storage) -> Path:
-    """The storage of a test, which may hold only tables of tests.
-
-    Raises:
-        ArgumentInvalidError: It is or overlaps the storage of the pipeline, is within a table, or has tables
-            that no test has written.
-    """
+    """The storage of a test, which may hold only tables of tests."""
     root = Storage.at(storage).root.local_path
     own = real.root.local_path
     foreign = (root / "tables").exists() and not (root / SOURCES).exists()

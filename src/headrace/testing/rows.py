@@ -74,11 +74,7 @@ def invalid(
 
 
 def checked_sources(rows: Any) -> dict[str, Batches]:
-    """The rows of a test: batches, by the name of the source.
-
-    Raises:
-        RowsInvalidError: The value is not a dict of sources.
-    """
+    """The rows of a test: batches, by the name of the source."""
     if not isinstance(rows, Mapping) or not all(isinstance(name, str) for name in rows):
         raise RowsInvalidError(
             f"the rows of a test must be a dict of sources, not a {type(rows).__name__}",
@@ -88,11 +84,7 @@ def checked_sources(rows: Any) -> dict[str, Batches]:
 
 
 def checked(source: str, given: Any) -> Batches:
-    """The rows of one source: a list of batches, each a list of rows.
-
-    Raises:
-        RowsInvalidError: The value is not a list of batches.
-    """
+    """The rows of one source: a list of batches, each a list of rows."""
     batches = given if isinstance(given, Batches) else Batches(given)
     if not _is_list(batches.batches):
         raise RowsInvalidError(
@@ -136,14 +128,7 @@ def kafka_schema() -> pa.Schema:
 def kafka_rows(topic: str, batch: Batch, number: int, offsets: dict[int, int]) -> pa.Table:
     """A batch as the topic's next records.
 
-    Args:
-        topic: The topic.
-        batch: The test's rows.
-        number: The number of the batch.
-        offsets: The next offset of each partition; it is moved on.
-
-    Raises:
-        RowsInvalidError: A row can be no record.
+    ``offsets`` has the next offset of each partition, and is moved on.
     """
 
     rows = []
@@ -204,11 +189,7 @@ def _headers(given: Any) -> list[dict[str, Any]] | None:
 
 
 def as_json(value: Any) -> str:
-    """A value as JSON; decimals keep their digits, times are in ISO 8601.
-
-    Raises:
-        TypeError: JSON has no form for it.
-    """
+    """A value as JSON; decimals keep their digits, times are in ISO 8601."""
     match value:
         case None | bool() | int() | str():
             return json.dumps(value, ensure_ascii=False)
@@ -233,12 +214,7 @@ def as_json(value: Any) -> str:
 
 
 def infer_schema(source: str, given: Batches) -> pa.Schema:
-    """The columns of rows without a schema.
-
-    Raises:
-        RowsInvalidError: There are no rows, a row is not a mapping, or values of a column have different
-            types.
-    """
+    """The columns of rows without a schema."""
     import pyarrow as pa
 
     rows = [row for batch in given.batches for row in batch]
@@ -272,11 +248,7 @@ def infer_schema(source: str, given: Batches) -> pa.Schema:
 
 
 def table_rows(source: str, batch: Batch, number: int, schema: pa.Schema) -> pa.Table:
-    """A batch as rows of a table.
-
-    Raises:
-        RowsInvalidError: A row has an unknown column, or a value of another type.
-    """
+    """A batch as rows of a table."""
     import pyarrow as pa
 
     known = set(schema.names)
@@ -332,23 +304,15 @@ def _aware(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class FileFormat:
-    """How a batch becomes one file.
+    """How a batch becomes one file."""
 
-    Args:
-        suffix: The end of the file's name.
-        encode: Makes the file's bytes of a source's name, a batch and its number.
-    """
-
-    suffix: str
+    suffix: str  # the end of the file's name
+    # Makes the file's bytes of a source's name, a batch and its number.
     encode: Callable[[str, Batch, int], bytes]
 
 
 def file_format(request: ReadRequest, given: Batches, location: SourceLocation) -> FileFormat:
-    """The format of the files that a query reads.
-
-    Raises:
-        FeatureUnsupportedError: Rows cannot be made files of this format.
-    """
+    """The format of the files that a query reads."""
     match request.format:
         case "json":
             return FileFormat(".json", _lines(as_json))
