@@ -1,11 +1,16 @@
-"""The numbers that a test run starts with and ends with."""
+"""The numbers of test runs and of benchmarks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from bench.latency import load_commits
+from bench.results import expect, rows_of
+from deltalake import DeltaTable, write_deltalake
 from tools.choose_proofs import BUDGET_S, PACKAGES, choose, find_proofs, split
 from tools.total import main
 
@@ -100,3 +105,15 @@ def test_every_name_of_a_proof_belongs_to_a_file() -> None:
     names = {Path(file).stem.removeprefix("test_") for file in find_proofs(TESTS)}
     assert {name for proofs in PACKAGES.values() for name in proofs} - {*names} == set()
     assert names - {name for proofs in PACKAGES.values() for name in proofs} == set()
+
+
+def test_a_benchmark_counts_each_record_once_and_fails_if_one_is_missing(tmp_path: Path) -> None:
+    for number in range(4):
+        at = datetime(2026, 1, 1, 0, 0, number, tzinfo=UTC)
+        write_deltalake(tmp_path, pa.table({"timestamp": [at] * 3}), mode="append")
+    assert DeltaTable(tmp_path).optimize.compact()["numFilesAdded"] == 1
+    produced = [at for commit in load_commits(tmp_path) for at in commit.produced]
+    assert (len(produced), rows_of(tmp_path)) == (12, 12)
+    expect("the table", len(produced), 12)
+    with pytest.raises(SystemExit, match="12 records were measured, and 13 were produced"):
+        expect("the table", len(produced), 13)
