@@ -15,6 +15,7 @@ from headrace.contracts.conditions import check_columns, count_failed, failed_co
 from headrace.contracts.rejected import REASONS
 from headrace.model.counts import BatchCounts
 from headrace.model.expectations import Action, Expectation, ExpectationCount
+from headrace.runtime.lazy_pyspark import F
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -133,8 +134,6 @@ class RowSplit:
         return defaultdict(int, observation.get if observation is not None and is_counted else {})
 
     def _aggregates(self) -> list[Column]:
-        from pyspark.sql import functions as F
-
         stopping = ~self._passes("fail")
         quarantined = ~self._passes("quarantine")
         dropped = ~self._passes("drop")
@@ -156,8 +155,6 @@ class RowSplit:
         return is_passed(*(n for n, one in enumerate(self._expectations) if one.action in actions))
 
     def _failing(self, action: Action) -> DataFrame:
-        from pyspark.sql import functions as F
-
         reasons: list[Any] = [
             F.when(~is_passed(n), F.lit(one.name)) for n, one in enumerate(self._expectations)
         ]

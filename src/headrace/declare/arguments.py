@@ -19,6 +19,7 @@ from headrace.model.names_in_use import names_in_use
 from headrace.model.queries import running_query
 from headrace.model.rejection_limit import RejectionLimit
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
+from headrace.runtime.lazy_pyspark import T
 from headrace.sources.schemas import SchemaFile, read_schema
 from headrace.state.schema_versions import SchemaVersions
 from headrace.syntax.locations import caller, function_location
@@ -307,8 +308,6 @@ def evolving_schema(
     active: ActivePipeline, arguments: Arguments, source: str, declared: StructType | None, drift: Drift
 ) -> Evolving | None:
     """The schema of a read that takes up new fields; ``None`` if it does not."""
-    from pyspark.sql.types import StructType as Struct
-
     from headrace.contracts.evolution import evolve
     from headrace.sources.new_fields import Evolving
 
@@ -321,5 +320,5 @@ def evolving_schema(
     if newest is None:
         return Evolving(versions=versions, number=0, schema=declared, drift=drift)
     found = evolve(declared.jsonValue(), newest.schema, drift)
-    schema = Struct.fromJson(dict(found.schema))
+    schema = T.StructType.fromJson(dict(found.schema))
     return Evolving(versions=versions, number=newest.number, schema=schema, drift=drift)

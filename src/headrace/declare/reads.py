@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace.declare.arguments import Arguments, arguments_of, evolving_schema, parse_drift
 from headrace.declare.registry import ActivePipeline, current_pipeline, require_pipeline
 from headrace.errors import SchemaInvalidError, SpecInvalidError
+from headrace.runtime.lazy_pyspark import F
 from headrace.sources.kafka.subscription import compile_pattern, is_topic_name
 from headrace.sources.schemas import SchemaFile
 
@@ -163,8 +164,6 @@ def parse_json(
         >>> import headrace as hr
         >>> sale = hr.parse_json("value", "id LONG, amount DOUBLE", at=["offset"])  # doctest: +SKIP
     """
-    from pyspark.sql import functions as F
-
     from headrace.sources.decoders import JsonDecoder
     from headrace.sources.records import decode_or_stop
     from headrace.sources.schemas import load_schema
@@ -418,8 +417,6 @@ def _events_of_json(
     df: DataFrame, arguments: Arguments, schema: Any, timestamp_unit: Any, decimals: Any
 ) -> DataFrame:
     """The rows of events in JSON, in the column ``value``."""
-    from pyspark.sql import functions as F
-
     from headrace.sources.debezium import ADDED, build_debezium_decoder
     from headrace.sources.records import decode_or_stop
 

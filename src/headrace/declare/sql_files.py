@@ -46,6 +46,7 @@ from headrace.syntax.tokens import (
     Token,
     build_note,
     find_cells,
+    quote_string,
     split_statements,
     tokenize,
 )
@@ -89,20 +90,25 @@ def declare_text(text: str, path: str, active: ActivePipeline, *, is_notebook: b
     Queries of a notebook are not run; the plan has a note for each.
     """
     scope = _File(active)
-    whole = SqlText(text, SourceLocation(path, 1, 1))
-    try:
-        statements = list(split_statements(text))
-    except SqlTokenError as error:
-        raise open_literal(whole, error) from error
-    for start, stop in statements:
-        begins = whole.locate(start, start, None)
-        statement = SqlText(text[start:stop], SourceLocation(path, begins.line, begins.column))
+    for statement in split_text(text, path):
         if is_notebook and (word := statement.text.split(None, 1)[0].upper()) not in _DECLARES:
             scope.registry.add_note(
                 Note(level="note", text=f"the statement {word} is not run", location=statement.location)
             )
         else:
             scope.declare(statement)
+
+
+def split_text(text: str, path: str) -> Iterator[SqlText]:
+    """The statements of a text; a comment, a string or a name without an end is an error."""
+    whole = SqlText(text, SourceLocation(path, 1, 1))
+    try:
+        found = list(split_statements(text))
+    except SqlTokenError as error:
+        raise open_literal(whole, error) from error
+    for start, stop in found:
+        begins = whole.locate(start, start, None)
+        yield SqlText(text[start:stop], SourceLocation(path, begins.line, begins.column))
 
 
 def open_literal(text: SqlText, error: SqlTokenError) -> SqlInvalidError:
@@ -322,7 +328,7 @@ def with_values(written: SqlText, values: Mapping[str, str]) -> SqlText:
     for colon, name in _named_parameters(tokens):
         if (value := values.get(name.value)) is None:
             raise _unset(written, name.value, colon.start, name.stop)
-        edits.append(Edit(colon.start, name.stop, _literal(value)))
+        edits.append(Edit(colon.start, name.stop, quote_string(value)))
     return SqlText(written.text, written.location, tuple(edits))
 
 
@@ -344,11 +350,6 @@ def _named_parameters(tokens: Sequence[Token]) -> Iterator[tuple[Token, Token]]:
         ):
             yield colon, name
         before = colon
-
-
-def _literal(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def _unset(written: SqlText, name: str, start: int, stop: int) -> SqlParameterUnsetError:

@@ -33,7 +33,7 @@ from headrace.plan.expectations import check_declared_expectations
 from headrace.plan.intercept import suspended
 from headrace.plan.logical import CodeDigest, LogicalPlan, fingerprint, read_plan
 from headrace.plan.modes import SourceHook
-from headrace.plan.names import label_of, shown
+from headrace.plan.names import label_of
 from headrace.plan.properties import check_delta_properties, coordinates_of, find_unreadable, table_properties
 from headrace.plan.resolver import FindTable, Resolved, Resolver
 from headrace.plan.sources import planned_sources
@@ -134,7 +134,7 @@ def _raise_all(errors: list[HeadraceError], downstream: Mapping[TableName, Table
 def _with_downstream(error: HeadraceError, downstream: Mapping[TableName, TableName]) -> HeadraceError:
     if not downstream:
         return error
-    listed = ", ".join(f"{shown(name)} (reads {shown(read)})" for name, read in sorted(downstream.items()))
+    listed = ", ".join(f"{name.short} (reads {read.short})" for name, read in sorted(downstream.items()))
     names = {"not_checked": sorted(map(str, downstream))}
     fact = f"not checked, because what they read has an error: {listed}"
     return error.with_(facts=(*error.facts, fact), params={**error.params, **names})
@@ -229,7 +229,7 @@ def _gone(planned: PlannedFlow) -> Note:
         level="warning",
         text=f"the flow `{flow.name}` was applied; its source can no longer be read: {reason.summary}",
         location=flow.location,
-        remedy=f"a full refresh of `{shown(flow.target)}` needs the source, or the flow removed",
+        remedy=f"a full refresh of `{flow.target.short}` needs the source, or the flow removed",
     )
 
 
@@ -237,7 +237,7 @@ def _resolved_queries(resolver: Resolver, declarations: Declarations) -> dict[st
     """The queries with their plans, by the names that messages use."""
     views = [one for one in declarations.datasets if isinstance(one, TemporaryView)]
     return {label_of(flow): (flow.query, resolver.flows[flow.name].plan) for flow in declarations.flows} | {
-        shown(view.name): (view.query, resolver.views[view.name].plan) for view in views
+        view.name.short: (view.query, resolver.views[view.name].plan) for view in views
     }
 
 

@@ -15,6 +15,7 @@ from headrace.plan import columns
 from headrace.plan.intercept import LOCATION_OPTION, suspended
 from headrace.plan.modes import TableAccess
 from headrace.runtime.active_session import kept_active_session
+from headrace.runtime.lazy_pyspark import T
 from headrace.sources.delta.starting import CHANGE_FEED
 from headrace.storage.location import Location
 
@@ -56,10 +57,8 @@ class StandIns:
 
     def changes(self, name: TableName, schema: columns.Schema, access: TableAccess) -> DataFrame:
         """The change data feed of an empty table: its columns, and those that Delta adds."""
-        from pyspark.sql.types import StructType
-
         folder = next(folder for folder, known in self._names.items() if known == name)
-        struct = StructType.fromJson(dict(schema))
+        struct = T.StructType.fromJson(dict(schema))
         for column, kind in _CHANGE_COLUMNS.items():
             struct = struct.add(column, kind)
         with suspended():

@@ -13,7 +13,6 @@ from headrace.model.durations import duration_text
 from headrace.model.names import TableName
 from headrace.model.sizes import counted, size_text
 from headrace.plan import columns
-from headrace.plan.names import shown
 from headrace.plan.properties import COORDINATES, KEYS, KIND, REPLAYABLE, TIMESTAMP, cannot_read, keys_of
 from headrace.plan.stages import (
     Change,
@@ -87,7 +86,7 @@ def _query_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
                 name=flow.name,
                 text=f"the query of flow {flow.name} has changed; it applies to new records only"
                 f"{', and continues with the state of the old query' if planned.stateful else ''}, "
-                f"`headrace full-refresh {shown(stage.table.name)}` applies it to all records",
+                f"`headrace full-refresh {stage.table.name.short}` applies it to all records",
             )
 
 
@@ -139,7 +138,7 @@ def _stale(planned: PlannedRefresh, plan: Plan) -> tuple[ChangedPart, str] | Non
         case "query":
             return "query", "its query has changed"
         case "inputs":
-            listed = ", ".join(shown(TableName.parse(name, plan.project.database)) for name in stale.inputs)
+            listed = ", ".join(TableName.parse(name, plan.project.database).short for name in stale.inputs)
             return "inputs", f"{listed} has new versions"
         case _:
             assert_never(stale.part)
@@ -229,7 +228,7 @@ def _column_changes(
     for column, now, before in different if replaced else refused:
         # A run refuses to append rows with other types.
         kind: Literal["alter", "keep"] = "alter" if replaced else "keep"
-        how = "" if replaced else f"; `headrace full-refresh {shown(name)}` changes it"
+        how = "" if replaced else f"; `headrace full-refresh {name.short}` changes it"
         if not replaced and (column, now, before) in wider:
             how += f", or the table property {WIDENING} = true"
         text = f"the column {column} is {before} in the table and {now} in the query{how}"

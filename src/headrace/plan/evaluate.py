@@ -25,7 +25,7 @@ from headrace.model.queries import PythonQuery, Query, SqlQuery, running
 from headrace.model.suggestions import suggestions
 from headrace.plan.intercept import Interception, in_force, suspended
 from headrace.plan.modes import Bounded, Loading, Running, SourceHook, TableAccess
-from headrace.plan.names import label_of, shown, split_name
+from headrace.plan.names import label_of, split_name
 from headrace.plan.patches import install
 from headrace.plan.sql_queries import SQL_TEXT_ATTRIBUTE, build_frame
 from headrace.plan.stages import Declared, Plan
@@ -87,14 +87,14 @@ def evaluate(
         if view is None:
             return tables(access) if tables else None
         if view.name not in frames:
-            frame = call_query(view.query, interception(), name=shown(view.name))
+            frame = call_query(view.query, interception(), name=view.name.short)
             with suspended():
                 if isinstance(mode, Running):
                     frame = counted(frame, view)
                 frames[view.name] = guarded(frame, view.expectations)
         return frames[view.name]
 
-    name = shown(declared.name) if isinstance(declared, TemporaryView) else label_of(declared)
+    name = declared.name.short if isinstance(declared, TemporaryView) else label_of(declared)
     with active_session(session):
         return call_query(declared.query, interception(), name=name)
 

@@ -20,6 +20,7 @@ from headrace.model.project import ProjectSettings
 from headrace.plan.modes import Bounded, Loading, Mode, Planning, Running, SourceHook, TableAccess, TableHook
 from headrace.plan.names import NameRules, quoted, quoted_parts, split_name
 from headrace.runtime.active_session import new_frame
+from headrace.runtime.lazy_pyspark import T
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReaderDefaults, ReadRequest, SourceRead
@@ -350,12 +351,10 @@ def open_event_log(session: SparkSession, view: Any, storage: Storage) -> None:
 
     The view is created again at each read: the table may have been created since the last one.
     """
-    from pyspark.sql.types import StructType
-
     if view.isDefined() and _MARK not in str(view.get().toString()):
         return
     if is_table(storage.events):
         frame = session.read.format("delta").load(str(storage.events))
     else:
-        frame = new_frame(session, [], StructType.fromJson(event_columns()))
+        frame = new_frame(session, [], T.StructType.fromJson(event_columns()))
     frame.alias(_MARK).createOrReplaceTempView(EVENT_LOG)

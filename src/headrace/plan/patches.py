@@ -20,6 +20,7 @@ from typing import Any
 from headrace.errors import ArgumentInvalidError
 from headrace.plan.intercept import Interception, current_interception, is_quiet, suspended
 from headrace.plan.sql_queries import is_use, run_text, use_in_python
+from headrace.runtime.lazy_pyspark import T
 from headrace.sources.delta.starting import reads_feed
 from headrace.sources.formats import FormatRead, format_reader
 from headrace.sources.registry import kind_for
@@ -261,9 +262,7 @@ def _mapped(value: Any, interception: Interception) -> Any:
 def _columns(schema: Any) -> tuple[str, ...]:
     if schema is None:
         return ()
-    from pyspark.sql.types import StructType
-
-    struct = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    struct = T.StructType.fromDDL(schema) if isinstance(schema, str) else schema
     return tuple(struct.fieldNames())
 
 

@@ -14,7 +14,6 @@ from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.plan import columns
 from headrace.plan.coordinates import CoordinateColumns, named_columns
-from headrace.plan.names import shown
 from headrace.plan.stages import Coordinates, OpenTableStage, RefreshViewStage
 from headrace.sources.delta.starting import FEED_PROPERTY
 
@@ -227,7 +226,7 @@ def find_unreadable(
             for found, remedy in _unreadable(reader, stage.properties, schema):
                 yield Note(
                     level="warning",
-                    text=f"{reader} cannot read `{shown(dataset.name)}`, which has {found}",
+                    text=f"{reader} cannot read `{dataset.name.short}`, which has {found}",
                     location=dataset.location,
                     remedy=remedy,
                 )

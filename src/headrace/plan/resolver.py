@@ -37,7 +37,7 @@ from headrace.plan.expectations import check_conditions
 from headrace.plan.intercept import Interception, suspended
 from headrace.plan.logical import Leaf, LogicalPlan, read_plan
 from headrace.plan.modes import Planning, SourceHook, TableAccess
-from headrace.plan.names import shown, table_not_found
+from headrace.plan.names import table_not_found
 from headrace.plan.properties import coordinates_of
 from headrace.plan.snapshots import SnapshotReader, marker_stream, without_versions
 from headrace.plan.sources import planned_sources, resolve_once
@@ -318,7 +318,7 @@ class Resolver:
             struct = load_schema(dataset.schema, self._settings.root, dataset.location)
         except SchemaInvalidError as error:
             raise error.with_(
-                summary=f"the declared schema of `{shown(dataset.name)}`: {error.summary}",
+                summary=f"the declared schema of `{dataset.name.short}`: {error.summary}",
                 params={**error.params, "dataset": str(dataset.name)},
             ) from error.__cause__
         schema: columns.Schema = struct.jsonValue()
@@ -343,7 +343,7 @@ class Resolver:
         )
         self._visits.append(visit)
         try:
-            name = label or shown(dataset.name)
+            name = label or dataset.name.short
             with session_settings(self._session, conf, name=name, location=query.location):
                 frame = call_query(query, interception, name=name)
                 with suspended():
@@ -433,9 +433,9 @@ class Resolver:
         first = next(n for n, visit in enumerate(self._visits) if visit.dataset is dataset)
         cycle = self._visits[first:]
         names = [str(visit.dataset.name) for visit in cycle]
-        labels = [shown(visit.dataset.name) for visit in cycle]
+        labels = [visit.dataset.name.short for visit in cycle]
         facts = [
-            f"`{shown(visit.dataset.name)}` reads `{reads}` at {visit.reading_at}"
+            f"`{visit.dataset.name.short}` reads `{reads}` at {visit.reading_at}"
             for visit, reads in zip(cycle, [*labels[1:], labels[0]], strict=True)
         ]
         itself = len(cycle) == 1 and isinstance(dataset, StreamingTable)

@@ -29,6 +29,7 @@ from headrace.plan.intercept import Interception, suspended
 from headrace.plan.modes import Loading
 from headrace.plan.names import NameRules, split_name
 from headrace.runtime.active_session import new_frame
+from headrace.runtime.lazy_pyspark import F, T
 from headrace.sources.files.read import ANY_FILE_NAME
 from headrace.sources.limits import FILES_MAX_AGE
 from headrace.sources.schemas import load_schema
@@ -75,14 +76,11 @@ def marker_stream(session: SparkSession, pattern: str, columns: Mapping[str, Any
 
     Their values are NULL: the batch replaces the row.
     """
-    from pyspark.sql import functions as F
-    from pyspark.sql.types import StructType
-
     options = {"maxFilesPerTrigger": "1", "maxFileAge": FILES_MAX_AGE, **ANY_FILE_NAME}
     with suspended():
         reader = session.readStream.format("text").schema("value STRING").options(**options)
         markers = reader.load(pattern)
-        fields = StructType.fromJson(dict(columns)).fields
+        fields = T.StructType.fromJson(dict(columns)).fields
         return markers.select(*(F.lit(None).cast(one.dataType).alias(one.name) for one in fields))
 
 
@@ -179,10 +177,8 @@ class SnapshotReader:
                 remedies=["add the first snapshot, then run again:   headrace run"],
                 params={"flow": self._flow.name, "source": self._source.name},
             )
-        from pyspark.sql.types import StructType
-
         last = markers[-1]
-        schema = StructType.fromJson(dict(last.schema))
+        schema = T.StructType.fromJson(dict(last.schema))
         with suspended():
             return new_frame(self._session, [], schema), version_type(last.version)
 

@@ -21,7 +21,7 @@ from headrace.sources.requests import ReadRequest
 from headrace.syntax.locations import caller, located_at
 from headrace.syntax.sql import SqlRelation, SqlText, expression_end, parse_sql
 from headrace.syntax.statements import UseNames, parse_statement
-from headrace.syntax.tokens import Cursor
+from headrace.syntax.tokens import Cursor, quote_string
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -245,7 +245,7 @@ def _read_path(
 
 def _with_options(relation: SqlRelation, options: Mapping[str, str]) -> Iterator[Edit]:
     """Add options to a stream, behind its name or among those that it has."""
-    listed = ", ".join(f"'{key}' = '{_literal(value)}'" for key, value in options.items())
+    listed = ", ".join(f"'{key}' = {quote_string(value)}" for key, value in options.items())
     if listed and relation.options_at is None:
         yield Edit(relation.ends, relation.ends, f" WITH ({listed})")
     elif listed and relation.options_at is not None:
@@ -269,7 +269,3 @@ def _replaced(
     if end > relation.ends or named:
         # The DataFrame was read with these options.
         yield Edit(relation.ends, end, named)
-
-
-def _literal(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("'", "\\'")

@@ -13,7 +13,7 @@ from headrace.model.names import TableName, quoted_column
 from headrace.plan.names import quoted
 from headrace.syntax.sql import SqlText
 from headrace.syntax.stream_statements import CreateScan, CreateStream, CreateTable
-from headrace.syntax.tokens import Cursor, Token
+from headrace.syntax.tokens import Cursor, Token, quote_string
 
 POSITION = "_headrace_position"
 """The column with the position of a record, which orders the changes of a ``MERGE``."""
@@ -94,21 +94,22 @@ def build_table(table: CreateTable, name: TableName) -> str:
     clauses += [f"({table.columns})"] if table.columns else []
     for words, columns in (("PARTITIONED BY", table.partition_cols), ("CLUSTER BY", table.cluster_by)):
         clauses += [f"{words} ({', '.join(map(quoted_column, columns))})"] if columns else []
-    clauses += [f"COMMENT {_literal(table.comment)}"] if table.comment is not None else []
+    clauses += [f"COMMENT {quote_string(table.comment)}"] if table.comment is not None else []
     if table.properties:
-        listed = (f"{_literal(key)} = {_literal(value)}" for key, value in table.properties.items())
-        clauses.append(f"TBLPROPERTIES ({', '.join(listed)})")
+        clauses.append(f"TBLPROPERTIES ({_pairs(table.properties)})")
     return "\n".join(clauses) + ";\n"
 
 
 def build_scan(scan: CreateScan, table: CreateTable | None, name: TableName) -> str:
     """``CREATE TEMPORARY VIEW`` for a scan."""
     if table is None or not table.is_kafka:
-        listed = ", ".join(f"{_literal(key)} = {_literal(value)}" for key, value in scan.options.items())
+        listed = ", ".join(
+            f"{quote_string(key)} = {quote_string(value)}" for key, value in scan.options.items()
+        )
         read = f"STREAM {quoted(name)}" + (f" WITH ({listed})" if listed else "")
     else:
         options = kafka_options(scan, table)
-        arguments = (f"{_option(key)} => {_literal(value)}" for key, value in options.items())
+        arguments = (f"{_option(key)} => {quote_string(value)}" for key, value in options.items())
         read = f"STREAM read_kafka({', '.join(arguments)})"
     return f"CREATE TEMPORARY VIEW {quoted_column(scan.name)} AS SELECT * FROM {read};\n"
 
@@ -268,12 +269,11 @@ def _option(name: str) -> str:
     return ".".join(map(quoted_column, name.split(".")))
 
 
-def _literal(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
 def scans_of(query: Cursor, names: Sequence[str]) -> list[str]:
     """Those of the names that a query contains."""
     found = {token.value.casefold() for token in query.tokens if token.kind in ("word", "name")}
     return [name for name in names if name.casefold() in found]
+
+
+def _pairs(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{quote_string(key)} = {quote_string(value)}" for key, value in values.items())

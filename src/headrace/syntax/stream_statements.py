@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 from headrace.errors import FeatureUnsupportedError, SourceLocation
 from headrace.syntax.statements import TableClauses, read_properties
-from headrace.syntax.tokens import Cursor, Token
+from headrace.syntax.tokens import Cursor, Token, quote_string
 
 Kind = Literal["table", "scan", "stream"]
 Verb = Literal["DESCRIBE", "STOP", "DROP"]
@@ -437,15 +437,8 @@ def _plain(token: Token) -> str:
 
 
 def _condition_text(tokens: Sequence[Token]) -> str:
-    parts = []
-    for token in tokens:
-        value = token.value
-        if token.kind == "string":
-            value = "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-        elif token.kind == "name":
-            value = f"`{value}`"
-        parts.append(value)
-    return " ".join(parts).replace(" . ", ".")
+    written = {"string": quote_string, "name": "`{}`".format}
+    return " ".join(written.get(one.kind, str)(one.value) for one in tokens).replace(" . ", ".")
 
 
 def _refused(cursor: Cursor, what: str, token: Token) -> FeatureUnsupportedError:

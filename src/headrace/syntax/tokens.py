@@ -40,6 +40,12 @@ class Token:
         return self.kind == "symbol" and self.value == symbol
 
 
+def quote_string(text: str) -> str:
+    """A text as a string literal of Spark's SQL."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 class SqlTokenError(ValueError):
     """A comment, a string or a name in backquotes has no end, or a literal in hexadecimal is wrong."""
 

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import FeatureUnsupportedError, RowsInvalidError, SourceLocation
+from headrace.runtime.lazy_pyspark import T
 from headrace.sources.requests import ReadRequest
 from headrace.storage.arrow_rows import build_table
 
@@ -417,6 +418,5 @@ def _file_schema(source: str, request: ReadRequest, given: Batches) -> pa.Schema
     if schema is None:
         return infer_schema(source, given)
     from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
 
-    return to_arrow_schema(StructType.fromDDL(schema) if isinstance(schema, str) else schema)
+    return to_arrow_schema(T.StructType.fromDDL(schema) if isinstance(schema, str) else schema)
