@@ -78,6 +78,7 @@ def as_rejected(rows: DataFrame, rejection: Rejection) -> DataFrame:
     """Rows for the quarantine table."""
     no_text = F.lit(None).cast("string")
     returned = [name for name in rows.columns if name != REASONS]
+    named = {name: quoted_path(path) for name, path in rejection.coordinates.items()}
     reasons = F.transform(
         REASONS,
         lambda name: F.struct(
@@ -89,7 +90,8 @@ def as_rejected(rows: DataFrame, rejection: Rejection) -> DataFrame:
         rejection,
         number=F.monotonically_increasing_id(),
         reasons=reasons,
-        source=_record(rows.schema, rejection.coordinates),
+        # The original record, as far as the rows still have it.
+        source=_source(_columns_of_record(rows.schema) | named),
         row=F.to_json(F.struct(*map(F.col, map(quoted_column, returned))), ROW_JSON),
     )
 
@@ -144,15 +146,8 @@ def _table_rows(
     )
 
 
-def _record(schema: StructType, coordinates: Mapping[str, str]) -> Column:
-    """The original record, as far as the rows still have it; NULL if they have nothing of it."""
-    return _source(
-        _columns_of_record(schema) | {name: quoted_path(path) for name, path in coordinates.items()}
-    )
-
-
 def _source(held: Mapping[str, str]) -> Column:
-    """The column ``source`` of columns by field."""
+    """The column ``source`` of columns by field; NULL without any."""
     fields = [
         (F.col(held[name]) if name in held else F.lit(None)).cast(kind).alias(name)
         for name, kind in _RECORD.items()

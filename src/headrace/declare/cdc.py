@@ -176,8 +176,7 @@ def history_columns(
 
 def _kept_if_null(arguments: Arguments, ignores: Any, included: Any, excluded: Any) -> ChosenColumns | None:
     """The columns that keep their value where a record has NULL; ``None`` if none does."""
-    if not isinstance(ignores, bool):
-        raise arguments.invalid("ignore_null_updates", f"must be True or False, not {ignores!r}")
+    arguments.flag("ignore_null_updates", ignores)
     return _chosen(arguments, "ignore_null_updates", included, excluded) or (ALL_COLUMNS if ignores else None)
 
 

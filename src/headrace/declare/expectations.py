@@ -211,9 +211,8 @@ def declared_checks(arguments: Arguments, given: Any) -> tuple[DatasetCheck, ...
 
 
 def _declared_check(arguments: Arguments, *, fails: Any, **facts: Any) -> DeclaredCheck:
-    if not isinstance(fails, bool):
-        raise arguments.invalid("fail", f"must be True or False, not {fails!r}")
-    return DeclaredCheck(arguments, DatasetCheck(fails=fails, location=arguments.location, **facts))
+    check = DatasetCheck(fails=arguments.flag("fail", fails), location=arguments.location, **facts)
+    return DeclaredCheck(arguments, check)
 
 
 def _decorate(call: str, action: Action, conditions: Any, nulls: Any) -> Callable[[QueryT], QueryT]:

@@ -341,8 +341,13 @@ def build_file_error(error: BaseException, file: Path, root: Path) -> HeadraceEr
             location=location,
             params={"what": _AUTO_CDC},
         )
-    first, *rest = _error_text(error).splitlines() or [""]
+    # The text of a KeyError is only the key's repr.
+    text = f"key {error} does not exist" if isinstance(error, KeyError) else str(error)
+    first, *rest = text.splitlines() or [""]
     kind = type(error).__name__
+    remedies = suggestions(error)
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        remedies = [f"install the package of `{error.name}`, or put {error.name}.py beside the spec"]
     if isinstance(error, SyntaxError):
         summary = f"{location.path} is not valid Python: {error.msg}"
         rest = []
@@ -354,20 +359,9 @@ def build_file_error(error: BaseException, file: Path, root: Path) -> HeadraceEr
         summary,
         location=location,
         facts=[line for line in rest if line.strip()][:_SHOWN_LINES],
-        remedies=[*_remedies(error), f"correct {location}; --debug prints the stack trace"],
+        remedies=[*remedies, f"correct {location}; --debug prints the stack trace"],
         params={"file": shown, "exception": kind},
     )
-
-
-def _error_text(error: BaseException) -> str:
-    # The text of a KeyError is only the key's repr.
-    return f"key {error} does not exist" if isinstance(error, KeyError) else str(error)
-
-
-def _remedies(error: BaseException) -> list[str]:
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return [f"install the package of `{error.name}`, or put {error.name}.py beside the spec"]
-    return suggestions(error)
 
 
 def _location(error: BaseException, file: Path, root: Path) -> SourceLocation:

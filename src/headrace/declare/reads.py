@@ -192,9 +192,7 @@ def value_limit(active: ActivePipeline, arguments: Arguments, given: Any) -> int
 
     if given is None:
         return active.settings.max_value_bytes or MAX_VALUE_BYTES
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise arguments.invalid("max_value_bytes", f"must be a whole number above 0, not {given!r}")
-    return given
+    return arguments.positive("max_value_bytes", given)
 
 
 def _check(
@@ -211,10 +209,10 @@ def _check(
             ],
             params={"profile": active.settings.profile, "key": "kafka.bootstrap.servers"},
         )
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise arguments.invalid("max_offsets_per_trigger", f"must be a whole number above 0, not {limit!r}")
-    if on_data_loss not in (None, "refuse", "record"):
-        raise arguments.invalid("on_data_loss", f"must be refuse or record, not {on_data_loss!r}")
+    if limit is not None:
+        arguments.positive("max_offsets_per_trigger", limit)
+    if on_data_loss is not None:
+        arguments.one_of("on_data_loss", on_data_loss, "refuse", "record")
 
 
 def _topics(arguments: Arguments, topic: Any, pattern: Any, allow_no_match: Any) -> str | None:

@@ -140,39 +140,31 @@ class _File:
         return self.active.registry
 
     def declare(self, written: SqlText) -> None:
-        text = self._with_values(written)
+        text = with_values(written, {**self.active.settings.configuration, **self.settings})
         try:
             statement = parse_statement(Cursor(text))
         except SqlTokenError as error:
             raise open_literal(text, error) from error
-        match statement:
-            case CreateDataset():
-                with located_at(statement.location):
+        with located_at(getattr(statement, "location", None)):
+            match statement:
+                case SetSetting(key, value):
+                    if value is not None:
+                        self.settings[key] = value
+                case UseNames(catalog, schema):
+                    use_names(catalog, schema, self.active.settings.catalog)
+                case CreateDataset():
                     self._dataset(statement)
-            case InsertFlow():
-                with located_at(statement.location):
+                case InsertFlow():
                     self._insert(statement)
-            case CdcFlow():
-                with located_at(statement.location):
+                case CdcFlow():
                     self._change_flow(statement)
-            case AlterColumns():
-                with located_at(statement.location):
+                case AlterColumns():
                     scope = Scope("ALTER TABLE", None)
                     name = scope.table_name(".".join(statement.name))
                     changed = scope.changed_columns(statement.renamed, statement.dropped)
                     self.registry.change_columns(name, statement.location, **changed)
-            case SetSetting(key, value):
-                if value is not None:
-                    self.settings[key] = value
-            case UseNames(catalog, schema):
-                use_names(catalog, schema, self.active.settings.catalog)
-            case _:
-                assert_never(statement)
-
-    # -- parameters
-
-    def _with_values(self, written: SqlText) -> SqlText:
-        return with_values(written, {**self.active.settings.configuration, **self.settings})
+                case _:
+                    assert_never(statement)
 
     # -- datasets
 

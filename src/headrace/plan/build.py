@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from headrace.contracts.conditions import with_checks
 from headrace.errors import HeadraceError, PlanFailedError, SourceLocation
@@ -23,7 +23,7 @@ from headrace.model.declarations import (
     snapshots_of,
 )
 from headrace.model.expectations import Expectation
-from headrace.model.names import TableName
+from headrace.model.names import TableName, quoted_column
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import Query
@@ -122,7 +122,6 @@ def _with_nulls(declarations: Declarations, settings: ProjectSettings) -> Declar
 
 
 def _raise_all(errors: list[HeadraceError], downstream: Mapping[TableName, TableName] | None = None) -> None:
-    """Raise the errors."""
     unique = {(error.headline, error.location): error for error in errors}
     if unique:
         # Datasets that read each other in a cycle are named by its error.
@@ -147,7 +146,7 @@ def _one_error(errors: list[HeadraceError]) -> HeadraceError:
         sorted(
             errors,
             key=lambda e: (
-                e.location is None,
+                not e.location,
                 str(e.location and e.location.path),
                 e.location.line if e.location else 0,
             ),
@@ -196,6 +195,9 @@ def _assemble(
         )
         for planned in refreshes
     ]
+    what = f"these settings of the bundle have no effect here: {', '.join(settings.ignored)}"
+    at = SourceLocation(settings.file.name, 1)
+    ignored = [Note(level="note", text=what, location=at)] if settings.ignored else []
     return Plan(
         project=settings,
         datasets=declarations.datasets,
@@ -206,7 +208,7 @@ def _assemble(
             if isinstance(view, TemporaryView)
         ),
         notes=(
-            *_ignored(settings),
+            *ignored,
             *declarations.notes,
             *resolver.notes.values(),
             *(_gone(planned) for planned in flows if planned.gone is not None),
@@ -214,12 +216,6 @@ def _assemble(
             *find_unreadable([*opens, *refresh_stages], settings),
         ),
     )
-
-
-def _ignored(settings: ProjectSettings) -> Iterator[Note]:
-    if settings.ignored:
-        text = f"these settings of the bundle have no effect here: {', '.join(settings.ignored)}"
-        yield Note(level="note", text=text, location=SourceLocation(settings.file.name, 1))
 
 
 def _gone(planned: PlannedFlow) -> Note:
@@ -284,32 +280,18 @@ def _planned_flow(
 
 def _key_expectations(flow: StreamingFlow) -> tuple[Expectation, ...]:
     """What a flow that applies changes by key expects of each record."""
-    match flow:
-        case AppendFlow():
-            return ()
-        case AutoCdcFlow() if flow.snapshots is not None:
-            # A NULL in a key stops the flow before its rows become records.
-            return ()
-        case AutoCdcFlow():
-            quoted = (key.replace("`", "``") for key in flow.keys)
-            keys = " AND ".join(f"`{key}` IS NOT NULL" for key in quoted)
-            conditions = {
-                "the key is not NULL": f"{OPERATION} = '{TRUNCATE}' OR ({keys})",
-                "the sequence is not NULL": f"{SEQUENCE}.value IS NOT NULL",
-            }
-            return tuple(
-                Expectation(
-                    name=name,
-                    condition=text,
-                    text=text,
-                    action=flow.null_keys,
-                    location=flow.location,
-                    nulls="fail",
-                )
-                for name, text in conditions.items()
-            )
-        case _:
-            assert_never(flow)
+    if isinstance(flow, AppendFlow) or flow.snapshots is not None:
+        # A NULL in a key of a snapshot stops the flow before its rows become records.
+        return ()
+    keys = " AND ".join(f"{quoted_column(key)} IS NOT NULL" for key in flow.keys)
+    conditions = {
+        "the key is not NULL": f"{OPERATION} = '{TRUNCATE}' OR ({keys})",
+        "the sequence is not NULL": f"{SEQUENCE}.value IS NOT NULL",
+    }
+    rule: Any = {"action": flow.null_keys, "location": flow.location, "nulls": "fail"}
+    return tuple(
+        Expectation(name=name, condition=text, text=text, **rule) for name, text in conditions.items()
+    )
 
 
 def _planned_refresh(

@@ -22,7 +22,6 @@ from headrace.plan.stages import (
     PlannedRefresh,
     RefreshCost,
     RefreshViewStage,
-    RunFlowStage,
 )
 from headrace.plan.stored import StoredTable, load_stored
 from headrace.sinks.delta.replace import find_stale
@@ -40,17 +39,11 @@ def find_changes(plan: Plan) -> Plan:
     """The plan with the changes of a run; reads the tables' logs and no data."""
     changes: list[Change] = []
     for stage in plan.stages:
-        match stage:
-            case OpenTableStage():
-                changes.extend(_table_changes(stage, plan))
-            case RefreshViewStage():
-                changes.extend(_view_changes(stage, plan))
-            case RunFlowStage():
-                pass
-            case _:
-                assert_never(stage)
-    changes.extend(_kept(plan))
-    return replace(plan, changes=tuple(changes))
+        if isinstance(stage, OpenTableStage):
+            changes.extend(_table_changes(stage, plan))
+        elif isinstance(stage, RefreshViewStage):
+            changes.extend(_view_changes(stage, plan))
+    return replace(plan, changes=(*changes, *_kept(plan)))
 
 
 def _table_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:

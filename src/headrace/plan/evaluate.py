@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from headrace.plan.patches import install
 from headrace.plan.sql_queries import SQL_TEXT_ATTRIBUTE, build_frame
 from headrace.plan.stages import Declared, Plan
 from headrace.runtime.active_session import active_session
+from headrace.syntax.bindings import required_parameters
 from headrace.syntax.locations import innermost, located_at, pinpoint
 from headrace.syntax.sql import SqlText
 
@@ -146,13 +146,7 @@ def _frame(query: Query, interception: Interception, name: str) -> Any:
 
 
 def _check_arguments(query: PythonQuery, name: str) -> None:
-    try:
-        parameters = inspect.signature(query.function).parameters.values()
-    except (TypeError, ValueError):
-        return
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in variable]
-    if needed:
+    if needed := required_parameters(query.function):
         raise QueryInvalidError(
             f"the query of `{name}` has parameters without a default: {', '.join(needed)}",
             location=query.location,

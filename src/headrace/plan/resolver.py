@@ -274,7 +274,9 @@ class Resolver:
         self._accept(view, resolved.plan.schema, [])
 
     def _check_expectations(self, dataset: Dataset, frame: DataFrame) -> None:
-        errors = list(check_conditions(self._session, frame, dataset, self._settings))
+        self._refuse(list(check_conditions(self._session, frame, dataset, self._settings)))
+
+    def _refuse(self, errors: list[HeadraceError]) -> None:
         if errors:
             self.errors.extend(errors)
             raise Unresolved
@@ -299,9 +301,7 @@ class Resolver:
         errors = list(validate.check_layout_columns(dataset, schema))
         if isinstance(dataset, StreamingTable):
             errors += validate.check_changed_columns(dataset, schema)
-        if errors:
-            self.errors.extend(errors)
-            raise Unresolved
+        self._refuse(errors)
         self._coordinates[dataset.name] = common_columns(coordinates).with_named(
             coordinates_of(dataset.table_properties)
         )
@@ -350,7 +350,10 @@ class Resolver:
                     plan = read_plan(self._session, frame)
         finally:
             self._visits.pop()
-            self._drop_views(interception)
+            # In a run, each query has a session of its own.
+            with suspended():
+                for view in interception.views:
+                    self._session.catalog.dropTempView(view)
             self.notes |= interception.notes
         return Resolved(
             plan=plan,
@@ -360,12 +363,6 @@ class Resolver:
             reads_target=visit.reads_target,
             coordinates=find_coordinates(plan, self._known_coordinates),
         )
-
-    def _drop_views(self, interception: Interception) -> None:
-        """Drop the temporary views of a query: in a run, each query has a session of its own."""
-        with suspended():
-            for name in interception.views:
-                self._session.catalog.dropTempView(name)
 
     def _known_coordinates(self, leaf: Leaf) -> CoordinateColumns | None:
         if reads_feed(leaf.options):

@@ -58,11 +58,17 @@ def check_declarations(declarations: Declarations) -> list[HeadraceError]:
     fed = {str(flow.target).casefold() for flow in flows}
     for dataset in declarations.datasets:
         if isinstance(dataset, StreamingTable) and str(dataset.name).casefold() not in fed:
-            errors.append(_without_flow(dataset))
+            errors.append(
+                TableWithoutFlowError(
+                    f"no flow writes the streaming table `{dataset.name.short}`",
+                    location=dataset.location,
+                    remedies=[f'add a flow: @hr.append_flow(target="{dataset.name.short}")'],
+                    params={"dataset": str(dataset.name)},
+                )
+            )
         if isinstance(dataset, StreamingTable):
             feeding = [one for one in flows if str(one.target).casefold() == str(dataset.name).casefold()]
             errors.extend(_check_kinds(dataset, feeding))
-            errors.extend(_check_changeable(dataset, feeding))
         if isinstance(dataset, Stored):
             errors.extend(_check_properties(dataset))
             errors.extend(_check_layout(dataset))
@@ -92,6 +98,11 @@ def _check_target(flow: StreamingFlow, datasets: Mapping[str, Dataset]) -> Itera
 
 def _check_kinds(table: StreamingTable, flows: Sequence[StreamingFlow]) -> Iterator[HeadraceError]:
     """All flows of a table write it in the same way."""
+    for key, value in table.table_properties.items():
+        changes = any(isinstance(one, AutoCdcFlow) for one in flows)
+        if changes and key.lower() == "delta.appendonly" and value.lower() == "true":
+            reason = "change records update and delete rows, which an append-only table does not allow"
+            yield _forbidden(table, key, reason)
     if table.sink is not None and any(isinstance(one, AutoCdcFlow) for one in flows):
         yield TargetInvalidError(
             f"the sink `{table.name.short}` takes rows of append flows only",
@@ -123,15 +134,6 @@ def _check_kinds(table: StreamingTable, flows: Sequence[StreamingFlow]) -> Itera
         )
 
 
-def _check_changeable(table: StreamingTable, flows: Sequence[StreamingFlow]) -> Iterator[HeadraceError]:
-    for key, value in table.table_properties.items():
-        if key.lower() != "delta.appendonly" or value.lower() != "true":
-            continue
-        if any(isinstance(one, AutoCdcFlow) for one in flows):
-            reason = "change records update and delete rows, which an append-only table does not allow"
-            yield _forbidden(table, key, reason)
-
-
 def _way_of(flow: StreamingFlow) -> str:
     if not isinstance(flow, AutoCdcFlow):
         return "appends"
@@ -140,15 +142,6 @@ def _way_of(flow: StreamingFlow) -> str:
         kept = flow.kept_if_null
         return f"merges by {keys}" + ("" if kept is None else f", ignores NULLs{kept.text('in')}")
     return f"keeps the history of {keys}{flow.history.text('tracks')}"
-
-
-def _without_flow(table: StreamingTable) -> TableWithoutFlowError:
-    return TableWithoutFlowError(
-        f"no flow writes the streaming table `{table.name.short}`",
-        location=table.location,
-        remedies=[f'add a flow: @hr.append_flow(target="{table.name.short}")'],
-        params={"dataset": str(table.name)},
-    )
 
 
 def _check_properties(dataset: Stored) -> Iterator[HeadraceError]:

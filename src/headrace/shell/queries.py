@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import FeatureUnsupportedError, HeadraceError
+from headrace.errors import HeadraceError
 from headrace.model.names import TableName
 from headrace.plan.catalog import StandIns, isolated_session
 from headrace.plan.evaluate import run_code
@@ -190,7 +190,11 @@ class Queries:
 def _answer(session: SparkSession, sql: SqlText, cursor: Cursor, limit: int) -> Answer:
     frame = session.sql(sql.edited)
     if frame.isStreaming:
-        raise _streaming(cursor)
+        raise cursor.unsupported(
+            "a query over a stream",
+            "remove STREAM to query the rows that exist now",
+            "or write the stream to a table: INSERT INTO name SELECT ..",
+        )
     fields = frame.schema.fields
     if not fields:
         return Answer(note="OK")
@@ -200,12 +204,4 @@ def _answer(session: SparkSession, sql: SqlText, cursor: Cursor, limit: int) -> 
         types=tuple(type_name(field.dataType) for field in fields),
         rows=rows[:limit],
         is_cut=len(rows) > limit,
-    )
-
-
-def _streaming(cursor: Cursor) -> FeatureUnsupportedError:
-    return cursor.unsupported(
-        "a query over a stream",
-        "remove STREAM to query the rows that exist now",
-        "or write the stream to a table: INSERT INTO name SELECT ..",
     )

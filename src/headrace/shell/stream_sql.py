@@ -109,7 +109,8 @@ def build_scan(scan: CreateScan, table: CreateTable | None, name: TableName) -> 
         read = f"STREAM {quoted(name)}" + (f" WITH ({listed})" if listed else "")
     else:
         options = kafka_options(scan, table)
-        arguments = (f"{_option(key)} => {quote_string(value)}" for key, value in options.items())
+        names = {key: ".".join(map(quoted_column, key.split("."))) for key in options}
+        arguments = (f"{names[key]} => {quote_string(value)}" for key, value in options.items())
         read = f"STREAM read_kafka({', '.join(arguments)})"
     return f"CREATE TEMPORARY VIEW {quoted_column(scan.name)} AS SELECT * FROM {read};\n"
 
@@ -200,7 +201,8 @@ def table_columns(table: CreateTable) -> dict[str, str]:
 def _streams(tokens: Sequence[Token], scans: Mapping[str, bool]) -> Iterator[Edit]:
     """Read each scan as a stream: ``FROM scan`` becomes ``FROM STREAM scan``."""
     for index, token in enumerate(tokens[1:], 1):
-        if _names_scan(token, scans) and tokens[index - 1].is_word("FROM", "JOIN"):
+        is_scan = token.kind in ("word", "name") and token.value.casefold() in scans
+        if is_scan and tokens[index - 1].is_word("FROM", "JOIN"):
             yield Edit(token.start, token.start, "STREAM ")
 
 
@@ -248,10 +250,6 @@ def _has_star(selected: Sequence[Token]) -> bool:
     )
 
 
-def _names_scan(token: Token, scans: Mapping[str, bool]) -> bool:
-    return token.kind in ("word", "name") and token.value.casefold() in scans
-
-
 def _no_order(stream: CreateStream) -> SqlInvalidError:
     return _wrong(
         stream.location,
@@ -263,10 +261,6 @@ def _no_order(stream: CreateStream) -> SqlInvalidError:
 
 def _wrong(location: SourceLocation, problem: str, *remedies: str) -> SqlInvalidError:
     return SqlInvalidError(problem, location=location, remedies=remedies, params={"problem": problem})
-
-
-def _option(name: str) -> str:
-    return ".".join(map(quoted_column, name.split(".")))
 
 
 def scans_of(query: Cursor, names: Sequence[str]) -> list[str]:

@@ -91,7 +91,7 @@ def parse_stream_statement(cursor: Cursor) -> ShellStatement | None:
     if cursor.at("CREATE", "STREAM"):
         return _stream(cursor)
     if cursor.at("INSERT") or cursor.at("MERGE", "INTO"):
-        return _write(cursor, None, _here(cursor), {}, if_not_exists=False)
+        return _write(cursor, None, _location(cursor, cursor.token, cursor.token), {}, if_not_exists=False)
     if cursor.take("SHOW", "STREAMS"):
         return _ended(cursor, ShowStreams())
     if cursor.take("DESCRIBE", "STREAM") or cursor.take("DESC", "STREAM"):
@@ -288,10 +288,6 @@ def _ended(cursor: Cursor, statement: _Any) -> _Any:
     if not cursor.done:
         raise cursor.unexpected("the end of the statement")
     return statement
-
-
-def _here(cursor: Cursor) -> SourceLocation:
-    return _location(cursor, cursor.token, cursor.token)
 
 
 def _location(cursor: Cursor, first: Token, last: Token) -> SourceLocation:

@@ -198,7 +198,8 @@ class FakeSources:
 
     def find_table(self, access: TableAccess) -> None:
         """Create a table that no file of the pipeline declares."""
-        name = next((text for text in self._given if self._is_table(text, access.name)), None)
+        names = {str(self._settings.table_name(text)).casefold(): text for text in self._given}
+        name = names.get(str(access.name).casefold())
         path = self._settings.storage.table(access.name).local_path
         if name is None:
             if not load_stored(self._settings.storage, access.name) and not self._elsewhere(access.name):
@@ -208,9 +209,6 @@ class FakeSources:
             stored = load_stored(self._real, access.name)
             schema = self._schema(name, None if stored is None else stored.schema)
             self._add(Table(name, self._given[name], path, schema))
-
-    def _is_table(self, text: str, name: TableName) -> bool:
-        return str(self._settings.table_name(text)).casefold() == str(name).casefold()
 
     def _read_kafka(self, read: SourceRead, ranges: Sequence[SourceRange] | None = None) -> DataFrame:
         subscription = Subscription.of(read.request.options)

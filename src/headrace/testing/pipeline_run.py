@@ -48,7 +48,7 @@ _SETTINGS = {
 """A test has few rows; the pipeline's own configuration wins."""
 
 SOURCES = "rehearsed-sources"
-"""The folder of the staged rows in the storage of a overrides; no other storage has one of this name."""
+"""The folder of the test's rows in the storage of a test; no other storage has one of this name."""
 
 Keep = Callable[[Callable[[], None]], object]
 """Takes what ends a Spark that was started, for later."""
@@ -92,7 +92,13 @@ def run(
     loaded = _loaded(pipeline, profile)
     real = loaded.settings.storage
     root = Path(tempfile.mkdtemp(prefix="headrace-test-")) if storage is None else _kept(storage, real)
-    settings = _rehearsed(loaded.settings, root.resolve())
+    settings = replace(
+        loaded.settings,
+        storage=Storage.at(root.resolve()),
+        kafka=_NOWHERE,
+        consumer_groups=False,
+        configuration={**_SETTINGS, **loaded.settings.configuration},
+    )
     try:
         return _run(settings, real, given, root if storage is None else None, keep)
     except BaseException:
@@ -127,16 +133,6 @@ def _kept(storage: str | Path, real: Storage) -> Path:
             params={"argument": "storage", "value": str(root)},
         )
     return root
-
-
-def _rehearsed(settings: ProjectSettings, root: Path) -> ProjectSettings:
-    return replace(
-        settings,
-        storage=Storage.at(root),
-        kafka=_NOWHERE,
-        consumer_groups=False,
-        configuration={**_SETTINGS, **settings.configuration},
-    )
 
 
 def _run(
@@ -228,7 +224,7 @@ class Tables(Mapping[str, list[Row]]):
     The files are removed with the object, unless the storage was named.
 
     Args:
-        settings: The pipeline's settings, with the storage of the overrides.
+        settings: The pipeline's settings, with the storage of the test.
         names: The stored datasets of the pipeline.
         results: What became of each update: one after each batch.
         temporary: A folder to remove with the object.

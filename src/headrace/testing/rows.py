@@ -362,7 +362,8 @@ def _csv(request: ReadRequest) -> Callable[[str, Batch, int], bytes]:
     header = (request.value("header") or "false").lower() == "true"
 
     def encode(source: str, batch: Batch, number: int) -> bytes:
-        names = list(request.columns) or list(dict.fromkeys(name for row in batch for name in _fields(row)))
+        named = (name for row in batch if isinstance(row, Mapping) for name in row)
+        names = list(request.columns) or list(dict.fromkeys(named))
         out = io.StringIO()
         # Spark reads a quote within quotes behind a backslash.
         writer = csv.writer(out, delimiter=separator, doublequote=False, escapechar="\\", lineterminator="\n")
@@ -383,10 +384,6 @@ def _csv(request: ReadRequest) -> Callable[[str, Batch, int], bytes]:
         return out.getvalue().encode()
 
     return encode
-
-
-def _fields(row: Any) -> list[str]:
-    return list(row) if isinstance(row, Mapping) else []
 
 
 def _cell(value: Any) -> str:
