@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.errors import ArgumentInvalidError, ColumnInvalidError, ColumnNotFoundError
 from headrace.model.changes import (
@@ -26,13 +26,8 @@ from headrace.model.changes import (
     ChosenColumns,
 )
 from headrace.model.names import quoted_column
-from headrace.runtime.lazy_pyspark import F, T
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType, T
 from headrace.sinks.row_hash import holds_map, row_hash
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
-
 
 _RECORD = "_source"
 """The struct that our readers add. The table does not get it, unless ``column_list`` names it."""

@@ -11,15 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import Any, assert_never
 
 from headrace.model.declarations import TemporaryView
 from headrace.model.expectations import DatasetCheck, Expectation, ExpectationCount
-from headrace.runtime.lazy_pyspark import F, T
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, T
 
 OWN_COLUMNS = "__headrace_"
 """How the names of columns begin that are added to rows to check them. A query may not return such a name."""
@@ -205,11 +201,7 @@ def read_counts(metrics: Any, views: Sequence[TemporaryView]) -> tuple[Expectati
         rows, *failed = (int(row.get().getLong(n)) for n in range(len(view.expectations) + 1))
         found += [
             ExpectationCount(
-                name=one.name,
-                dataset=str(view.name),
-                action=one.action,
-                passed=rows - number,
-                failed=number,
+                name=one.name, dataset=str(view.name), action=one.action, passed=rows - number, failed=number
             )
             for one, number in zip(view.expectations, failed, strict=True)
         ]

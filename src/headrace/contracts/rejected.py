@@ -5,16 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from headrace.model.names import quoted_column, quoted_path
-from headrace.runtime.lazy_pyspark import F, T
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType, T
 from headrace.sources.parts import ROW_JSON
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
-
 
 REASONS = "__headrace_reasons"
 """The column with the names of the expectations that a row fails."""

@@ -19,15 +19,13 @@ from headrace.model.names_in_use import names_in_use
 from headrace.model.queries import running_query
 from headrace.model.rejection_limit import RejectionLimit
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
-from headrace.runtime.lazy_pyspark import T
+from headrace.runtime.lazy_pyspark import StructType, T
 from headrace.sources.schemas import SchemaFile, read_schema
 from headrace.state.schema_versions import SchemaVersions
 from headrace.syntax.bindings import required_parameters
 from headrace.syntax.locations import caller, function_location
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
     from headrace.sources.new_fields import Evolving
 
 

@@ -6,7 +6,7 @@ import glob as globbing
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.declare.arguments import Arguments, arguments_of, evolving_schema
 from headrace.declare.reads import declared_schema, value_limit
@@ -15,13 +15,8 @@ from headrace.declare.stored_reads import folder_path, kept_schema
 from headrace.model.auto_loader import AutoLoader, AutoLoaderError, parse_options, split_hints
 from headrace.model.drift import RESCUED, Drift, DriftAction, field_name
 from headrace.model.folders import FileFolder
-from headrace.runtime.lazy_pyspark import F, T
+from headrace.runtime.lazy_pyspark import DataFrame, DataType, F, StructType, T
 from headrace.sources.formats import FormatRead
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType, StructType
-
 
 CLOUD_FILES = "cloudfiles"
 READ_FILES = "headrace.read_files"
@@ -120,8 +115,6 @@ class _Files:
         )
         return self._with_rescued(frame.drop("_source"), format)
 
-    # -- where and what
-
     def _folder(self) -> FileFolder:
         if not self.read.path:
             raise self.arguments.invalid("path", "is missing", "write load(PATH)")
@@ -176,8 +169,6 @@ class _Files:
             text = f"{self.arguments.call}: columns that only later {format} files have are not read"
             self.read.note(f"{text}; with JSON lines they become columns")
 
-    # -- columns
-
     def _inferred(self, folder: FileFolder, format: str, options: Mapping[str, str]) -> StructType:
         """The columns of the files, with the types of the hints."""
         found = _without(kept_schema(self.active, folder, format, options), _CORRUPT)
@@ -226,8 +217,6 @@ class _Files:
             others = [one for one in frame.columns if one != RESCUED]
             return frame.select(*(F.col(f"`{one}`") for one in others), F.col(RESCUED).alias(name))
         return frame.withColumn(name, F.lit(None).cast("string"))
-
-    # -- other readers
 
     def _batch(
         self, folder: FileFolder, format: str, schema: StructType | None, options: Mapping[str, str]

@@ -190,9 +190,6 @@ def _relative(path: Path, folder: Path) -> str:
     return os.path.relpath(path.absolute(), folder.absolute())
 
 
-# -- a bundle that is read as a spec
-
-
 def find_bundle(file: Path) -> tuple[Path, str | None] | None:
     """The bundle that a file belongs to, and the file's pipeline if it declares one.
 
@@ -256,9 +253,6 @@ def read_bundle(
     if found.configuration:
         document["configuration"] = mapped(texts(found.configuration))
     return mapped(document), list(found.ignored)
-
-
-# -- the bundle
 
 
 def _load(bundle: Path, target: str | None) -> tuple[tuple[BundlePipeline, ...], _Variables, str]:

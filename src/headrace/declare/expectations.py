@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from headrace.contracts.conditions import text_of_column
 from headrace.declare.arguments import Arguments, arguments_of
 from headrace.declare.registry import current_pipeline
 from headrace.model.durations import parse_seconds
 from headrace.model.expectations import Action, DatasetCheck, Expectation, NullRule
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
+from headrace.runtime.lazy_pyspark import Column
 
 QueryT = TypeVar("QueryT", bound=Callable[[], Any])
 Conditions = Mapping[str, "str | Column"]

@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace.declare.arguments import Arguments, arguments_of, evolving_schema, parse_drift
 from headrace.declare.registry import ActivePipeline, current_pipeline, require_pipeline
 from headrace.errors import SchemaInvalidError, SpecInvalidError
-from headrace.runtime.lazy_pyspark import F
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType
 from headrace.sources.kafka.subscription import compile_pattern, is_topic_name
 from headrace.sources.schemas import SchemaFile
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
-
     from headrace.model.drift import DriftAction
     from headrace.sources.avro_decoder import AvroDecoder
     from headrace.sources.kafka.read import StartingOffsets

@@ -195,9 +195,6 @@ def _kind(value: Value | None) -> str:
             return f"`{value.text}`"
 
 
-# -- Kafka
-
-
 def check_kafka(connection: KafkaConnection, folder: Path) -> KafkaConnection:
     """Check a connection's settings, and return it with absolute paths."""
     settings = connection.settings

@@ -166,8 +166,6 @@ class _File:
                 case _:
                     assert_never(statement)
 
-    # -- datasets
-
     def _dataset(self, statement: CreateDataset) -> None:
         call = f"CREATE {'TEMPORARY VIEW' if statement.kind == 'view' else statement.kind.upper()}"
         scope = Scope(call, None)
@@ -220,8 +218,6 @@ class _File:
             scope.register(self._append(scope, scope.flow_of(name), name, query))
         if statement.cdc is not None:
             self._change_flow(statement.cdc)
-
-    # -- flows
 
     def _insert(self, statement: InsertFlow) -> None:
         scope = Scope("CREATE FLOW", None)

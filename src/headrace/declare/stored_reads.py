@@ -11,13 +11,11 @@ from headrace.declare.arguments import Arguments, arguments_of, evolving_schema,
 from headrace.declare.reads import declared_schema, value_limit
 from headrace.declare.registry import ActivePipeline, require_pipeline
 from headrace.model.folders import FileFolder, local_path
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, StructType
 from headrace.storage.mapped_paths import mapped_path
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
     from headrace.model.drift import DriftAction
 

@@ -8,19 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.model.names import TableName
 from headrace.plan import columns
 from headrace.plan.intercept import LOCATION_OPTION, suspended
 from headrace.plan.modes import TableAccess
 from headrace.runtime.active_session import kept_active_session
-from headrace.runtime.lazy_pyspark import T
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, T
 from headrace.sources.delta.starting import CHANGE_FEED
 from headrace.storage.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _CHANGE_COLUMNS = {"_change_type": "string", "_commit_version": "long", "_commit_timestamp": "timestamp"}
 _FIRST_DEFAULT, _LAST_ARGUMENT = 6, 22

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import Any, assert_never
 
 from headrace.contracts.conditions import counted, guarded
 from headrace.errors import (
@@ -29,12 +29,10 @@ from headrace.plan.patches import install
 from headrace.plan.sql_queries import SQL_TEXT_ATTRIBUTE, build_frame
 from headrace.plan.stages import Declared, Plan
 from headrace.runtime.active_session import active_session
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.syntax.bindings import required_parameters
 from headrace.syntax.locations import innermost, located_at, pinpoint
 from headrace.syntax.sql import SqlText
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 class Unresolved(Exception):
@@ -57,12 +55,7 @@ def loading(
         yield opened
 
 
-def evaluate(
-    session: SparkSession,
-    declared: Declared,
-    plan: Plan,
-    mode: Running | Bounded,
-) -> DataFrame:
+def evaluate(session: SparkSession, declared: Declared, plan: Plan, mode: Running | Bounded) -> DataFrame:
     """Build a query's DataFrame over the real tables.
 
     The tables that the query reads are registered in the catalog of the session. The user's code gets this
@@ -154,8 +147,6 @@ def _check_arguments(query: PythonQuery, name: str) -> None:
             params={"name": name, "arguments": needed},
         )
 
-
-# -- failures
 
 _DRIVER_REMEDIES = [
     "add its jar to the spec:   configuration: {spark.jars: /path/to/driver.jar}",
@@ -261,9 +252,6 @@ def _place_in_sql(error: Any, sql: SqlText, root: Path) -> SourceLocation | None
 def _position_in_sql(error: BaseException) -> tuple[int | None, int | None]:
     found = re.search(r"line (\d+),? pos (\d+)", str(error))
     return (int(found[1]), int(found[2]) + 1) if found else (None, None)
-
-
-# -- sessions
 
 
 def bound(frame: DataFrame, session: SparkSession) -> DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.contracts.conditions import OWN_COLUMNS, condition
 from headrace.errors import ColumnInvalidError, ExpectationInvalidError, HeadraceError
@@ -15,9 +15,7 @@ from headrace.model.project import ProjectSettings
 from headrace.plan.evaluate import missing_column, shortened
 from headrace.plan.intercept import suspended
 from headrace.plan.logical import LogicalPlan, read_plan
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 
 
 def check_declared_expectations(declarations: Declarations) -> Iterator[HeadraceError]:

@@ -25,14 +25,7 @@ from headrace.model.notes import Note
 from headrace.model.sizes import counted
 from headrace.model.wrapping import GLUE, wrap
 from headrace.plan.drawing import Graph, Node, draw_mermaid, draw_text
-from headrace.plan.stages import (
-    Change,
-    Plan,
-    PlannedFlow,
-    PlannedRefresh,
-    PlannedView,
-    target_of,
-)
+from headrace.plan.stages import Change, Plan, PlannedFlow, PlannedRefresh, PlannedView, target_of
 from headrace.sources.bad_records import VALUE_LIMIT
 from headrace.sources.source import Source
 
@@ -49,8 +42,6 @@ class Explanation:
     """
 
     plan: Plan
-
-    # -- text ------------------------------------------------------------------------------------
 
     def to_text(self, width: int = WIDTH) -> str:
         """The plan for a person: the graph, then one paragraph for each dataset."""
@@ -210,8 +201,6 @@ class Explanation:
         limit = source.option(VALUE_LIMIT)
         return text + source.details() + ("" if limit is None else f", values up to {int(limit):,} bytes")
 
-    # -- JSON ------------------------------------------------------------------------------------
-
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON values."""
         project = self.plan.project
@@ -247,8 +236,6 @@ class Explanation:
             "flows": [_flow_json(flow) for flow in self.plan.feeding(dataset.name)],
             "fingerprint": None if view is None else view.fingerprint,
         }
-
-    # -- picture ---------------------------------------------------------------------------------
 
     def to_mermaid(self) -> str:
         """The graph as a Mermaid flowchart."""
@@ -293,8 +280,6 @@ class Explanation:
                 return Node(str(name), f"{label} (temporary)", "temporary")
             case None:
                 return Node(str(name), f"table {label}", "source")
-
-    # -- parts of the plan -----------------------------------------------------------------------
 
     def datasets(self) -> list[Dataset]:
         """The datasets of this plan: those with a stage, and the temporary views that they read."""

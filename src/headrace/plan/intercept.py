@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import Any, assert_never
 
 from headrace.errors import ActionInQueryError, SourceLocation
 from headrace.model.event_columns import event_columns
@@ -20,7 +20,7 @@ from headrace.model.project import ProjectSettings
 from headrace.plan.modes import Bounded, Loading, Mode, Planning, Running, SourceHook, TableAccess, TableHook
 from headrace.plan.names import NameRules, quoted, quoted_parts, split_name
 from headrace.runtime.active_session import new_frame
-from headrace.runtime.lazy_pyspark import T
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, T
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReaderDefaults, ReadRequest, SourceRead
@@ -28,10 +28,6 @@ from headrace.storage.layout import Storage
 from headrace.storage.mapped_paths import mapped_path
 from headrace.storage.table_log import is_table
 from headrace.syntax.locations import caller
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 LOCATION_OPTION = "headrace.location"
 """An option that Spark ignores: it carries the user's line to the leaf of the plan."""
@@ -131,8 +127,6 @@ class Interception:
                 return self.mode.session()
         assert self.session is not None
         return self.session
-
-    # -- reads
 
     def read_table(
         self,
@@ -290,8 +284,6 @@ def _view(session: SparkSession, name: str) -> Any:
     """The temporary view of a name in a session, as Scala's Option."""
     return session._jsparkSession.sessionState().catalog().getTempView(name)
 
-
-# -- the interception in force
 
 _current: ContextVar[Interception | None] = ContextVar("headrace_interception", default=None)
 _quiet: ContextVar[bool] = ContextVar("headrace_quiet", default=False)

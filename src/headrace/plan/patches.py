@@ -162,9 +162,6 @@ def _patch_property(owner: type, name: str, treat: Method) -> None:
     setattr(owner, name, property(getter, doc=original.__doc__))
 
 
-# -- sessions
-
-
 def _session_table(interception: Interception, original: Method, self: Any, tableName: Any) -> Any:
     session = interception.session or self
     name = _table_name(interception, "spark.table", tableName)
@@ -218,9 +215,6 @@ def _in_session(interception: Interception, original: Method, self: Any, *args: 
 def _session_in_use(interception: Interception, original: Method, self_or_class: Any) -> Any:
     # PySpark gives the first session of the process, whatever session is active in the JVM.
     return interception.current_session()
-
-
-# -- readers
 
 
 def _state(reader: Any) -> _ReaderState:
@@ -424,9 +418,6 @@ def _paths(*given: Any) -> tuple[str, ...]:
         if isinstance(one, list | tuple) and one and all(isinstance(path, str) for path in one):
             return tuple(one)
     return ()
-
-
-# -- actions
 
 
 def _action(

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from headrace.contracts.changes import change_schema, table_schema, with_sequence, without_own_columns
 from headrace.contracts.conditions import guarded, with_declared_columns
-from headrace.errors import (
-    CycleError,
-    HeadraceError,
-    SchemaInvalidError,
-    SourceLocation,
-)
+from headrace.errors import CycleError, HeadraceError, SchemaInvalidError, SourceLocation
 from headrace.model.declarations import (
     AppendFlow,
     AutoCdcFlow,
@@ -44,16 +39,13 @@ from headrace.plan.sources import planned_sources, resolve_once
 from headrace.plan.spark_checks import check_output
 from headrace.plan.stages import TableRead
 from headrace.plan.stored import StoredTable, load_stored, load_stored_at
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.delta.starting import reads_feed, skips_changes
 from headrace.sources.registry import kind_for
 from headrace.sources.schemas import load_schema
 from headrace.state.identity import QueryRecord
 from headrace.storage.locate import locate_supported
 from headrace.storage.table_log import is_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 FindTable = Callable[[TableAccess], None]
 
@@ -141,8 +133,6 @@ class Resolver:
                 self._dataset(dataset)
             except Unresolved:
                 continue
-
-    # -- datasets
 
     def _dataset(self, dataset: Dataset) -> None:
         """Resolve a dataset, unless it has been resolved."""
@@ -324,14 +314,8 @@ class Resolver:
         schema: columns.Schema = struct.jsonValue()
         return schema
 
-    # -- queries
-
     def _query(
-        self,
-        dataset: Dataset,
-        query: Query,
-        conf: Mapping[str, str],
-        label: str | None = None,
+        self, dataset: Dataset, query: Query, conf: Mapping[str, str], label: str | None = None
     ) -> Resolved:
         visit = _Visit(dataset=dataset)
         interception = Interception.of(
@@ -376,8 +360,6 @@ class Resolver:
             return None if elsewhere is None else coordinates_of(elsewhere.properties)
         stored = self._stored.get(name)
         return coordinates_of(stored.properties) if stored is not None else self._coordinates.get(name)
-
-    # -- reads
 
     def _read(self, access: TableAccess) -> DataFrame | None:
         visit = self._visits[-1]

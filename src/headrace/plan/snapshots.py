@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import Any, assert_never
 
 from headrace.contracts.changes import snapshot_columns, with_known_types, without_own_columns
 from headrace.errors import FeatureUnsupportedError, HeadraceError, SnapshotInvalidError, SnapshotMissingError
@@ -29,7 +29,7 @@ from headrace.plan.intercept import Interception, suspended
 from headrace.plan.modes import Loading
 from headrace.plan.names import NameRules, split_name
 from headrace.runtime.active_session import new_frame
-from headrace.runtime.lazy_pyspark import F, T
+from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession, T
 from headrace.sources.files.read import ANY_FILE_NAME
 from headrace.sources.limits import FILES_MAX_AGE
 from headrace.sources.schemas import load_schema
@@ -37,10 +37,6 @@ from headrace.state.snapshot_log import SnapshotLog
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table, newest_version, readable_versions
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 _OPTIONS: Mapping[str, Mapping[str, str]] = {
     "csv": {"header": "true", "inferSchema": "true", "enforceSchema": "false", "mode": "FAILFAST"},
@@ -205,8 +201,6 @@ class SnapshotReader:
                 return FoundSnapshots(skipped=(found.version,))
         return FoundSnapshots(next=found)
 
-    # -- tables
-
     def _newest(self, table: Location) -> Snapshot:
         version = newest_version(table)
         rows = self._read_table(str(table), version)
@@ -216,8 +210,6 @@ class SnapshotReader:
         with suspended():
             rows = self._session.read.format("delta").option("versionAsOf", version).load(path)
             return without_own_columns(rows)
-
-    # -- folders
 
     def _find_folder(self, folder: Path, markers: Sequence[SnapshotMarker]) -> FoundSnapshots:
         entries = self._entries(folder)
@@ -269,8 +261,6 @@ class SnapshotReader:
             if markers and (schema := with_known_types(rows, markers[-1].schema)) != rows.schema:
                 rows = reader.schema(schema).load(str(path))
             return without_own_columns(rows)
-
-    # -- functions
 
     def _call(self, function: Callable[[Version | None], Any], last: Version | None) -> Snapshot | None:
         from pyspark.sql.classic.dataframe import DataFrame

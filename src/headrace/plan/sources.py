@@ -27,6 +27,7 @@ from headrace.plan.intercept import LOCATION_OPTION
 from headrace.plan.logical import Leaf, LogicalPlan
 from headrace.plan.snapshots import marker_stream
 from headrace.plan.stages import Plan, RunFlowStage
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.table import read_checksum
 from headrace.sources.answers import Found
 from headrace.sources.registry import build_source
@@ -39,8 +40,6 @@ from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from headrace.plan.resolver import Resolved
 
 

@@ -35,6 +35,7 @@ from headrace.plan.intercept import suspended
 from headrace.plan.logical import LogicalPlan
 from headrace.plan.stages import Plan, PlannedFlow, RunFlowStage
 from headrace.plan.validate import check_appends
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.state.identity import generations, load_query
 from headrace.state.offset_log import load_state, offsets_path
 from headrace.storage.location import Location
@@ -42,8 +43,6 @@ from headrace.syntax.sql import items
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from pyspark.sql import SparkSession
 
     from headrace.plan.resolver import Resolved
 

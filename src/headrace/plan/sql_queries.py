@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.errors import ActionInQueryError, HeadraceError
 from headrace.model.edits import Edit
@@ -15,6 +15,7 @@ from headrace.model.queries import SqlQuery, table_functions
 from headrace.plan.intercept import LOCATION_OPTION, Interception, in_force, suspended
 from headrace.plan.modes import Loading
 from headrace.plan.names import quoted, quoted_parts
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.delta.starting import reads_feed
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReadRequest
@@ -22,10 +23,6 @@ from headrace.syntax.locations import caller, located_at
 from headrace.syntax.sql import SqlRelation, SqlText, expression_end, parse_sql
 from headrace.syntax.statements import UseNames, parse_statement
 from headrace.syntax.tokens import Cursor, quote_string
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 SQL_TEXT_ATTRIBUTE = "_headrace_sql_text"
 """An attribute of exceptions that Spark raises for an SQL text: the `SqlText`."""
@@ -92,9 +89,7 @@ def _build(query: SqlQuery, interception: Interception, session: SparkSession, a
     with located_at(query.location), in_force(interception):
         statement = SqlText(query.statement, query.begins, query.edits)
         text = statement.with_edits(
-            Edit(0, query.start, query.prefix),
-            *_calls(query),
-            Edit(query.stop, len(statement.edited), ""),
+            Edit(0, query.start, query.prefix), *_calls(query), Edit(query.stop, len(statement.edited), "")
         )
         frame = run_sql(interception, session, text.with_edits(), args)
         if _uses_metadata(query) and not _METADATA_ITSELF.search(query.statement):

@@ -307,9 +307,7 @@ class Plan:
 
 
 def build_levels(
-    tables: Iterable[OpenTableStage],
-    flows: Iterable[PlannedFlow],
-    views: Iterable[RefreshViewStage],
+    tables: Iterable[OpenTableStage], flows: Iterable[PlannedFlow], views: Iterable[RefreshViewStage]
 ) -> tuple[tuple[Stage, ...], ...]:
     """Stages in dependency order: first all tables, then each flow and view after the tables that it reads.
 

@@ -184,9 +184,6 @@ def _check_layout(dataset: Stored) -> Iterator[HeadraceError]:
         )
 
 
-# -- queries
-
-
 def check_streaming(plan: LogicalPlan, name: TableName, location: SourceLocation) -> None:
     """A streaming table's query must be a stream."""
     if plan.streaming:
@@ -225,9 +222,6 @@ def check_appends(error: Exception, name: str, location: SourceLocation) -> Head
         remedies=["declare it with @hr.materialized_view, which allows every batch query"],
         params={"name": name, "condition": getattr(error, "getCondition", lambda: None)()},
     )
-
-
-# -- columns
 
 
 def check_columns(schema: columns.Schema, dataset: Stored, location: SourceLocation) -> None:
@@ -289,10 +283,7 @@ def check_changed_columns(table: StreamingTable, schema: columns.Schema) -> Iter
             yield SchemaMismatchError(
                 f"a query of `{table.name.short}` returns the column `{path}`, but {reason}",
                 location=table.location,
-                remedies=[
-                    "change the query",
-                    "or remove the entry, if an earlier run has applied it",
-                ],
+                remedies=["change the query", "or remove the entry, if an earlier run has applied it"],
                 params={"dataset": str(table.name), "columns": [path]},
             )
     for old, new in table.renamed_columns.items():
@@ -383,9 +374,6 @@ def sink_read(table: StreamingTable, location: SourceLocation) -> SinkInvalidErr
         remedies=["read the tables that its flows read"],
         params={"sink": str(table.name), "column": None},
     )
-
-
-# -- reads
 
 
 def stream_over_view(access: TableAccess, *, is_ours: bool = True) -> Note:

@@ -1,12 +1,23 @@
-"""PySpark's functions and types as modules that are imported at their first use.
+"""The names of PySpark that Headrace uses, without an import of PySpark before their first use.
 
-Commands that need no Spark import no PySpark, and no function has to import these names again.
+`F` and `T` are its functions and types. The classes are for annotations: at run time they are ``Any``.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import (
+        Column as Column,
+        DataFrame as DataFrame,
+        Observation as Observation,
+        SparkSession as SparkSession,
+    )
+    from pyspark.sql.types import DataType as DataType, StructType as StructType
+else:
+    Column = DataFrame = Observation = SparkSession = DataType = StructType = Any
 
 
 class _LazyModule:

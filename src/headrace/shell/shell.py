@@ -88,8 +88,6 @@ class Shell:
         if found is not None:
             self._values[found[1]] = found[2]
 
-    # -- streams
-
     def _create_stream(self, statement: CreateStream, text: str) -> Answer:
         definitions = self.definitions
         if statement.name is None:

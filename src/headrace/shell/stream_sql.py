@@ -73,9 +73,7 @@ def read_options(stream: CreateStream) -> StreamOptions:
     kind = given.get("triggertype", "ProcessingTime")
     if kind.lower() not in ("processingtime", "once", "availablenow"):
         raise _wrong(
-            stream.location,
-            f"triggerType is `{kind}`",
-            "write ProcessingTime, Once or AvailableNow",
+            stream.location, f"triggerType is `{kind}`", "write ProcessingTime, Once or AvailableNow"
         )
     if given.get("outputmode", "append").lower() not in ("append", "update"):
         raise _wrong(stream.location, f"outputMode is `{given['outputmode']}`", "write append")
@@ -137,11 +135,7 @@ def batch_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def build_flow(
-    name: str,
-    stream: CreateStream,
-    target: TableName,
-    columns: Sequence[str],
-    scans: Mapping[str, bool],
+    name: str, stream: CreateStream, target: TableName, columns: Sequence[str], scans: Mapping[str, bool]
 ) -> FlowSql:
     """``CREATE FLOW`` for a stream."""
     options = read_options(stream)
@@ -193,9 +187,6 @@ def table_columns(table: CreateTable) -> dict[str, str]:
     return {
         str(one.name): one.args["kind"].sql("spark") for one in parsed.expressions if one.args.get("kind")
     }
-
-
-# -- edits of the query
 
 
 def _streams(tokens: Sequence[Token], scans: Mapping[str, bool]) -> Iterator[Edit]:

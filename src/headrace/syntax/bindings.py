@@ -62,9 +62,7 @@ def bind(function: Callable[[], Any], location: SourceLocation) -> PythonQuery:
     written = frozenset((id(one.__globals__), name) for one in reached for name in _names(one, _WRITES))
     modules = {id(one.__globals__): one.__globals__ for one in reached}
     return PythonQuery(
-        _bound(function, written, {}),
-        location,
-        {key: {**module} for key, module in modules.items()},
+        _bound(function, written, {}), location, {key: {**module} for key, module in modules.items()}
     )
 
 
@@ -145,9 +143,6 @@ def _cell(cell: CellType, fill: list[tuple[CellType, Any]], *, shared: bool) -> 
     own = CellType()
     fill.append((own, value))
     return own
-
-
-# -- what functions reach
 
 
 def _reachable(value: Any) -> Iterator[FunctionType]:

@@ -255,9 +255,6 @@ def _on_definition(cursor: Cursor, verb: Verb, kind: Kind) -> OnDefinition:
     )
 
 
-# -- parts
-
-
 def _create(cursor: Cursor, what: str) -> bool:
     """Read ``CREATE what [IF NOT EXISTS]``; returns whether ``IF NOT EXISTS`` is there."""
     cursor.expect("CREATE", what)

@@ -154,8 +154,6 @@ class Cursor:
         end = self.tokens[-1].stop if self.tokens else len(self.edited)
         self._after = after or Token("symbol", "", end, end)
 
-    # -- looking
-
     @property
     def done(self) -> bool:
         return self.index >= len(self.tokens)
@@ -176,8 +174,6 @@ class Cursor:
 
     def at_symbol(self, symbol: str) -> bool:
         return self.token.is_symbol(symbol)
-
-    # -- reading
 
     def take(self, *words: str) -> bool:
         """Read these keywords if they are next."""
@@ -261,8 +257,6 @@ class Cursor:
     def rest(self) -> str:
         """The text from the next token to the last."""
         return self.edited[self.start : self.stop]
-
-    # -- errors
 
     def unexpected(self, expected: str) -> SqlInvalidError:
         """The error for the next token."""

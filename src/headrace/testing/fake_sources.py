@@ -24,7 +24,7 @@ from headrace.model.ranges import SourceRange
 from headrace.plan.intercept import LOCATION_OPTION
 from headrace.plan.modes import TableAccess
 from headrace.plan.stored import load_stored
-from headrace.runtime.lazy_pyspark import F, T
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, T
 from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.kafka.batches import kafka_columns
 from headrace.sources.kafka.position import KafkaOffsets
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
 
 
 class Source(ABC):
@@ -163,8 +162,6 @@ class FakeSources:
                 )
         for name, location in self._missing.items():
             raise self._without_rows(name, location, reads)
-
-    # -- what the pipeline asks
 
     def read(self, read: SourceRead) -> DataFrame | None:
         """The rows of the test, in place of a source of a query."""

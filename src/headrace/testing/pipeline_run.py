@@ -21,6 +21,7 @@ from headrace.observe.read import read_rows
 from headrace.project.pipeline import Pipeline
 from headrace.project.plan_queries import SourceOverrides
 from headrace.runtime.active_session import new_frame
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.runtime.session import RunningSpark, open_spark
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
@@ -29,8 +30,6 @@ from headrace.testing.fake_sources import FakeSources
 from headrace.testing.rows import Batches, Given, checked_sources
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from headrace.plan.stages import Plan
     from headrace.run.update import RunResult
     from headrace.verify.report import Proof
@@ -136,11 +135,7 @@ def _kept(storage: str | Path, real: Storage) -> Path:
 
 
 def _run(
-    settings: ProjectSettings,
-    real: Storage,
-    given: Mapping[str, Batches],
-    temporary: Path | None,
-    keep: Keep,
+    settings: ProjectSettings, real: Storage, given: Mapping[str, Batches], temporary: Path | None, keep: Keep
 ) -> Tables:
     from headrace.plan.catalog import isolated_session
 

@@ -12,13 +12,12 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import FeatureUnsupportedError, RowsInvalidError, SourceLocation
-from headrace.runtime.lazy_pyspark import T
+from headrace.runtime.lazy_pyspark import StructType, T
 from headrace.sources.requests import ReadRequest
 from headrace.storage.arrow_rows import build_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
 
 Batch = Sequence[Any]
@@ -102,9 +101,6 @@ def checked(source: str, given: Any) -> Batches:
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
-
-
-# -- Kafka
 
 
 def kafka_schema() -> pa.Schema:
@@ -209,9 +205,6 @@ def as_json(value: Any) -> str:
             return "[" + ", ".join(map(as_json, value)) + "]"
         case _:
             raise TypeError(f"JSON cannot represent a {type(value).__name__}")
-
-
-# -- tables
 
 
 def infer_schema(source: str, given: Batches) -> pa.Schema:
