@@ -15,7 +15,7 @@ from headrace.declare.activation import activate
 from headrace.declare.loader import load_declarations
 from headrace.declare.registry import ActivePipeline
 from headrace.errors import HeadraceError, SourceLocation
-from headrace.model.expectations import Action, Expectation
+from headrace.model.declarations import Action, Expectation
 from headrace.model.project import ProjectSettings
 from headrace.plan.evaluate import loading
 from headrace.plan.resolve import build_plan

@@ -8,7 +8,7 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING
 
-from headrace.model.expectations import Expectation
+from headrace.model.declarations import Expectation
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -7,7 +7,7 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, assert_never
 
-from headrace.model.expectations import DatasetCheck
+from headrace.model.declarations import DatasetCheck
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -9,8 +9,7 @@ from operator import and_
 from typing import TYPE_CHECKING, Any
 
 from headrace.contracts.conditions import check_columns, is_passed, passes, with_checks
-from headrace.model.declarations import TemporaryView
-from headrace.model.expectations import Expectation, ExpectationCount
+from headrace.model.declarations import Expectation, ExpectationCount, TemporaryView
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -12,9 +12,8 @@ from typing import Any
 
 from headrace.declare.registry import current_pipeline
 from headrace.errors import ArgumentInvalidError, FormatUnsupportedError, HeadraceError, SourceLocation
-from headrace.model.names import TableName
-from headrace.model.names_in_use import names_in_use
-from headrace.model.rejection_limit import RejectionLimit
+from headrace.model.declarations import RejectionLimit
+from headrace.model.names import TableName, names_in_use
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
 from headrace.sources.schemas import SchemaFile, read_schema
 from headrace.syntax.locations import caller, function_location

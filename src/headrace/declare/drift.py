@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from headrace.declare.arguments import Arguments
 from headrace.declare.registry import ActivePipeline
-from headrace.model.drift import EVERY_COLUMN, RESCUED, Drift, DriftAction
+from headrace.model.declarations import EVERY_COLUMN, RESCUED, Drift, DriftAction
 from headrace.model.queries import running_query
 from headrace.state.schema_versions import SchemaVersions
 

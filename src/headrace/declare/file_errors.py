@@ -8,7 +8,7 @@ from pathlib import Path
 
 import headrace
 from headrace.errors import FeatureUnsupportedError, HeadraceError, PipelineFileFailedError, SourceLocation
-from headrace.model.suggestions import suggestions
+from headrace.model.notes import suggestions
 from headrace.syntax.locations import display_path, is_installed
 
 _AUTO_CDC = "create_auto_cdc_flow"

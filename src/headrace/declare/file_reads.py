@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from headrace.model.drift import DriftAction
+    from headrace.model.declarations import DriftAction
 
 
 def read_files(

@@ -24,10 +24,9 @@ from headrace.errors import (
     PipelineFileFailedError,
     PipelineFilesMissingError,
 )
-from headrace.model.code_files import code_language
 from headrace.model.declarations import Declarations
-from headrace.model.names_in_use import separate_names
-from headrace.model.project import ProjectSettings
+from headrace.model.names import separate_names
+from headrace.model.project import ProjectSettings, code_language
 from headrace.syntax.locations import display_path
 
 if TYPE_CHECKING:

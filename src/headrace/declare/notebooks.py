@@ -17,7 +17,7 @@ from headrace.declare.file_errors import build_file_error
 from headrace.declare.registry import ActivePipeline
 from headrace.declare.sql_files import declare_file, declare_text
 from headrace.errors import HeadraceError
-from headrace.model.code_files import code_language
+from headrace.model.project import code_language
 from headrace.syntax.locations import display_path
 from headrace.syntax.notebook_cells import Cell, build_note, find_cells
 

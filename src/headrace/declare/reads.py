@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-    from headrace.model.drift import DriftAction
+    from headrace.model.declarations import DriftAction
     from headrace.sources.kafka.read import StartingOffsets
 
 

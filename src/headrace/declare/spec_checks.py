@@ -14,8 +14,7 @@ from pydantic import BaseModel, ValidationError
 from headrace.declare.spec_model import KAFKA_SETTINGS, SETTINGS, Library, MaintenanceSpec, TableCareSpec
 from headrace.declare.yaml_source import Mapped, Scalar, Sequence, Value
 from headrace.errors import HeadraceError, SourceLocation, SpecInvalidError, SpecUnknownKeyError
-from headrace.model.connections import EMBEDDED, KafkaConnection
-from headrace.model.kafka_settings import FILES
+from headrace.model.kafka_settings import EMBEDDED, FILES, KafkaConnection
 
 _SPARKS_OWN = {
     "auto.offset.reset": "use read_kafka(starting_offsets=..) instead",

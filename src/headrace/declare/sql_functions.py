@@ -16,8 +16,7 @@ from headrace.declare.reads import read_kafka
 from headrace.declare.registry import require_pipeline
 from headrace.declare.session import spark
 from headrace.errors import SourceLocation
-from headrace.model.edits import Edit
-from headrace.model.queries import SqlCall
+from headrace.model.queries import Edit, SqlCall
 from headrace.syntax.locations import located_at
 from headrace.syntax.sql import SqlText
 from headrace.syntax.tokens import Cursor, SqlTokenError, Token

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Literal, assert_never
 
 from headrace.model.declarations import MaterializedView, StreamingTable
-from headrace.model.durations import duration_text
 from headrace.model.names import TableName
-from headrace.model.sizes import counted, size_text
+from headrace.model.texts import counted, duration_text, size_text
 from headrace.plan import columns
 from headrace.plan.alterations import MAPPING, WIDENING, column_names, find_alterations
 from headrace.plan.names import shown

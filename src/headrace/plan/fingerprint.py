@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from headrace.model.code_files import code_language
+from headrace.model.project import code_language
 from headrace.plan.logical import LogicalPlan
 from headrace.storage.location import Location
 

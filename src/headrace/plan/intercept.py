@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from headrace.errors import ActionInQueryError, SourceLocation
 from headrace.model.mappings import MappedTable
-from headrace.model.names import TableName
-from headrace.model.names_in_use import NamesInUse, names_in_use
+from headrace.model.names import NamesInUse, TableName, names_in_use
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.plan.event_log import EVENT_LOG, open_event_log

@@ -13,6 +13,7 @@ from headrace.model.declarations import (
     AppendFlow,
     AutoCdcFlow,
     Declarations,
+    Expectation,
     MaterializedView,
     RefreshFlow,
     StreamingFlow,
@@ -20,7 +21,6 @@ from headrace.model.declarations import (
     TemporaryView,
     snapshots_of,
 )
-from headrace.model.expectations import Expectation
 from headrace.model.names import TableName
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from headrace.errors import SinkInvalidError, SourceLocation
-from headrace.model.declarations import StreamingTable
-from headrace.model.sinks import Sink
+from headrace.model.declarations import Sink, StreamingTable
 from headrace.plan import columns
 from headrace.plan.names import shown
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ActionInQueryError
-from headrace.model.edits import Edit
-from headrace.model.names_in_use import use_names
-from headrace.model.queries import SqlQuery, table_functions
+from headrace.model.names import use_names
+from headrace.model.queries import Edit, SqlQuery, table_functions
 from headrace.plan.intercept import Interception, in_force, suspended
 from headrace.plan.modes import Loading
 from headrace.plan.sql_reads import read_sql

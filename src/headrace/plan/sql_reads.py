@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
-from headrace.model.edits import Edit
+from headrace.model.queries import Edit
 from headrace.plan.intercept import LOCATION_OPTION, Interception, suspended
 from headrace.plan.names import quoted, quoted_parts
 from headrace.sources.delta.starting import reads_feed

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import ArgumentInvalidError, HeadraceError
-from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import TemporaryView
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import ProjectSettings
 from headrace.project.pipeline import Pipeline
 from headrace.project.plan_queries import SourceOverrides
