@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
-from headrace.contracts.replayed import ID, PROBLEM, rows_of_json
+from headrace.contracts.rejected import ID, PROBLEM, rows_of_json
 from headrace.errors import ReadConditionInvalidError
 from headrace.model.care import CarePolicy
 from headrace.model.changes import SEQUENCE

@@ -30,8 +30,8 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery
 from headrace.model.remedies import Remedies
-from headrace.plan.fingerprint import CodeDigest, code_files
-from headrace.plan.once import marker_of
+from headrace.plan.logical import CodeDigest, code_files
+from headrace.plan.sources import marker_of
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.project.query_code import UnknownCode, describe_query
 from headrace.run.survey import FlowSurveyor, is_drained

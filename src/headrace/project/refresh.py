@@ -13,7 +13,7 @@ from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
 from headrace.model.texts import counted, size_text
 from headrace.observe.recent_commits import load_tail
-from headrace.plan.alterations import layout_schema
+from headrace.plan.changes import layout_schema
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage, target_of
 from headrace.project.selection import find_datasets
 from headrace.run.context import UpdateContext

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from headrace.declare.arguments import Arguments
-from headrace.declare.care import checked_care
+from headrace.declare.arguments import Arguments, checked_care
 from headrace.declare.spec import load_project
 from headrace.errors import ArgumentInvalidError, SourceLocation, SpecInvalidError, SpecUnknownKeyError
 from headrace.model.care import (

@@ -109,7 +109,7 @@ def _interact(
 ) -> Result:
     """Read statements from the terminal until the user leaves."""
     from headrace.cli.sql_prompt import Prompt
-    from headrace.shell.names import Names
+    from headrace.shell.completion import Names
 
     def run(text: str) -> None:
         _run(invocation, shell, processes, *remember(text), log, once=once)

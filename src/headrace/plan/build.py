@@ -1,9 +1,11 @@
-"""From declarations to a plan, and from a plan to the DataFrames of a run."""
+"""Builds a plan: resolves the declarations, and adds the changes of a run and notes for the author."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 from headrace.contracts.conditions import with_checks
@@ -28,18 +30,14 @@ from headrace.model.queries import Query
 from headrace.plan.catalog import planning_session
 from headrace.plan.changes import find_changes
 from headrace.plan.expectations import check_declared_expectations
-from headrace.plan.fingerprint import CodeDigest, fingerprint
-from headrace.plan.graph import build_levels
 from headrace.plan.intercept import suspended
-from headrace.plan.logical import LogicalPlan, read_plan
+from headrace.plan.logical import CodeDigest, LogicalPlan, fingerprint, read_plan
 from headrace.plan.modes import SourceHook
 from headrace.plan.names import label_of, shown
-from headrace.plan.notes import find_notes
-from headrace.plan.properties import check_delta_properties, coordinates_of, table_properties
-from headrace.plan.readers import find_unreadable
+from headrace.plan.properties import check_delta_properties, coordinates_of, find_unreadable, table_properties
 from headrace.plan.resolver import FindTable, Resolved, Resolver
 from headrace.plan.sources import planned_sources
-from headrace.plan.spark_settings import find_wrong_settings
+from headrace.plan.spark_checks import find_wrong_settings, with_state_checks
 from headrace.plan.stages import (
     OpenTableStage,
     Plan,
@@ -47,10 +45,13 @@ from headrace.plan.stages import (
     PlannedRefresh,
     PlannedView,
     RefreshViewStage,
+    build_levels,
 )
-from headrace.plan.state_check import with_state_checks
 from headrace.plan.validate import check_declarations
 from headrace.runtime.active_session import active_session
+from headrace.sources.files.options import PARSED_FORMATS
+from headrace.sources.files.read import FORMAT_OPTION
+from headrace.syntax.bindings import ReboundGlobal, find_rebound
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,15 +70,9 @@ def build_plan(
 ) -> Plan:
     """Resolve a pipeline; writes nothing to the storage.
 
-    Args:
-        offline: Whether to leave the pipeline's own tables unread, so that the plan says nothing of
-            changes. Tables that no file declares are looked up all the same.
-        sources: Asked before each read of a source; what it returns is read instead.
-        find_table: Told of each table that a query reads and no file declares, before it is looked up.
-
-    Raises:
-        UsageError: Something is wrong with the pipeline. Where several things are, the error is a
-            `PlanFailedError` that holds them all.
+    ``offline`` leaves the pipeline's own tables unread, so that the plan has no changes. ``sources`` is asked
+    before each read of a source; what it returns is read instead. ``find_table`` is told of each table that
+    no file declares, before it is looked up. Several errors are raised as one `PlanFailedError`.
     """
     _raise_all([*check_declarations(declarations), *check_declared_expectations(declarations)])
     declarations = _with_nulls(_with_exact_targets(declarations), settings)
@@ -365,3 +360,75 @@ def _planned_view(view: TemporaryView, resolver: Resolver, code: CodeDigest) -> 
         fingerprint=fingerprint(resolved.plan, (), code),
         through=resolved.views,
     )
+
+
+_PARSER = re.compile(r"\bfrom_(?:json|csv|xml)\((?=(?:StructField|ArrayType|MapType|VariantType)\b)")
+"""A parsing function as Spark prints it: the schema first, then the options, then the column."""
+_MODE = re.compile(r"\(mode,", re.IGNORECASE)
+
+
+def find_notes(queries: Mapping[str, tuple[Query, LogicalPlan]], root: Path) -> Iterator[Note]:
+    """The notes of a pipeline."""
+    yield from _rebound_globals({name: query for name, (query, _) in queries.items()}, root)
+    yield from _permissive(queries)
+
+
+def _rebound_globals(queries: Mapping[str, Query], root: Path) -> Iterator[Note]:
+    """One warning for each helper and global, however many queries call the helper."""
+    found: dict[ReboundGlobal, list[str]] = {}
+    for name, query in queries.items():
+        for rebound in find_rebound(query, root):
+            found.setdefault(rebound, []).append(name)
+    for rebound, names in found.items():
+        yield Note(
+            level="warning",
+            text=f"`{rebound.helper}`, which the query of {_listed(names)} calls, reads the global "
+            f"`{rebound.name}`; it was assigned again after the query was declared, and the helper sees "
+            "the last value",
+            location=rebound.location or queries[names[0]].location,
+            remedy=f"pass `{rebound.name}` to `{rebound.helper}` as an argument",
+        )
+
+
+def _permissive(queries: Mapping[str, tuple[Query, LogicalPlan]]) -> Iterator[Note]:
+    """One note for all queries that parse in Spark's default mode."""
+    names = [name for name, (_, plan) in queries.items() if parses_permissively(plan)]
+    if names:
+        yield Note(
+            level="note",
+            text=f"the query of {_listed(names)} parses records in Spark's default mode, PERMISSIVE: a "
+            "malformed record becomes NULL",
+            location=queries[names[0]][0].location,
+            remedy="to stop the flow instead, use hr.parse_json or hr.read_files, or set mode=FAILFAST",
+        )
+
+
+def parses_permissively(plan: LogicalPlan) -> bool:
+    """Whether a query of the user's calls a parsing function, or streams files, without naming a mode."""
+    functions = (_arguments(plan.text, found.end()) for found in _PARSER.finditer(plan.text))
+    if any(not any(map(_MODE.match, arguments)) for arguments in functions):
+        return True
+    return any(
+        leaf.provider in PARSED_FORMATS
+        and FORMAT_OPTION not in leaf.options
+        and "mode" not in {name.lower() for name in leaf.options}
+        for leaf in plan.leaves
+    )
+
+
+def _arguments(text: str, start: int) -> list[str]:
+    """The arguments of a call in the text of a plan, from behind its parenthesis."""
+    arguments, depth = [""], 0
+    for character in text[start:]:
+        depth += (character in "([{") - (character in ")]}")
+        if depth < 0:
+            break
+        if character == "," and depth == 0:
+            arguments.append("")
+        elif character != " " or arguments[-1]:
+            arguments[-1] += character
+    return arguments
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"`{names[0]}`" + (f" and {len(names) - 1} more" if len(names) > 1 else "")

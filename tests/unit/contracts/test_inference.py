@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.cli.main import run
-from headrace.contracts.file_records import find_files, infer_files, parse_cell
+from headrace.contracts.inference import find_files, infer_files, parse_cell
 
 Infer = Callable[..., Any]
 

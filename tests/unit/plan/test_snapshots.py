@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.model.snapshots import Version
-from headrace.plan.snapshot_folders import format_of, is_complete, list_snapshots, parse_name
+from headrace.plan.snapshots import format_of, is_complete, list_snapshots, parse_name
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from headrace.errors import SourceLocation
 from headrace.model.declarations import AppendFlow, MaterializedView, RefreshFlow, StreamingTable
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
-from headrace.plan.graph import build_levels
 from headrace.plan.stages import (
     OpenTableStage,
     PlannedFlow,
@@ -15,6 +14,7 @@ from headrace.plan.stages import (
     RunFlowStage,
     Stage,
     TableRead,
+    build_levels,
 )
 
 HERE = SourceLocation("a.py", 1)

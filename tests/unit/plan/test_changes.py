@@ -9,7 +9,7 @@ from typing import Any
 from headrace.errors import SourceLocation
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.names import TableName
-from headrace.plan.alterations import MAPPING, WIDENING, TableAlterations, find_alterations
+from headrace.plan.changes import MAPPING, WIDENING, TableAlterations, find_alterations
 from headrace.plan.properties import COORDINATES
 
 HERE = SourceLocation("orders.py", 7)

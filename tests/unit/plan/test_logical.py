@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.plan.fingerprint import CodeDigest, canonical
+from headrace.plan.logical import CodeDigest, canonical
 from headrace.storage.locate import locate
 
 FIRST = """\
