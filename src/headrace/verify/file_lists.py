@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.verify.checkpoint_history import Generation, Lineage
 from headrace.verify.checkpoints import CheckpointLog
 from headrace.verify.commits import Batches

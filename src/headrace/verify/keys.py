@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.verify.delta_log import TableLog
 from headrace.verify.report import Judgement
 from headrace.verify.stored import StoredPath

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.verify.commits import (
     DELETIONS,
     Batches,

@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.verify.brokers import Brokers
 from headrace.verify.evidence import Evidence
 from headrace.verify.keys import keys_of

@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 from lake import Lake
 
 from headrace.errors import BrokerUnreachableError
-from headrace.model.connections import KafkaConnection
-from headrace.model.marks import RecordMark
+from headrace.model.kafka_settings import KafkaConnection
+from headrace.model.ranges import RecordMark
 from headrace.storage.layout import Storage
 from headrace.verify import brokers, stored, verify_pipeline
 from headrace.verify.offsets import HeldOffsets, Topic
