@@ -14,7 +14,7 @@ from headrace.contracts.split import RowSplit
 from headrace.declare.loader import activate, load_declarations
 from headrace.declare.registry import ActivePipeline
 from headrace.errors import HeadraceError, SourceLocation
-from headrace.model.expectations import Action, Expectation
+from headrace.model.declarations import Action, Expectation
 from headrace.model.project import ProjectSettings
 from headrace.plan.build import build_plan
 from headrace.plan.evaluate import loading

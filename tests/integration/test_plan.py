@@ -12,8 +12,8 @@ import pytest
 from headrace.declare.loader import activate, load_declarations
 from headrace.declare.registry import ActivePipeline
 from headrace.errors import HeadraceError, SourceLocation
-from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import Flow
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.build import build_plan

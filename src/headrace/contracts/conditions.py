@@ -13,8 +13,7 @@ from functools import reduce
 from operator import and_
 from typing import Any, assert_never
 
-from headrace.model.declarations import TemporaryView
-from headrace.model.expectations import DatasetCheck, Expectation, ExpectationCount
+from headrace.model.declarations import DatasetCheck, Expectation, ExpectationCount, TemporaryView
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, T
 
 OWN_COLUMNS = "__headrace_"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.model.drift import RESCUED, Drift, DriftAction, field_name
+from headrace.model.declarations import RESCUED, Drift, DriftAction, field_name
 
 Type = str | Mapping[str, Any]
 """A type as ``StructType.jsonValue()`` gives it."""

@@ -14,7 +14,7 @@ from typing import Any
 from headrace.contracts.conditions import check_columns, count_failed, failed_counts, is_passed
 from headrace.contracts.rejected import REASONS
 from headrace.model.counts import BatchCounts
-from headrace.model.expectations import Action, Expectation, ExpectationCount
+from headrace.model.declarations import Action, Expectation, ExpectationCount
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, Observation, SparkSession
 
 _INPUT, _QUARANTINED, _DROPPED, _STOPPING = "input", "quarantined", "dropped", "stopping"

@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from headrace.declare.registry import ActivePipeline, current_pipeline
 from headrace.errors import ArgumentInvalidError, FormatUnsupportedError, HeadraceError, SourceLocation
-from headrace.model.drift import EVERY_COLUMN, RESCUED, Drift, DriftAction
-from headrace.model.names import TableName
-from headrace.model.names_in_use import names_in_use
+from headrace.model.declarations import EVERY_COLUMN, RESCUED, Drift, DriftAction, RejectionLimit
+from headrace.model.names import TableName, names_in_use
 from headrace.model.queries import running_query
-from headrace.model.rejection_limit import RejectionLimit
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
 from headrace.runtime.lazy_pyspark import StructType, T
 from headrace.sources.schemas import SchemaFile, read_schema

@@ -13,7 +13,7 @@ from headrace.declare.reads import declared_schema, value_limit
 from headrace.declare.registry import ActivePipeline, require_pipeline
 from headrace.declare.stored_reads import folder_path, kept_schema
 from headrace.model.auto_loader import AutoLoader, AutoLoaderError, parse_options, split_hints
-from headrace.model.drift import RESCUED, Drift, DriftAction, field_name
+from headrace.model.declarations import RESCUED, Drift, DriftAction, field_name
 from headrace.model.folders import FileFolder
 from headrace.runtime.lazy_pyspark import DataFrame, DataType, F, StructType, T
 from headrace.sources.formats import FormatRead

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from headrace.contracts.conditions import text_of_column
 from headrace.declare.arguments import Arguments, arguments_of
 from headrace.declare.registry import current_pipeline
-from headrace.model.durations import parse_seconds
-from headrace.model.expectations import Action, DatasetCheck, Expectation, NullRule
+from headrace.model.declarations import Action, DatasetCheck, Expectation, NullRule
+from headrace.model.texts import parse_seconds
 from headrace.runtime.lazy_pyspark import Column
 
 QueryT = TypeVar("QueryT", bound=Callable[[], Any])

@@ -35,12 +35,11 @@ from headrace.errors import (
     PipelineFilesMissingError,
     SourceLocation,
 )
-from headrace.model.code_files import code_language
 from headrace.model.declarations import Declarations
-from headrace.model.names_in_use import separate_names
-from headrace.model.project import ProjectSettings
+from headrace.model.names import separate_names
+from headrace.model.notes import suggestions
+from headrace.model.project import ProjectSettings, code_language
 from headrace.model.queries import finding_calls
-from headrace.model.suggestions import suggestions
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.formats import reading_formats
 from headrace.syntax.locations import display_path, is_installed

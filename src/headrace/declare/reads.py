@@ -17,7 +17,7 @@ from headrace.sources.kafka.subscription import compile_pattern, is_topic_name
 from headrace.sources.schemas import SchemaFile
 
 if TYPE_CHECKING:
-    from headrace.model.drift import DriftAction
+    from headrace.model.declarations import DriftAction
     from headrace.sources.avro_decoder import AvroDecoder
     from headrace.sources.kafka.read import StartingOffsets
     from headrace.sources.schema_registry import SchemaRegistry

@@ -16,8 +16,15 @@ from headrace.errors import (
     SourceLocation,
     TargetInvalidError,
 )
-from headrace.model.declarations import Dataset, Declarations, Flow, StreamingTable, TemporaryView
-from headrace.model.expectations import DatasetCheck, Expectation
+from headrace.model.declarations import (
+    Dataset,
+    DatasetCheck,
+    Declarations,
+    Expectation,
+    Flow,
+    StreamingTable,
+    TemporaryView,
+)
 from headrace.model.folders import FileFolder
 from headrace.model.names import TableName
 from headrace.model.notes import Note

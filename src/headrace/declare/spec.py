@@ -35,7 +35,7 @@ from headrace.errors import (
     SpecUnknownKeyError,
 )
 from headrace.model.care import Maintenance
-from headrace.model.connections import EMBEDDED, KafkaConnection
+from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.secrets import Redactor, is_secret_key

@@ -21,8 +21,7 @@ from headrace.declare.spec_model import (
 )
 from headrace.declare.spec_values import Mapped, Scalar, Sequence, Value
 from headrace.errors import SourceLocation, SpecInvalidError, SpecUnknownKeyError
-from headrace.model.connections import EMBEDDED, KafkaConnection
-from headrace.model.kafka_settings import FILES
+from headrace.model.kafka_settings import EMBEDDED, FILES, KafkaConnection
 from headrace.model.mappings import PathMap, TableMap, absolute_target, is_name
 from headrace.model.names import SPARK_CATALOG
 

@@ -15,8 +15,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from headrace.model.care import WATERMARK, Watermark, parse_bytes
 from headrace.model.changes import DuplicateKeys
-from headrace.model.durations import parse_duration, parse_seconds
-from headrace.model.rejection_limit import RejectionLimit
+from headrace.model.declarations import RejectionLimit
+from headrace.model.texts import parse_duration, parse_seconds
 from headrace.model.triggers import Trigger
 
 _MEMORY = re.compile(r"\d+[kmgKMG]")

@@ -17,17 +17,15 @@ from headrace.declare.sql_functions import find_calls
 from headrace.errors import PipelineFileFailedError, SourceLocation, SqlInvalidError, SqlParameterUnsetError
 from headrace.model.declarations import (
     AppendFlow,
+    Expectation,
     MaterializedView,
     RefreshFlow,
     StreamingTable,
     TemporaryView,
 )
-from headrace.model.edits import Edit
-from headrace.model.expectations import Expectation
-from headrace.model.names import TableName
-from headrace.model.names_in_use import names_in_use, separate_names, use_names
+from headrace.model.names import TableName, names_in_use, separate_names, use_names
 from headrace.model.notes import Note
-from headrace.model.queries import SqlQuery
+from headrace.model.queries import Edit, SqlQuery
 from headrace.syntax.cdc_statement import CdcFlow, ColumnChoice, without_live
 from headrace.syntax.locations import display_path, located_at
 from headrace.syntax.sql import SqlText

@@ -15,8 +15,7 @@ from headrace.declare.reads import read_kafka
 from headrace.declare.registry import require_pipeline, spark
 from headrace.declare.stored_reads import read_files
 from headrace.errors import SourceLocation
-from headrace.model.edits import Edit
-from headrace.model.queries import SqlCall
+from headrace.model.queries import Edit, SqlCall
 from headrace.runtime.lazy_pyspark import DataFrame
 from headrace.syntax.locations import located_at
 from headrace.syntax.sql import SqlText

@@ -17,7 +17,7 @@ from headrace.storage.mapped_paths import mapped_path
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace.model.drift import DriftAction
+    from headrace.model.declarations import DriftAction
 
 
 def read_files(

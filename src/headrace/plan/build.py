@@ -15,6 +15,7 @@ from headrace.model.declarations import (
     AppendFlow,
     AutoCdcFlow,
     Declarations,
+    Expectation,
     MaterializedView,
     RefreshFlow,
     StreamingFlow,
@@ -22,7 +23,6 @@ from headrace.model.declarations import (
     TemporaryView,
     snapshots_of,
 )
-from headrace.model.expectations import Expectation
 from headrace.model.names import TableName, quoted_column
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings

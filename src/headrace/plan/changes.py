@@ -9,9 +9,8 @@ from typing import Any, Literal, Protocol, assert_never
 
 from headrace.model.care import CARE_PROPERTY
 from headrace.model.declarations import MaterializedView, StreamingTable
-from headrace.model.durations import duration_text
 from headrace.model.names import TableName
-from headrace.model.sizes import counted, size_text
+from headrace.model.texts import counted, duration_text, size_text
 from headrace.plan import columns
 from headrace.plan.properties import COORDINATES, KEYS, KIND, REPLAYABLE, TIMESTAMP, cannot_read, keys_of
 from headrace.plan.stages import (

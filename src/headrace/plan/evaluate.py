@@ -19,9 +19,9 @@ from headrace.errors import (
 )
 from headrace.model.declarations import TemporaryView
 from headrace.model.names import TableName
+from headrace.model.notes import suggestions
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery, Query, SqlQuery, running
-from headrace.model.suggestions import suggestions
 from headrace.plan.intercept import Interception, in_force, suspended
 from headrace.plan.modes import Bounded, Loading, Running, SourceHook, TableAccess
 from headrace.plan.names import label_of, split_name

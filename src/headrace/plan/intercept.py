@@ -13,8 +13,7 @@ from typing import Any, assert_never
 from headrace.errors import ActionInQueryError, SourceLocation
 from headrace.model.event_columns import event_columns
 from headrace.model.mappings import MappedTable
-from headrace.model.names import TableName
-from headrace.model.names_in_use import NamesInUse, names_in_use
+from headrace.model.names import NamesInUse, TableName, names_in_use
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.plan.modes import Bounded, Loading, Mode, Planning, Running, SourceHook, TableAccess, TableHook

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.model.code_files import code_language
+from headrace.model.project import code_language
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.storage.location import Location
 from headrace.syntax.sql import items

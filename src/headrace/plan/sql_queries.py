@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.errors import ActionInQueryError, HeadraceError
-from headrace.model.edits import Edit
-from headrace.model.names_in_use import use_names
-from headrace.model.queries import SqlQuery, table_functions
+from headrace.model.names import use_names
+from headrace.model.queries import Edit, SqlQuery, table_functions
 from headrace.plan.intercept import LOCATION_OPTION, Interception, in_force, suspended
 from headrace.plan.modes import Loading
 from headrace.plan.names import quoted, quoted_parts

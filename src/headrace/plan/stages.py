@@ -10,19 +10,20 @@ from typing import Any, Literal, assert_never
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.declarations import (
     Dataset,
+    DatasetCheck,
+    Expectation,
     Flow,
     MaterializedView,
     RefreshFlow,
+    RejectionLimit,
+    Sink,
     StreamingFlow,
     StreamingTable,
     TemporaryView,
 )
-from headrace.model.expectations import DatasetCheck, Expectation
 from headrace.model.names import TableName
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
-from headrace.model.rejection_limit import RejectionLimit
-from headrace.model.sinks import Sink
 from headrace.model.state_mismatch import StateMismatch
 from headrace.sources.answers import Found
 from headrace.sources.source import Source

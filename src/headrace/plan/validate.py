@@ -29,6 +29,7 @@ from headrace.model.declarations import (
     Dataset,
     Declarations,
     MaterializedView,
+    Sink,
     StreamingFlow,
     StreamingTable,
     TemporaryView,
@@ -36,7 +37,6 @@ from headrace.model.declarations import (
 )
 from headrace.model.names import TableName
 from headrace.model.notes import Note
-from headrace.model.sinks import Sink
 from headrace.plan import columns
 from headrace.plan.coordinates import CoordinateColumns
 from headrace.plan.evaluate import shortened

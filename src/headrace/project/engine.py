@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from headrace.declare.loader import activate
 from headrace.declare.registry import ActivePipeline
 from headrace.errors import PipelineFileFailedError
-from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import Declarations
 from headrace.model.events import Emitter
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.project.plan_queries import PlanQueries, SourceOverrides

@@ -14,7 +14,7 @@ from headrace.model.care import CarePolicy
 from headrace.model.changes import SEQUENCE
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.observe.read import find_dataset
 from headrace.plan.properties import keys_of
 from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh

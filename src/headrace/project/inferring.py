@@ -21,7 +21,7 @@ from headrace.contracts.schema_types import (
     write_schema_file,
 )
 from headrace.errors import FileExistsInTheWayError, SchemaNotInferredError
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.sources.kafka.consumer import Span, TopicReader
 
 if TYPE_CHECKING:

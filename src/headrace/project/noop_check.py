@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, SourceLocation
-from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import (
     AppendFlow,
     Declarations,
@@ -26,6 +25,7 @@ from headrace.model.declarations import (
     is_once,
     snapshots_of,
 )
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery

@@ -20,7 +20,7 @@ from headrace.errors import (
     ReplayImpossibleError,
     text_of,
 )
-from headrace.model.expectations import Expectation
+from headrace.model.declarations import Expectation
 from headrace.model.names import quoted_path
 from headrace.plan.stages import Coordinates, PlannedFlow
 from headrace.run.failures import Failures

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.errors import SourceLocation, SqlInvalidError
-from headrace.model.edits import Edit
 from headrace.model.names import TableName, quoted_column
+from headrace.model.queries import Edit
 from headrace.plan.names import quoted
 from headrace.syntax.sql import SqlText
 from headrace.syntax.stream_statements import CreateScan, CreateStream, CreateTable

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import SourceLocation
-from headrace.model.edits import Edit, edited, original_index
+from headrace.model.queries import Edit, edited, original_index
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.syntax.locations import pinpoint_sql
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headrace.errors import HeadraceError, MultipartFlowNameError, SourceLocation
-from headrace.model.expectations import Action
+from headrace.model.declarations import Action
 from headrace.syntax.cdc_statement import CdcFlow, parse_cdc, without_live
 from headrace.syntax.tokens import Cursor, Token
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ArgumentInvalidError, DatasetUnknownError, HeadraceError
-from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import TemporaryView
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.read import read_rows

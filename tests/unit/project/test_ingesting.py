@@ -6,7 +6,7 @@ import pytest
 
 from headrace.declare.spec_values import build_values
 from headrace.errors import CommandLineError
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.project.ingest_code import IngestedTopic, Mode, build_code, build_spec
 from headrace.project.ingesting import check_tables, table_name
 

@@ -12,8 +12,7 @@ import click
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 from headrace.errors import CommandLineError, TopicNotFoundError
-from headrace.model.durations import duration_text
-from headrace.model.sizes import counted
+from headrace.model.texts import counted, duration_text
 
 if TYPE_CHECKING:
     from headrace.contracts.inference import Inference

@@ -17,12 +17,12 @@ from headrace.cli.rows import RowsTable
 from headrace.cli.stream_processes import StreamProcesses
 from headrace.cli.verb import Invocation, verb
 from headrace.errors import CommandLineError
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from headrace.model.logs import LogFormat, LogLevel
+    from headrace.model.project import LogFormat, LogLevel
     from headrace.observe.log import LogSettings
     from headrace.shell.queries import Answer
     from headrace.shell.shell import Shell

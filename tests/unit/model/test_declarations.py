@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.model.rejection_limit import RejectionLimit
+from headrace.model.declarations import RejectionLimit
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,24 @@
-"""Durations: from text to seconds, and from seconds to text."""
+"""Sizes, counts, durations and lines as texts for a person."""
 
 from __future__ import annotations
 
 import re
 from typing import Any, Final
+
+
+def size_text(size: int) -> str:
+    """A size in the largest unit below it: 812 bytes, 3.2 MB, 1.4 GB."""
+    for unit, power in (("GB", 9), ("MB", 6), ("kB", 3)):
+        if size >= 10**power:
+            return f"{size / 10**power:,.1f} {unit}"
+    return "1 byte" if size == 1 else f"{size} bytes"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 row, 1,200 rows, 2 batches."""
+    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
 
 DAY_S: Final = 86400.0
 
@@ -71,3 +86,32 @@ def duration_text(seconds: float) -> str:
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.0f} h" if seconds < 2 * DAY_S else f"{seconds / DAY_S:.0f} days"
+
+
+GLUE = "\u00a0"
+"""A space at which no line is broken."""
+
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+_COMMAND = re.compile(r"`[^`]*`|(?:(?<=   )|^)(?:headrace|jq|export|pip|python|duckdb) .*$")
+"""Commands, which a person copies: a part in backquotes, or the end of a line."""
+
+
+def wrap(text: str, width: int | None, first: str = "", rest: str = "") -> list[str]:
+    """Break a line into lines.
+
+    Args:
+        width: Characters of a line; a longer word or command keeps its length. `None` breaks nothing.
+    """
+    glued = _COMMAND.sub(lambda found: found[0].replace(" ", GLUE), text)
+    lines, line = list[str](), first
+    for gap, word in re.findall(r"( *)([^ ]+)", glued):
+        is_empty = line in (first, rest)
+        if width is not None and not is_empty and _length(line) + len(gap) + _length(word) > width:
+            lines.append(line)
+            line, gap = rest, ""
+        line += gap + word
+    return [one.replace(GLUE, " ") for one in (*lines, line)]
+
+
+def _length(text: str) -> int:
+    return len(_STYLE.sub("", text))

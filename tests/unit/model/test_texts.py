@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.model.durations import DAY_S, duration_text, parse_duration, parse_seconds
+from headrace.model.texts import DAY_S, duration_text, parse_duration, parse_seconds, wrap
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,28 @@ def test_durations_read_well() -> None:
     assert [duration_text(s) for s in (-1, 0.314, 3.21, 12.4, 185, 7300, 30 * DAY_S)] == [
         "0.00 s", "0.31 s", "3.2 s", "12 s", "3 min", "2 h", "30 days",
     ]  # fmt: skip
+
+
+def test_lines_are_broken_between_words() -> None:
+    assert wrap("one two three", 8) == ["one two", "three"]
+    assert wrap("one two three", 9, "  ", "    ") == ["  one two", "    three"]
+    assert wrap("one two three", None) == ["one two three"]
+    assert wrap("", 8, "  ") == ["  "]
+
+
+def test_commands_stay_whole() -> None:
+    assert wrap("write `headrace reset orders` to go on", 24) == [
+        "write",
+        "`headrace reset orders`",
+        "to go on",
+    ]
+    assert wrap("keep the rows:   headrace reset orders", 24) == [
+        "keep the rows:",
+        "headrace reset orders",
+    ]
+    assert wrap("headrace reset orders", 20, "  help: ") == ["  help: headrace reset orders"]
+
+
+def test_columns_keep_their_gaps_and_styles_take_no_room() -> None:
+    assert wrap("a   b   c", 20) == ["a   b   c"]
+    assert wrap("\x1b[1mone\x1b[0m two", 7) == ["\x1b[1mone\x1b[0m two"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.model.edits import Edit, edited, original_index
+from headrace.model.queries import Edit, edited, original_index
 
 TEXT = "SELECT a FROM main.sales.orders JOIN b ON x"
 

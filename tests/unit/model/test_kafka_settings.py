@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from headrace.declare.spec_model import KAFKA_SETTINGS
 from headrace.errors import SourceLocation, SpecInvalidError
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 
 SECURED = {
     "bootstrap.servers": "h:9093",
