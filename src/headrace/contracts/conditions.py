@@ -120,7 +120,6 @@ def _bits(value: int) -> Column:
 
 
 def accepted(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
-    """The rows that no expectation rejects."""
     rejecting = [passes(one) for one in expectations if one.rejects]
     return rows.where(reduce(and_, rejecting)) if rejecting else rows
 
@@ -134,7 +133,6 @@ class CheckOutcome:
 
 
 def run_check(check: DatasetCheck, rows: DataFrame, like: DataFrame | None) -> CheckOutcome:
-    """Run a check."""
     match check.kind:
         case "unique":
             return _unique(check, rows)

@@ -68,7 +68,6 @@ class Inference:
                 self.add_object(record, at)
 
     def add_object(self, record: Mapping[str, Any] | tuple[tuple[str, Any], ...], at: Coordinates) -> None:
-        """Add a parsed record."""
         self.records += 1
         self.shape.add(record, at)
 

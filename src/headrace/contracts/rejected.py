@@ -190,7 +190,6 @@ class Rejected:
 
     @classmethod
     def failing(cls, id: str, expectations: Sequence[str], row: str | None = None) -> Rejected:
-        """A row that fails expectations."""
         return cls(id, [{"kind": "expectation", "name": name, "message": None} for name in expectations], row)
 
 

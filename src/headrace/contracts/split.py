@@ -41,7 +41,6 @@ class RowSplit:
 
     @property
     def session(self) -> SparkSession:
-        """The batch's own session."""
         return self._rows.sparkSession
 
     @cached_property
@@ -143,7 +142,6 @@ class RowSplit:
         ]
 
     def _passes(self, *actions: Action) -> Column:
-        """Whether a row passes all expectations with these actions."""
         return is_passed(*(n for n, one in enumerate(self._expectations) if one.action in actions))
 
     def _failing(self, action: Action) -> DataFrame:

@@ -206,7 +206,6 @@ def find_bundle(file: Path) -> tuple[Path, str | None] | None:
 
 
 def target_names(bundle: Path) -> tuple[str, ...]:
-    """The names of a bundle's targets."""
     return tuple(_document(bundle).get("targets") or {})
 
 
@@ -256,7 +255,6 @@ def read_bundle(
 
 
 def _load(bundle: Path, target: str | None) -> tuple[tuple[BundlePipeline, ...], _Variables, str]:
-    """The pipelines of a bundle, its variables, and the target."""
     main = _document(bundle)
     documents = [(bundle, main)]
     for pattern in main.get("include") or ():

@@ -222,7 +222,6 @@ def _change_columns(
 
 
 def column_list_of(arguments: Arguments, argument: str, given: Any) -> tuple[Any, ...]:
-    """Columns, as names or Columns."""
     if isinstance(given, str):
         raise arguments.invalid(
             argument, "must be a list of columns, not text", f'write {argument}=["{given}"]'

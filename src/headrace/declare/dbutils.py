@@ -55,7 +55,6 @@ class _Widgets:
     combobox = multiselect = dropdown
 
     def get(self, name: str) -> str:
-        """The value of a widget."""
         found = self._settings.configuration.get(name, self._defaults.get(name))
         if found is None:
             raise _unset(self._settings, "the widget", name, f"configuration: {{{name}: VALUE}}")
@@ -128,7 +127,6 @@ class _Secrets:
         self._settings = settings
 
     def get(self, scope: str, key: str) -> str:
-        """The value of a secret."""
         name = f"{scope}/{key}"
         found = self._settings.secrets.get(name)
         if found is None:

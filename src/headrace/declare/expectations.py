@@ -235,7 +235,6 @@ def _decorator(
 def build_expectations(
     arguments: Arguments, argument: str, action: Action, conditions: Any, nulls: Any = None
 ) -> tuple[Expectation, ...]:
-    """The checked expectations of a declaration."""
     if not isinstance(conditions, Mapping):
         raise arguments.invalid(
             argument, "must be a dict of conditions by name", 'write {"amount is positive": "amount > 0"}'

@@ -95,7 +95,6 @@ def _called(node: ast.Call) -> str:
 
 
 def _made(node: ast.Call) -> Iterator[str]:
-    """The names of the tables that a call declares."""
     arguments = [one.value for one in node.keywords if one.arg in ("name", "target")]
     if _called(node) == "create_streaming_table":
         arguments += node.args[:1]

@@ -68,7 +68,6 @@ class Registry:
 
     @property
     def newest(self) -> Dataset:
-        """The dataset that was declared last."""
         return next(reversed(self._datasets.values()))
 
     def own(self, function: Any, dataset: TableName) -> None:
@@ -105,7 +104,6 @@ class Registry:
         self._flows[key] = flow
 
     def add_note(self, note: Note) -> None:
-        """Add a note for the plan."""
         self._notes.append(note)
 
     def declarations(self) -> Declarations:
@@ -201,7 +199,6 @@ _active: ContextVar[ActivePipeline | None] = ContextVar("headrace_active_pipelin
 
 
 def current_pipeline() -> ActivePipeline | None:
-    """The active pipeline of this thread."""
     return _active.get()
 
 

@@ -200,7 +200,6 @@ def _with_own_names(document: Mapped) -> Mapped:
 
 
 def _bundle(document: Mapped, file: Path) -> Path | None:
-    """The bundle that the spec names."""
     name = _plain_value(document, "bundle")
     if name is None:
         return None
@@ -220,7 +219,6 @@ def _plain_value(document: Mapped, key: str) -> str | None:
 
 
 def profile_names(file: Path) -> list[str]:
-    """The names of a spec's profiles, with the default one."""
     profiles = _profiles(build_values(_text(file, _shown(file)), _shown(file)))
     return sorted({DEFAULT_PROFILE, *profiles})
 
@@ -369,7 +367,6 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
 
 
 def _locations(merged: Mapped, name: str) -> Mapping[str, SourceLocation]:
-    """The locations of the keys of one mapping."""
     entry = merged.items.get(name)
     return entry.keys if isinstance(entry, Mapped) else {}
 

@@ -259,7 +259,6 @@ Value = Scalar | Sequence | Mapped
 
 
 def build_values(text: str, path: str) -> Mapped:
-    """The document's values."""
     try:
         node = YAML(typ="safe", pure=True).compose(text)
     except MarkedYAMLError as error:

@@ -62,7 +62,6 @@ _REMEDIES = {
 
 
 def declare_file(file: Path, active: ActivePipeline) -> None:
-    """Declare what the statements of an SQL file declare."""
     path = display_path(file, active.settings.root)
     try:
         text = file.read_bytes().decode("utf-8-sig")

@@ -251,7 +251,6 @@ def _kept(plan: Plan) -> Iterator[Change]:
 
 
 def columns_text(schema: columns.Schema) -> str:
-    """The columns in one line."""
     return ", ".join(
         f"{field['name']} {columns.type_text(field['type'])}" for field in columns.fields(schema)
     )

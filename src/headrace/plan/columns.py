@@ -20,7 +20,6 @@ _CHARACTERS = " ,;{}()\n\t="
 
 
 def fields(schema: Schema) -> Sequence[Mapping[str, Any]]:
-    """The columns."""
     found: Sequence[Mapping[str, Any]] = schema["fields"]
     return found
 
@@ -53,7 +52,6 @@ def paths(schema: Schema, prefix: str = "") -> Iterator[str]:
 
 
 def type_text(data_type: Any) -> str:
-    """A type as DDL."""
     if isinstance(data_type, str):
         return {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}.get(
             data_type, data_type.upper()

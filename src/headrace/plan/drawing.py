@@ -71,7 +71,6 @@ _SHAPES = {"source": ("([", "])"), "table": ("[(", ")]"), "view": ("[/", "/]"), 
 
 
 def draw_mermaid(graph: Graph) -> str:
-    """The graph as a Mermaid flowchart."""
     ids = {node.key: f"n{index}" for index, node in enumerate(graph.nodes)}
     lines = ["flowchart LR"]
     for node in graph.nodes:

@@ -112,7 +112,6 @@ def call_query(query: Query, interception: Interception, *, name: str) -> DataFr
 def run_code(
     function: Callable[[], Any], interception: Interception, *, name: str, location: SourceLocation
 ) -> Any:
-    """Run a user's function under an interception."""
     try:
         install()
         with in_force(interception), running(name), located_at(None):

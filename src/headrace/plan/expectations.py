@@ -48,7 +48,6 @@ def check_declared_expectations(declarations: Declarations) -> Iterator[Headrace
 def check_conditions(
     session: SparkSession, frame: DataFrame, dataset: Dataset, settings: ProjectSettings
 ) -> Iterator[HeadraceError]:
-    """The errors in the conditions of a dataset."""
     if not dataset.expectations:
         return
     taken = [name for name in frame.columns if name.lower().startswith(OWN_COLUMNS)]

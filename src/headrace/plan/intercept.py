@@ -180,7 +180,6 @@ class Interception:
             return self.sources(read)
 
     def reader_options(self, request: ReadRequest, location: SourceLocation | None = None) -> dict[str, str]:
-        """The options to add to a reader."""
         location = caller(self.root) if location is None else location
         self.settings.redactor.add_settings(request.options)
         limit = self.mode.kafka_limit if isinstance(self.mode, Running) else KAFKA_MAX_OFFSETS_PER_TRIGGER

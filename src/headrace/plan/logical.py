@@ -70,7 +70,6 @@ class Node:
             yield from child.walk()
 
     def expressions(self, name: str) -> tuple[Node, ...]:
-        """The expressions of a field with several."""
         trees = self.fields.get(name) or ()
         return tuple(tree if isinstance(tree, Node) else build_node(tree) for tree in trees)
 
@@ -208,7 +207,6 @@ def _simple(name: str) -> str:
 
 
 def read_plan(session: SparkSession, frame: DataFrame) -> LogicalPlan:
-    """The analyzed plan of a DataFrame."""
     java_frame: Any = frame._jdf
     plan = java_frame.queryExecution().analyzed()
     jvm: Any = session._jvm

@@ -53,7 +53,6 @@ class Snapshot:
     rows: DataFrame
 
     def marker(self, after: Version | None) -> SnapshotMarker:
-        """The marker of the snapshot, which comes after another version."""
         return SnapshotMarker(
             version=self.version, after=after, location=self.location, schema=self.rows.schema.jsonValue()
         )
@@ -228,7 +227,6 @@ class SnapshotReader:
         return FoundSnapshots(next=found, skipped=skipped)
 
     def _entries(self, folder: Path) -> dict[Version, Path]:
-        """The snapshots of a folder, by version."""
         found: dict[Version, Path] = {}
         for path, version in list_snapshots(folder):
             if version is None:

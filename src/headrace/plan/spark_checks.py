@@ -82,7 +82,6 @@ def check_output(
 def _with_groups(
     plan: LogicalPlan, flow: StreamingFlow, table: StreamingTable, declarations: Declarations
 ) -> AppendFlow:
-    """The flow with the groups of its query."""
     if not isinstance(flow, AppendFlow):
         raise _unsupported(flow, "change records are aggregated", "aggregate them in a table of their own")
     if table.sink is not None:

@@ -263,12 +263,10 @@ class Plan:
         return (stage for level in self.all_levels for stage in level)
 
     def feeding(self, table: TableName) -> tuple[PlannedFlow, ...]:
-        """The flows that write a table."""
         return self._feeding.get(table, ())
 
     @cached_property
     def _feeding(self) -> Mapping[TableName, tuple[PlannedFlow, ...]]:
-        """The flows that write each table."""
         found: dict[TableName, tuple[PlannedFlow, ...]] = {}
         for one in self.flows:
             found[one.flow.target] = (*found.get(one.flow.target, ()), one)
@@ -279,7 +277,6 @@ class Plan:
         return any(source.table == table for planned in self.flows for source in planned.sources)
 
     def flows_of(self, table: TableName) -> frozenset[str]:
-        """The names of the flows that write a table."""
         return frozenset(one.flow.name for one in self.feeding(table))
 
     def queries_of(self, dataset: Dataset) -> tuple[Declared, ...]:

@@ -192,7 +192,6 @@ class Cursor:
             raise self.unexpected(" ".join(words))
 
     def next(self) -> Token:
-        """Read one token."""
         token = self.token
         self.index += 1
         return token
@@ -259,7 +258,6 @@ class Cursor:
         return self.edited[self.start : self.stop]
 
     def unexpected(self, expected: str) -> SqlInvalidError:
-        """The error for the next token."""
         value = (self._after if self.done else self.token).value
         found = f"`{value}`" if value else "the end of the statement"
         return self.invalid(f"expected {expected}, found {found}")
