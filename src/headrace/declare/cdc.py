@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 from headrace.contracts.changes import ChangeColumns, as_changes
-from headrace.contracts.conditions import text_of_column
+from headrace.contracts.expectations import text_of_column
 from headrace.declare.arguments import Arguments, arguments_of
 from headrace.declare.python import TriggerArgument, flow_name_of
 from headrace.declare.registry import current_pipeline, spark

@@ -14,10 +14,7 @@ from headrace.syntax.locations import caller
 
 
 class Dbutils:
-    """The utilities of Databricks that pipeline files use.
-
-    The spec's ``configuration`` has the widgets, and ``secrets`` the secrets.
-    """
+    """The utilities of Databricks, with the ``configuration`` and ``secrets`` of the spec as their values."""
 
     def __init__(self, settings: ProjectSettings) -> None:
         self.widgets = _Widgets(settings)

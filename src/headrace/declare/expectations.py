@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from headrace.contracts.conditions import text_of_column
+from headrace.contracts.expectations import text_of_column
 from headrace.declare.arguments import Arguments, arguments_of
 from headrace.declare.registry import current_pipeline
 from headrace.model.declarations import Action, DatasetCheck, Expectation, NullRule

@@ -39,10 +39,7 @@ class OutsideName:
 
 
 def find_outside(files: Iterable[Path], root: Path) -> tuple[OutsideName, ...]:
-    """The tables with three-part names that files read and do not make, and the paths of other systems.
-
-    Names that the code builds when it runs are not found.
-    """
+    """The tables with three-part names that files read and do not make, and the paths of other systems."""
     found: dict[tuple[str, str], OutsideName] = {}
     made: set[str] = set()
     for file in files:

@@ -228,10 +228,7 @@ def activate_pipeline(active: ActivePipeline) -> Iterator[None]:
 
 
 class ActiveSession:
-    """A proxy of the active pipeline's ``SparkSession``, which starts at the first use.
-
-    Each attribute is looked up in the current session, since a flow runs in a clone of its own.
-    """
+    """A proxy of the active pipeline's session, looked up at each use: a flow runs in a clone of its own."""
 
     def __getattr__(self, name: str) -> Any:
         # Tools probe for dunder attributes (copy, pickle, inspect); none of them may start a JVM.

@@ -54,10 +54,7 @@ DEFAULT_LIBRARIES = ("transformations/**",)
 
 
 def find_spec(path: Path | None = None) -> Path:
-    """The named spec file, or the nearest one from a folder upward.
-
-    The path is a spec file or a folder; ``None`` for the current folder.
-    """
+    """The named spec file, or that of a named folder, or the nearest one from the current folder upward."""
     start = Path.cwd() if path is None else path.expanduser().absolute()
     if start.is_file():
         return start
@@ -283,10 +280,7 @@ def _merged(base: Mapped, over: Mapped) -> Mapped:
 
 
 def _override(key: str, text: str, redactor: Redactor) -> Mapped:
-    """One override as a spec.
-
-    The part of a key after ``kafka.`` and ``configuration.`` is one name, with its dots.
-    """
+    """One override as a spec; what follows ``kafka.`` or ``configuration.`` is one name, with its dots."""
     if is_secret_key(key):
         redactor.add(text)
     location = SourceLocation(f"override of {key}", 0)

@@ -82,10 +82,7 @@ def declare_file(file: Path, active: ActivePipeline) -> None:
 
 
 def declare_text(text: str, path: str, active: ActivePipeline, *, is_notebook: bool = False) -> None:
-    """Declare what the statements of a text declare.
-
-    Queries of a notebook are not run; the plan has a note for each.
-    """
+    """Declare what statements declare; queries of a notebook are not run: the plan has notes of them."""
     scope = _File(active)
     for statement in split_text(text, path):
         if is_notebook and (word := statement.text.split(None, 1)[0].upper()) not in _DECLARES:
@@ -297,10 +294,7 @@ class _File:
 
 
 def with_values(written: SqlText, values: Mapping[str, str]) -> SqlText:
-    """A statement with the values of its parameters, ``${name}`` and ``:name``.
-
-    Those in comments are replaced too, if they have values: else Spark would do it, and shift locations.
-    """
+    """A statement with the values of its parameters, also in comments: there Spark would shift locations."""
     if "${" not in written.text and ":" not in written.text:
         return written
     tokens = tokenize(written.text)

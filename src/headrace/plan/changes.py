@@ -305,10 +305,7 @@ def find_alterations(
     has_rows: bool,
     new_clustering: tuple[str, ...],
 ) -> TableAlterations:
-    """The changes that a run makes to an existing table before it writes rows.
-
-    A materialized view gets its columns when its rows are replaced, so its columns are not among them.
-    """
+    """What a run changes in a table before it writes rows; a view gets its columns with its rows."""
     is_view = isinstance(dataset, MaterializedView)
     renamed, dropped = _pending(dataset, held.schema)
     if (renamed or dropped) and held.properties.get(MAPPING, "none") == "none":

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.contracts.conditions import OWN_COLUMNS, condition
+from headrace.contracts.expectations import OWN_COLUMNS, condition
 from headrace.errors import ColumnInvalidError, ExpectationInvalidError, HeadraceError
 from headrace.model.declarations import Dataset, Declarations, Expectation, TemporaryView
 from headrace.model.names import TableName

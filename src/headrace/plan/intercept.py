@@ -337,10 +337,7 @@ _MARK = "headrace_event_log"
 
 
 def open_event_log(session: SparkSession, view: Any, storage: Storage) -> None:
-    """Create the view over the event log, unless the user's code has made a view of this name.
-
-    The view is created again at each read: the table may have been created since the last one.
-    """
+    """Create the view over the event log at each read, unless the user's code has a view of its name."""
     if view.isDefined() and _MARK not in str(view.get().toString()):
         return
     if is_table(storage.events):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from headrace.contracts.changes import change_schema, table_schema, with_sequence, without_own_columns
-from headrace.contracts.conditions import guarded, with_declared_columns
+from headrace.contracts.expectations import guarded, with_declared_columns
 from headrace.errors import CycleError, HeadraceError, SchemaInvalidError, SourceLocation
 from headrace.model.declarations import (
     AppendFlow,

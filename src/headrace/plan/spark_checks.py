@@ -57,10 +57,7 @@ def check_output(
     flow: StreamingFlow,
     declarations: Declarations,
 ) -> Declarations:
-    """Check that Spark can run a query as a stream.
-
-    The declarations get the groups of a flow that aggregates without a watermark.
-    """
+    """Check that Spark can stream a query; a flow that aggregates without a watermark gets its groups."""
     from pyspark.errors import AnalysisException
 
     jvm: Any = session._jvm

@@ -295,10 +295,7 @@ class Plan:
 
     @property
     def would_change(self) -> bool | None:
-        """Whether a run would change a table by more than new rows; ``None`` when planned offline.
-
-        Views that each run computes again do not count.
-        """
+        """Whether a run would change more than rows, apart from views that each run computes."""
         if self.changes is None:
             return None
         return any(change.kind != "keep" and change.part != "always" for change in self.changes)
@@ -307,11 +304,7 @@ class Plan:
 def build_levels(
     tables: Iterable[OpenTableStage], flows: Iterable[PlannedFlow], views: Iterable[RefreshViewStage]
 ) -> tuple[tuple[Stage, ...], ...]:
-    """Stages in dependency order: first all tables, then each flow and view after the tables that it reads.
-
-    The stages of one level do not depend on each other. A dataset is ready when all flows that write it
-    have run.
-    """
+    """Stages in dependency order: first all tables, then flows and views after those that they read."""
     opens, runs, refreshes = tuple(tables), tuple(flows), tuple(views)
     reads: dict[TableName, set[TableName]] = {}
     for planned in runs:

@@ -109,10 +109,7 @@ class Definitions:
         )
 
     def add(self, definition: Definition, text: str) -> bool:
-        """Keep a definition.
-
-        ``False`` if there is one of this name, and the statement has ``IF NOT EXISTS``.
-        """
+        """Keep a definition; ``False`` if it exists, and the statement has ``IF NOT EXISTS``."""
         kind, key = kind_of(definition), self.key_of(definition)
         if self._file(kind, key).exists():
             if definition.if_not_exists:

@@ -124,10 +124,7 @@ def _find_open(text: str) -> tuple[int, str]:
 
 
 def split_statements(text: str) -> Iterator[tuple[int, int]]:
-    """The start and the end of each statement of a text; the end excludes the semicolon.
-
-    A line ``-- COMMAND ----------`` of a Databricks notebook ends a statement too.
-    """
+    """The start and the end of each statement; a notebook's ``-- COMMAND ----------`` ends one, too."""
     first: Token | None = None
     last: Token | None = None
     for token in tokenize(text):
