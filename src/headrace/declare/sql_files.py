@@ -11,7 +11,7 @@ from typing import Any, assert_never
 
 from headrace.declare.cdc import create_auto_cdc_flow, create_auto_cdc_from_snapshot_flow
 from headrace.declare.expectations import build_expectations
-from headrace.declare.python import Scope
+from headrace.declare.python import Scope, flow_name_of
 from headrace.declare.registry import ActivePipeline, Registry
 from headrace.declare.sql_functions import find_calls
 from headrace.errors import PipelineFileFailedError, SourceLocation, SqlInvalidError, SqlParameterUnsetError
@@ -184,6 +184,7 @@ class _File:
             )
             return
         stored = scope.stored(
+            name,
             statement.comment,
             statement.properties,
             statement.partition_cols or None,
@@ -191,12 +192,7 @@ class _File:
             statement.columns,
             statement.format,
         )
-        given: dict[str, Any] = {
-            "name": name,
-            "location": scope.location,
-            "expectations": expectations,
-            "is_private": statement.is_private,
-        }
+        stored |= {"expectations": expectations, "is_private": statement.is_private}
         if statement.kind == "materialized view":
             assert query is not None
             refresh = RefreshFlow(
@@ -205,11 +201,11 @@ class _File:
                 spark_conf=dict(self.settings),
                 trigger=scope.arguments.view_trigger(None, self.settings),
             )
-            scope.register(MaterializedView(**given, **stored), refresh)
+            scope.register(MaterializedView(**stored), refresh)
             return
-        scope.register(StreamingTable(**given, **stored))
+        scope.register(StreamingTable(**stored))
         if query is not None:
-            scope.register(self._append(scope, scope.flow_of(name), name, query))
+            scope.register(self._append(scope, flow_name_of(name, scope.default_schema), name, query))
         if statement.cdc is not None:
             self._change_flow(statement.cdc)
 

@@ -261,7 +261,7 @@ MAPPING = "delta.columnMapping.mode"
 WIDENING = "delta.enableTypeWidening"
 
 COORDINATE_PROPERTIES = (COORDINATES, TIMESTAMP, REPLAYABLE)
-"""Properties with the columns of each row's Kafka coordinates, and whether each record gives one change."""
+"""Properties with the columns of each record's coordinates, and whether each record gives one change."""
 
 
 class TableMetadata(Protocol):

@@ -94,7 +94,7 @@ class Leaf:
     # The number of the read that made it. A DataFrame that a join uses on both sides has two folders, and
     # one read.
     read: int
-    provider: str  # spark's name of the format: ``kafka``, ``delta``, ``json``,
+    provider: str  # Spark's name of the format, such as ``delta``
     options: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -67,7 +67,7 @@ class PlannedFlow:
     stateful: bool  # whether the query keeps state (aggregation, deduplication, stream-stream join)
     # The coordinate columns, if the query returns one row for each record and keeps them.
     coordinates: Coordinates | None
-    timestamp: str | None  # the column (dotted path) that holds the Kafka timestamp, if there is one
+    timestamp: str | None  # the column (dotted path) that holds each record's timestamp, if there is one
     reads_target: bool  # whether the query reads the table that it writes
     fingerprint: str  # A hash of the query's logical plan
     through: tuple[TableName, ...] = ()  # the temporary views that the query reads, also through each other
@@ -204,7 +204,7 @@ class Plan:
     changes: tuple[Change, ...] | None = None
     # What each source holds now, by flow and source index, if its system answered.
     found: Mapping[tuple[str, int], Found] = field(default_factory=dict)
-    unreached: tuple[str, ...] = ()  # the Kafka brokers that did not answer
+    unreached: tuple[str, ...] = ()  # the servers that did not answer
     # The errors with which a run would stop; empty when planned offline.
     refusals: tuple[HeadraceError, ...] = ()
     # Whether topics were not checked because the embedded broker does not run.
