@@ -1,17 +1,20 @@
-"""Conditions as columns: true where a row passes, false where it fails, and never NULL."""
+"""Conditions of expectations as columns, expectations of temporary views, and checks of whole datasets.
+
+A condition is true where a row passes, false where it fails, and never NULL.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING
+from typing import Any, assert_never
 
-from headrace.model.expectations import Expectation
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+from headrace.model.declarations import DatasetCheck, Expectation, ExpectationCount, TemporaryView
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, T
 
 OWN_COLUMNS = "__headrace_"
 """How the names of columns begin that are added to rows to check them. A query may not return such a name."""
@@ -46,16 +49,12 @@ def text_of_column(text: str) -> str:
 
 def condition(expectation: Expectation) -> Column:
     """The condition as it is written; it may be NULL."""
-    from pyspark.sql import functions as F
-
     given = expectation.condition
     return F.expr(given) if isinstance(given, str) else given
 
 
 def passes(expectation: Expectation) -> Column:
     """Whether a row passes. A row either passes or fails, also where the condition is NULL."""
-    from pyspark.sql import functions as F
-
     return F.coalesce(condition(expectation), F.lit(expectation.nulls != "fail"))
 
 
@@ -65,8 +64,6 @@ def with_checks(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFra
     In a streaming query these are columns of the query itself, so that ``current_timestamp()`` in a
     condition is the batch's time, and a replay of the batch passes and fails the same rows.
     """
-    from pyspark.sql import functions as F
-
     if not expectations:
         return rows
     bits = [
@@ -86,8 +83,6 @@ def check_columns(count: int) -> list[str]:
 
 def is_passed(*indexes: int) -> Column:
     """Whether a row with the columns of `with_checks` passes expectations, by their indexes."""
-    from pyspark.sql import functions as F
-
     masks: dict[int, int] = {}
     for index in indexes:
         masks[index // _BITS] = masks.get(index // _BITS, 0) | _bit(index)
@@ -101,8 +96,6 @@ def count_failed(count: int) -> list[Column]:
     Spark updates each aggregate for each row, so one has the counts of two expectations: one in the lower
     32 bits of a sum, one in the upper. A batch has fewer than 2^31 rows.
     """
-    from pyspark.sql import functions as F
-
     found = []
     for first in range(0, count, 2):
         bits = F.shiftright(f"{_FAILED}{first // _BITS}", first % _BITS // 2).bitwiseAND(_bits(_PAIR))
@@ -123,8 +116,6 @@ def _bit(index: int) -> int:
 
 
 def _bits(value: int) -> Column:
-    from pyspark.sql import functions as F
-
     return F.lit(value).cast("bigint")
 
 
@@ -132,3 +123,111 @@ def accepted(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
     """The rows that no expectation rejects."""
     rejecting = [passes(one) for one in expectations if one.rejects]
     return rows.where(reduce(and_, rejecting)) if rejecting else rows
+
+
+@dataclass(frozen=True)
+class CheckOutcome:
+    """The outcome of a check."""
+
+    passed: bool
+    fact: str
+
+
+def run_check(check: DatasetCheck, rows: DataFrame, like: DataFrame | None) -> CheckOutcome:
+    """Run a check."""
+    match check.kind:
+        case "unique":
+            return _unique(check, rows)
+        case "row_count":
+            own, other = rows.count(), 0 if like is None else like.count()
+            return CheckOutcome(own == other, f"it has {own:,} rows, {check.like} has {other:,}")
+        case "fresh":
+            return _fresh(check, rows)
+        case _:
+            assert_never(check.kind)
+
+
+def _unique(check: DatasetCheck, rows: DataFrame) -> CheckOutcome:
+    keys = [F.col(name) for name in check.columns]
+    complete = rows.where(reduce(and_, (key.isNotNull() for key in keys)))
+    several = complete.groupBy(*keys).agg(F.count(F.lit(1)).alias("rows")).where("rows > 1")
+    example = F.min(F.to_json(F.struct(*keys)))
+    found = several.agg(
+        F.count(F.lit(1)).alias("keys"), F.sum("rows").alias("rows"), example.alias("one")
+    ).first()
+    assert found is not None
+    if not found["keys"]:
+        return CheckOutcome(True, "no two rows have equal keys")
+    keys_are = "1 key is" if found["keys"] == 1 else f"{found['keys']:,} keys are"
+    return CheckOutcome(False, f"{keys_are} in several rows ({found['rows']:,} rows), such as {found['one']}")
+
+
+def _fresh(check: DatasetCheck, rows: DataFrame) -> CheckOutcome:
+    newest = F.max(check.columns[0])
+    age = F.unix_micros(F.current_timestamp()) - F.unix_micros(newest.cast("timestamp"))
+    found = rows.agg(newest.cast("string").alias("newest"), (age / 1_000_000).alias("age")).first()
+    assert found is not None
+    if found["newest"] is None:
+        return CheckOutcome(False, f"{check.columns[0]} has no value")
+    return CheckOutcome(found["age"] <= check.within_s, f"the newest {check.columns[0]} is {found['newest']}")
+
+
+_METRIC = "headrace.expectations."
+
+
+def counted(rows: DataFrame, view: TemporaryView) -> DataFrame:
+    """The rows of a temporary view, which are counted by its expectations when a query computes them."""
+    if not view.expectations:
+        return rows
+    number = len(view.expectations)
+    failed = [F.count_if(~is_passed(index)).alias(f"failed_{index}") for index in range(number)]
+    counted = with_checks(rows, view.expectations).observe(
+        f"{_METRIC}{view.name}", F.count(F.lit(1)).alias("rows"), *failed
+    )
+    return counted.drop(*check_columns(number))
+
+
+def read_counts(metrics: Any, views: Sequence[TemporaryView]) -> tuple[ExpectationCount, ...]:
+    """The counts of temporary views in one computation of a query.
+
+    ``metrics`` is Spark's ``QueryExecution.observedMetrics``.
+    """
+    found: list[ExpectationCount] = []
+    for view in views:
+        row = metrics.get(f"{_METRIC}{view.name}")
+        if row.isEmpty():
+            continue
+        rows, *failed = (int(row.get().getLong(n)) for n in range(len(view.expectations) + 1))
+        found += [
+            ExpectationCount(
+                name=one.name, dataset=str(view.name), action=one.action, passed=rows - number, failed=number
+            )
+            for one, number in zip(view.expectations, failed, strict=True)
+        ]
+    return tuple(found)
+
+
+def guarded(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
+    """The rows of a temporary view without those that its expectations drop.
+
+    A row that fails an ``expect_or_fail`` makes the query raise an error with the expectation and the row.
+    """
+    # One condition: Spark may change the order of several, and a dropped row would not stop the flow.
+    kept = reduce(and_, (passes(one) for one in expectations if one.action == "drop"), F.lit(True))
+    for one in expectations:
+        if one.action == "fail":
+            row = F.coalesce(F.to_json(F.struct("*")), F.lit("{}"))
+            error = F.raise_error(F.concat(F.lit(f"{FAILED}{json.dumps(one.name)}: "), row)).cast("boolean")
+            kept = F.when(passes(one), kept).otherwise(error)
+    return rows.where(kept) if any(one.rejects for one in expectations) else rows
+
+
+FAILED = "[HEADRACE_EXPECTATION] "
+"""How the text of the error of a failed row begins; the expectation's name as JSON and the row follow."""
+
+
+def with_declared_columns(rows: DataFrame, schema: Mapping[str, Any]) -> DataFrame:
+    """The rows with a column of NULLs for each column of a schema that they lack."""
+    given = {name.casefold() for name in rows.columns}
+    absent = [one for one in T.StructType.fromJson(dict(schema)) if one.name.casefold() not in given]
+    return rows.select("*", *(F.lit(None).cast(one.dataType).alias(one.name) for one in absent))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from headrace.declare.loader import find_files
 from headrace.declare.outside_names import entry_lines, find_outside
-from headrace.declare.yaml_source import Mapped, Scalar, Sequence, Value, build_values
+from headrace.declare.spec_values import Mapped, Scalar, Sequence, Value, build_values
 from headrace.errors import SourceLocation, SpecAmbiguousError, SpecInvalidError, SpecNotFoundError
 from headrace.model.project import ProjectSettings
 from headrace.storage.layout import Storage
@@ -80,58 +80,36 @@ class _Variables:
 
 
 def build_specs(source: Path, folder: Path, target: str | None = None) -> tuple[NewSpec, ...]:
-    """The specs for the pipelines of a bundle, or for a folder of Python and SQL files.
-
-    Args:
-        source: The bundle's file or folder, or another folder.
-        target: The target of the bundle; by default the one that is marked as the default.
-
-    Raises:
-        SpecNotFoundError: The file or folder does not exist.
-        SpecInvalidError: The bundle has no pipeline, or no such target.
-        PipelineFilesMissingError: A pipeline has no files.
-    """
+    """The specs for the pipelines of a bundle, or for a folder of Python and SQL files."""
     bundle = next((source / name for name in BUNDLES if (source / name).is_file()), source)
     if bundle.is_dir():
         pattern = f"{_relative(bundle, folder)}/**".removeprefix("./")
         name = re.sub(r"[^A-Za-z0-9_.-]+", "_", bundle.absolute().name).strip("_.-") or "pipeline"
-        libraries = [f"glob: {{include: {pattern}}}"]
-        return (_spec(folder, {"name": name}, libraries, [pattern], f"the folder {bundle}"),)
+        return (_spec(folder, {"name": name}, [("glob", pattern)], f"the folder {bundle}"),)
     if not bundle.is_file():
         raise SpecNotFoundError(f"{bundle} does not exist", params={"path": str(bundle)})
     pipelines, variables, chosen = _load(bundle, target)
     if not pipelines:
         raise SpecInvalidError(f"{bundle} declares no pipeline", params={"path": str(bundle)})
-    several = len(pipelines) > 1
-    return tuple(
-        _of_pipeline(one, folder / one.key if several else folder, variables, f"{bundle}, target {chosen}")
-        for one in pipelines
-    )
+    specs = []
+    for one in pipelines:
+        own = folder / one.key if len(pipelines) > 1 else folder
+        found = _settings(one, own, variables)
+        spec = _spec(own, found.values, found.libraries, f"{bundle}, target {chosen}", found.configuration)
+        specs.append(replace(spec, ignored=found.ignored, unset=found.unset))
+    return tuple(specs)
 
 
 @dataclass(frozen=True)
 class _Settings:
-    """The settings of a pipeline of a bundle that a spec takes over.
-
-    Args:
-        libraries: The patterns of its files, with `glob` or `file`, relative to a folder.
-    """
+    """The settings of a pipeline of a bundle that a spec takes over."""
 
     values: Mapping[str, str]  # the keys and values of a spec, without `libraries` and `configuration`
+    # The patterns of its files, with `glob` or `file`, relative to a folder.
     libraries: tuple[tuple[str, str], ...]
     configuration: Mapping[str, str]
     ignored: tuple[str, ...]
     unset: tuple[str, ...]
-
-
-def _of_pipeline(pipeline: BundlePipeline, folder: Path, variables: _Variables, origin: str) -> NewSpec:
-    found = _settings(pipeline, folder, variables)
-    lines = [
-        f"glob: {{include: {one}}}" if kind == "glob" else f"file: {one}" for kind, one in found.libraries
-    ]
-    patterns = [pattern for _, pattern in found.libraries]
-    spec = _spec(folder, found.values, lines, patterns, origin, found.configuration)
-    return replace(spec, ignored=found.ignored, unset=found.unset)
 
 
 def _settings(pipeline: BundlePipeline, folder: Path, variables: _Variables) -> _Settings:
@@ -169,8 +147,7 @@ def _settings(pipeline: BundlePipeline, folder: Path, variables: _Variables) -> 
 def _spec(
     folder: Path,
     settings: Mapping[str, str],
-    libraries: list[str],
-    patterns: list[str],
+    libraries: Iterable[tuple[str, str]],
     origin: str,
     configuration: Mapping[str, str] | None = None,
 ) -> NewSpec:
@@ -180,12 +157,16 @@ def _spec(
         file=file,
         profile="dev",
         storage=Storage.at("./lake", folder),
-        libraries=tuple(patterns),
+        libraries=tuple(pattern for _, pattern in libraries),
     )
     lines = [f"# from {origin}", *(f"{key}: {value}" for key, value in settings.items()), "storage: ./lake"]
-    lines += ["libraries:", *(f"  - {one}" for one in libraries)]
+    lines.append("libraries:")
+    lines += [
+        f"  - glob: {{include: {one}}}" if kind == "glob" else f"  - file: {one}" for kind, one in libraries
+    ]
     if configuration:
-        lines += ["configuration:", *(f"  {key}: {_text(value)}" for key, value in configuration.items())]
+        quoted = ((key, value.replace("'", "''")) for key, value in configuration.items())
+        lines += ["configuration:", *(f"  {key}: '{value}'" for key, value in quoted)]
     found = [
         one
         for one in find_outside(find_files(project), file.parent)
@@ -195,10 +176,6 @@ def _spec(
     if entries:
         lines += ["", "# Write the paths that have the data.", *entries]
     return NewSpec(settings["name"], folder / "headrace.yml", "\n".join(lines) + "\n")
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 def _pattern(path: str, start: Path, folder: Path, *, is_glob: bool) -> str:
@@ -213,17 +190,10 @@ def _relative(path: Path, folder: Path) -> str:
     return os.path.relpath(path.absolute(), folder.absolute())
 
 
-# -- a bundle that is read as a spec
-
-
 def find_bundle(file: Path) -> tuple[Path, str | None] | None:
     """The bundle that a file belongs to, and the file's pipeline if it declares one.
 
-    Args:
-        file: ``databricks.yml``, or a file that it includes, such as ``resources/shop.pipeline.yml``.
-
-    Returns:
-        ``None`` if it is neither.
+    ``None`` for other files. A file that the bundle includes belongs to it, too.
     """
     if file.name in BUNDLES:
         return file, None
@@ -245,13 +215,7 @@ def read_bundle(
 ) -> tuple[Mapped, list[str]]:
     """A pipeline of a bundle as the document of a spec, and its settings that have no meaning here.
 
-    Args:
-        target: The target; by default the one that is marked as the default.
-        pipeline: The key of the pipeline; needed if the bundle has several.
-
-    Raises:
-        SpecInvalidError: The bundle has no pipeline, or no such target or pipeline.
-        SpecAmbiguousError: It has several pipelines, and none is named.
+    A bundle with several pipelines needs the key of one.
     """
     pipelines, variables, _ = _load(bundle, target)
     keys = [one.key for one in pipelines]
@@ -289,9 +253,6 @@ def read_bundle(
     if found.configuration:
         document["configuration"] = mapped(texts(found.configuration))
     return mapped(document), list(found.ignored)
-
-
-# -- the bundle
 
 
 def _load(bundle: Path, target: str | None) -> tuple[tuple[BundlePipeline, ...], _Variables, str]:

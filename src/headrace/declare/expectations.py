@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from headrace.contracts.conditions import text_of_column
 from headrace.declare.arguments import Arguments, arguments_of
 from headrace.declare.registry import current_pipeline
-from headrace.model.durations import parse_seconds
-from headrace.model.expectations import Action, DatasetCheck, Expectation, NullRule
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
+from headrace.model.declarations import Action, DatasetCheck, Expectation, NullRule
+from headrace.model.texts import parse_seconds
+from headrace.runtime.lazy_pyspark import Column
 
 QueryT = TypeVar("QueryT", bound=Callable[[], Any])
 Conditions = Mapping[str, "str | Column"]
@@ -192,12 +190,7 @@ def expect_fresh(column: str, *, within: str | float, fail: bool = False) -> Dec
 def checked_expectations(
     arguments: Arguments, given: Mapping[str, Conditions | None]
 ) -> tuple[Expectation, ...]:
-    """The expectations of a declaration without a function.
-
-    Args:
-        arguments: The call.
-        given: The conditions by the names of its arguments: ``expect_all``, ``expect_all_or_drop``, ...
-    """
+    """The expectations of a declaration without a function."""
     return tuple(
         one
         for argument, conditions in given.items()
@@ -216,9 +209,8 @@ def declared_checks(arguments: Arguments, given: Any) -> tuple[DatasetCheck, ...
 
 
 def _declared_check(arguments: Arguments, *, fails: Any, **facts: Any) -> DeclaredCheck:
-    if not isinstance(fails, bool):
-        raise arguments.invalid("fail", f"must be True or False, not {fails!r}")
-    return DeclaredCheck(arguments, DatasetCheck(fails=fails, location=arguments.location, **facts))
+    check = DatasetCheck(fails=arguments.flag("fail", fails), location=arguments.location, **facts)
+    return DeclaredCheck(arguments, check)
 
 
 def _decorate(call: str, action: Action, conditions: Any, nulls: Any) -> Callable[[QueryT], QueryT]:
@@ -243,15 +235,7 @@ def _decorator(
 def build_expectations(
     arguments: Arguments, argument: str, action: Action, conditions: Any, nulls: Any = None
 ) -> tuple[Expectation, ...]:
-    """The checked expectations of a declaration.
-
-    Args:
-        arguments: The call.
-        argument: The name of its argument, for errors.
-        action: What happens to rows that fail.
-        conditions: The conditions by name.
-        nulls: Whether NULL passes; ``None`` takes the pipeline's rule.
-    """
+    """The checked expectations of a declaration."""
     if not isinstance(conditions, Mapping):
         raise arguments.invalid(
             argument, "must be a dict of conditions by name", 'write {"amount is positive": "amount > 0"}'

@@ -7,23 +7,19 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.declare.auto_loader import CLOUD_FILES, READ_FILES
 from headrace.declare.dbutils import Dbutils
-from headrace.declare.file_reads import read_files
 from headrace.declare.reads import read_kafka
-from headrace.declare.registry import require_pipeline
-from headrace.declare.session import spark
+from headrace.declare.registry import require_pipeline, spark
+from headrace.declare.stored_reads import read_files
 from headrace.errors import SourceLocation
-from headrace.model.edits import Edit
-from headrace.model.queries import SqlCall
+from headrace.model.queries import Edit, SqlCall
+from headrace.runtime.lazy_pyspark import DataFrame
 from headrace.syntax.locations import located_at
 from headrace.syntax.sql import SqlText
 from headrace.syntax.tokens import Cursor, SqlTokenError, Token
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _KAFKA_READER = frozenset({"subscribe", "subscribepattern", "assign"})
 """Arguments that name topics as Spark does; such a call has Spark's columns, ``topic``, ``offset``, .."""
@@ -44,12 +40,7 @@ class _Arguments:
 
 
 def find_calls(query: Cursor) -> Iterator[SqlCall]:
-    """The table functions of a query that Headrace reads.
-
-    Raises:
-        SqlInvalidError: An argument is wrong.
-        FeatureUnsupportedError: A function or an argument is not supported.
-    """
+    """The table functions of a query that Headrace reads."""
     tokens = query.tokens
     for index, token in enumerate(tokens[:-1]):
         if not tokens[index + 1].is_symbol("(") or (index and tokens[index - 1].is_symbol(".")):
@@ -86,12 +77,7 @@ _NAMED = re.compile(r"\b(?:read_\w+|cloud_files)\s*\(", re.IGNORECASE)
 
 
 def find_calls_in(text: str, location: SourceLocation) -> tuple[SqlCall, ...]:
-    """The table functions of an SQL text in Python code.
-
-    Raises:
-        SqlInvalidError: An argument is wrong.
-        FeatureUnsupportedError: A function or an argument is not supported.
-    """
+    """The table functions of an SQL text in Python code."""
     if not _NAMED.search(text):
         return ()
     try:
@@ -125,8 +111,6 @@ def _hidden_in_stars(tokens: Sequence[Token], call: int) -> Iterator[Edit]:
             else:
                 yield Edit(token.stop, token.stop, " EXCEPT (_metadata)")
 
-
-# -- the functions
 
 _Reads = tuple[Callable[[], Any], bool]
 
@@ -213,11 +197,7 @@ _OWN = frozenset({"drift", "badrecords", "invalidutf8", "maxvaluebytes", "recurs
 """Arguments of `hr.read_files`, in lower case; a call with them is one of it."""
 _AUTO_LOADER = frozenset({"schemahints", "rescueddatacolumn", "schemaevolutionmode", "infercolumntypes"})
 """Arguments of Databricks' function that `hr.read_files` does not have."""
-_FILE_OPTIONS = {
-    "pathglobfilter": "glob",
-    "filenamepattern": "glob",
-    "recursivefilelookup": "recursive",
-}
+_FILE_OPTIONS = {"pathglobfilter": "glob", "filenamepattern": "glob", "recursivefilelookup": "recursive"}
 
 
 def _load(
@@ -261,9 +241,6 @@ def _camel(name: str) -> str:
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-# -- arguments
 
 
 def _argument(item: Cursor, found: _Arguments) -> None:

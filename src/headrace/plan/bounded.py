@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from headrace.errors import SourceUnsupportedError
 from headrace.model.project import ProjectSettings
@@ -11,16 +10,13 @@ from headrace.model.ranges import SourceRange
 from headrace.plan.evaluate import evaluate
 from headrace.plan.modes import Bounded, RangeHook, TableAccess, TableHook
 from headrace.plan.stages import Plan, PlannedFlow
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.kind import SourceKind
 from headrace.sources.registry import build_source, kind_for, kind_of
 from headrace.sources.requests import ReadRequest, SourceRead
 from headrace.sources.source import Source
 from headrace.sources.systems import StreamRead
 from headrace.storage.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 Treat = Callable[["DataFrame", SourceKind], "DataFrame"]
 """Changes the records of a source of the given kind."""
@@ -39,14 +35,9 @@ def evaluate_ranges(
 ) -> DataFrame:
     """A flow's query as a batch over ranges of its sources.
 
-    Tables that the query joins are read at their current version.
-
-    Args:
-        leaves_others: Whether sources that cannot read a range again remain streams.
-        treat: Changes the records of each source, given its kind, before the query gets them.
-
-    Raises:
-        SourceUnsupportedError: A source cannot read a range again.
+    Tables that the query joins are read at their current version. ``leaves_others`` lets sources that cannot
+    read a range again remain streams. ``treat`` changes the records of each source before the query gets
+    them.
     """
     for source in planned.sources:
         if not source.rereads and not leaves_others:
@@ -81,10 +72,8 @@ def evaluate_records(
 ) -> DataFrame:
     """A flow's query as a batch over records that were kept; see `can_evaluate_records`.
 
-    Tables that the query joins are read at their current version.
-
-    Args:
-        records: The records, with the fields of the quarantine's ``source``.
+    Tables that the query joins are read at their current version. The records have the fields of the
+    quarantine's ``source``.
     """
 
     def read(read: SourceRead) -> DataFrame | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import Any, assert_never
 
-from headrace.contracts.views import counted, guarded
+from headrace.contracts.conditions import counted, guarded
 from headrace.errors import (
     ColumnNotFoundError,
     HeadraceError,
@@ -20,21 +19,20 @@ from headrace.errors import (
 )
 from headrace.model.declarations import TemporaryView
 from headrace.model.names import TableName
+from headrace.model.notes import suggestions
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery, Query, SqlQuery, running
-from headrace.model.suggestions import suggestions
 from headrace.plan.intercept import Interception, in_force, suspended
 from headrace.plan.modes import Bounded, Loading, Running, SourceHook, TableAccess
-from headrace.plan.names import label_of, shown, split_name
+from headrace.plan.names import label_of, split_name
 from headrace.plan.patches import install
 from headrace.plan.sql_queries import SQL_TEXT_ATTRIBUTE, build_frame
 from headrace.plan.stages import Declared, Plan
 from headrace.runtime.active_session import active_session
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
+from headrace.syntax.bindings import required_parameters
 from headrace.syntax.locations import innermost, located_at, pinpoint
 from headrace.syntax.sql import SqlText
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 class Unresolved(Exception):
@@ -45,11 +43,7 @@ class Unresolved(Exception):
 def loading(
     settings: ProjectSettings, session: Callable[[], SparkSession], sources: SourceHook | None = None
 ) -> Iterator[Callable[[], SparkSession]]:
-    """Intercept what a pipeline's files ask of Spark at module level; actions are allowed.
-
-    Yields:
-        Gives the same session.
-    """
+    """Intercept what a pipeline's files ask of Spark at module level; actions are allowed."""
 
     def opened() -> SparkSession:
         with suspended():
@@ -61,18 +55,11 @@ def loading(
         yield opened
 
 
-def evaluate(
-    session: SparkSession,
-    declared: Declared,
-    plan: Plan,
-    mode: Running | Bounded,
-) -> DataFrame:
+def evaluate(session: SparkSession, declared: Declared, plan: Plan, mode: Running | Bounded) -> DataFrame:
     """Build a query's DataFrame over the real tables.
 
-    Args:
-        session: The session to build it in; the tables that the query reads are registered in its
-            catalog. The user's code gets this session, whatever session it asks for.
-        mode: Whether streams are read as streams, or as batches over records that are there.
+    The tables that the query reads are registered in the catalog of the session. The user's code gets this
+    session, whatever session it asks for.
     """
     views = {str(one.name).casefold(): one for one in plan.datasets if isinstance(one, TemporaryView)}
     known = {str(one.name).casefold() for one in plan.datasets}
@@ -93,25 +80,20 @@ def evaluate(
         if view is None:
             return tables(access) if tables else None
         if view.name not in frames:
-            frame = call_query(view.query, interception(), name=shown(view.name))
+            frame = call_query(view.query, interception(), name=view.name.short)
             with suspended():
                 if isinstance(mode, Running):
                     frame = counted(frame, view)
                 frames[view.name] = guarded(frame, view.expectations)
         return frames[view.name]
 
-    name = shown(declared.name) if isinstance(declared, TemporaryView) else label_of(declared)
+    name = declared.name.short if isinstance(declared, TemporaryView) else label_of(declared)
     with active_session(session):
         return call_query(declared.query, interception(), name=name)
 
 
 def call_query(query: Query, interception: Interception, *, name: str) -> DataFrame:
-    """Call a query function under an interception.
-
-    Raises:
-        QueryInvalidError: It takes arguments, or does not return a DataFrame.
-        QueryFailedError: It raised an error.
-    """
+    """Call a query function under an interception."""
     from pyspark.sql.classic.dataframe import DataFrame
 
     location = query.location
@@ -130,11 +112,7 @@ def call_query(query: Query, interception: Interception, *, name: str) -> DataFr
 def run_code(
     function: Callable[[], Any], interception: Interception, *, name: str, location: SourceLocation
 ) -> Any:
-    """Run a user's function under an interception.
-
-    Raises:
-        QueryFailedError: It raised an error.
-    """
+    """Run a user's function under an interception."""
     try:
         install()
         with in_force(interception), running(name), located_at(None):
@@ -161,13 +139,7 @@ def _frame(query: Query, interception: Interception, name: str) -> Any:
 
 
 def _check_arguments(query: PythonQuery, name: str) -> None:
-    try:
-        parameters = inspect.signature(query.function).parameters.values()
-    except (TypeError, ValueError):
-        return
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in variable]
-    if needed:
+    if needed := required_parameters(query.function):
         raise QueryInvalidError(
             f"the query of `{name}` has parameters without a default: {', '.join(needed)}",
             location=query.location,
@@ -175,8 +147,6 @@ def _check_arguments(query: PythonQuery, name: str) -> None:
             params={"name": name, "arguments": needed},
         )
 
-
-# -- failures
 
 _DRIVER_REMEDIES = [
     "add its jar to the spec:   configuration: {spark.jars: /path/to/driver.jar}",
@@ -284,9 +254,6 @@ def _position_in_sql(error: BaseException) -> tuple[int | None, int | None]:
     return (int(found[1]), int(found[2]) + 1) if found else (None, None)
 
 
-# -- sessions
-
-
 def bound(frame: DataFrame, session: SparkSession) -> DataFrame:
     """The same query in another session.
 
@@ -309,11 +276,7 @@ def bound(frame: DataFrame, session: SparkSession) -> DataFrame:
 def session_settings(
     session: SparkSession, settings: Mapping[str, str], *, name: str, location: SourceLocation
 ) -> Iterator[None]:
-    """Set a session's settings for the code within.
-
-    Raises:
-        QueryFailedError: Spark refuses one of them.
-    """
+    """Set a session's settings for the code within."""
     from pyspark.errors import PySparkException
 
     before = {key: session.conf.get(key, None) for key in settings}

@@ -57,8 +57,6 @@ class Definitions:
         self._location: Location = settings.storage.streams
         self.root: Path = self._location.local_path
 
-    # -- names
-
     def name_of(self, parts: tuple[str, ...]) -> TableName:
         """The table that a name means."""
         return TableName.of_parts(parts, self.settings.database, self.settings.catalog)
@@ -95,11 +93,7 @@ class Definitions:
         return None if found is None else found[0]  # type: ignore[return-value]
 
     def stream(self, name: str, location: SourceLocation | None = None) -> tuple[CreateStream, str]:
-        """A stream, and its statement.
-
-        Raises:
-            SqlNameUnknownError: There is no such stream.
-        """
+        """A stream, and its statement."""
         found = self.find("stream", name)
         if found is None:
             raise self.unknown("stream", name, location)
@@ -117,16 +111,10 @@ class Definitions:
             params={"kind": kind, "name": name, "known": known},
         )
 
-    # -- changes
-
     def add(self, definition: Definition, text: str) -> bool:
         """Keep a definition.
 
-        Returns:
-            ``False`` if there is one of this name, and the statement has ``IF NOT EXISTS``.
-
-        Raises:
-            SqlNameTakenError: There is one of this name.
+        ``False`` if there is one of this name, and the statement has ``IF NOT EXISTS``.
         """
         kind, key = kind_of(definition), self.key_of(definition)
         if self._file(kind, key).exists():
@@ -165,15 +153,8 @@ class Definitions:
         """The output of the process that runs a stream."""
         return self.root / "logs" / f"{name.casefold()}.log"
 
-    # -- the pipeline
-
     def open(self, name: str, stream: CreateStream) -> tuple[ProjectSettings, FlowSql]:
-        """Write the files of a stream, and return the settings of a pipeline with this stream alone.
-
-        Raises:
-            SqlInvalidError: The statement does not fit its table or its scans.
-            SqlNameUnknownError: The table was not made with ``CREATE TABLE``.
-        """
+        """Write the files of a stream, and return the settings of a pipeline with this stream alone."""
         target = self.name_of(stream.target)
         table = self.table(target)
         if table is None or table.is_kafka:
@@ -229,8 +210,6 @@ class Definitions:
             ],
         )
 
-    # -- tables
-
     def _check_table(self, table: CreateTable) -> None:
         name = self.name_of(table.name)
         self.settings.redactor.add_settings(table.options)
@@ -248,12 +227,7 @@ class Definitions:
             _link(self.settings.storage.table(name).local_path, folder, table.location)
 
     def drop_table(self, name: TableName, location: SourceLocation) -> None:
-        """Forget a table that has no rows.
-
-        Raises:
-            SqlInvalidError: The storage has the table.
-            TableUnknownError: There is no such table.
-        """
+        """Forget a table that has no rows."""
         table = self.table(name)
         if table is None:
             raise TableUnknownError(
@@ -268,8 +242,6 @@ class Definitions:
         if link.is_symlink():
             link.unlink()
         self.remove("table", str(name))
-
-    # -- folders outside of the storage
 
     def _folder(self, text: str, location: SourceLocation) -> Path:
         """A folder on a local disk; a relative path begins at the folder of the pipeline."""
@@ -301,8 +273,6 @@ class Definitions:
                 params={"problem": problem},
             )
         _link(link, folder, stream.location)
-
-    # -- files
 
     def _file(self, kind: Kind, name: str) -> Path:
         return self.root / _STATEMENTS / f"{kind}.{name.casefold()}.sql"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 from headrace.declare.sql_files import open_literal, with_values
-from headrace.errors import HeadraceError, SourceLocation
+from headrace.errors import HeadraceError
 from headrace.model.project import ProjectSettings
 from headrace.shell.definitions import Definitions
 from headrace.shell.queries import Answer, Queries
@@ -21,7 +21,7 @@ from headrace.syntax.stream_statements import (
     kind_of,
     parse_stream_statement,
 )
-from headrace.syntax.tokens import Cursor, SqlTokenError, split_statements
+from headrace.syntax.tokens import Cursor, SqlTokenError
 
 _DECLARED = ("STREAMING", "INCREMENTAL", "LIVE", "MATERIALIZED", "FLOW", "PRIVATE")
 _SHOWN = ("stream", "table", "state", "trigger", "batch", "lag", "committed", "pid")
@@ -46,9 +46,6 @@ class Shell:
         """Run one statement.
 
         A statement that writes a table without ``CREATE STREAM`` is not run: the answer names its stream.
-
-        Raises:
-            HeadraceError: It is wrong or fails; the location is in the text.
         """
         try:
             text = with_values(text, {**self.definitions.settings.configuration, **self._values})
@@ -90,8 +87,6 @@ class Shell:
         found = re.fullmatch(r"SET\s+`?([\w.-]+)`?\s*=\s*(.*)", cursor.rest, re.IGNORECASE | re.DOTALL)
         if found is not None:
             self._values[found[1]] = found[2]
-
-    # -- streams
 
     def _create_stream(self, statement: CreateStream, text: str) -> Answer:
         definitions = self.definitions
@@ -150,19 +145,3 @@ class Shell:
         definitions.remove(statement.kind, name)
         kept = "; its table and its checkpoint are kept" if statement.kind == "stream" else ""
         return Answer(note=f"{statement.kind} {name} dropped{kept}")
-
-
-def split(text: str, path: str) -> Iterator[SqlText]:
-    """The statements of a text.
-
-    Raises:
-        SqlInvalidError: A comment, a string or a name has no end.
-    """
-    whole = SqlText(text, SourceLocation(path, 1, 1))
-    try:
-        found = list(split_statements(text))
-    except SqlTokenError as error:
-        raise open_literal(whole, error) from error
-    for start, stop in found:
-        begins = whole.locate(start, start, None)
-        yield SqlText(text[start:stop], SourceLocation(path, begins.line, begins.column))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headrace.errors import HeadraceError, MultipartFlowNameError, SourceLocation
-from headrace.model.expectations import Action
+from headrace.model.declarations import Action
 from headrace.syntax.cdc_statement import CdcFlow, parse_cdc, without_live
 from headrace.syntax.tokens import Cursor, Token
 
@@ -27,11 +27,7 @@ class Constraint:
 
 @dataclass(frozen=True, kw_only=True)
 class CreateDataset:
-    """A ``CREATE`` of a streaming table, a materialized view or a view.
-
-    Args:
-        ignored: Clauses that have no effect here, with their locations.
-    """
+    """A ``CREATE`` of a streaming table, a materialized view or a view."""
 
     kind: Kind
     name: tuple[str, ...]
@@ -43,6 +39,7 @@ class CreateDataset:
     cluster_by: tuple[str, ...] = ()
     comment: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
+    # Clauses that have no effect here, with their locations.
     ignored: tuple[tuple[str, SourceLocation], ...] = ()
     query: Cursor | None = None  # the text after ``AS``; ``None`` if there is none
     is_private: bool = False  # whether other pipelines should not read the table
@@ -90,12 +87,7 @@ Statement = CreateDataset | InsertFlow | CdcFlow | SetSetting | UseNames | Alter
 
 
 def parse_statement(cursor: Cursor) -> Statement:
-    """The statement of a cursor.
-
-    Raises:
-        SqlInvalidError: It is not complete, or has a word in the wrong place.
-        FeatureUnsupportedError: This version does not support it.
-    """
+    """The statement of a cursor."""
     if cursor.at("CREATE"):
         return _create(cursor)
     if cursor.at("AUTO", "CDC") or cursor.at("APPLY", "CHANGES"):
@@ -112,8 +104,6 @@ def parse_statement(cursor: Cursor) -> Statement:
         "declare a table: CREATE STREAMING TABLE name AS ..., or CREATE MATERIALIZED VIEW name AS ...",
     )
 
-
-# -- CREATE
 
 _FLAGS = ("PRIVATE", "TEMPORARY", "TEMP", "STREAMING", "INCREMENTAL", "LIVE", "MATERIALIZED")
 
@@ -197,8 +187,6 @@ class TableClauses:
             **self._clauses,
         }
 
-    # -- the list of columns and constraints
-
     def column_list(self) -> None:
         for item in self._cursor.group("a list of columns").items():
             if item.done:
@@ -229,9 +217,7 @@ class TableClauses:
         item.name("a column")
         if item.done or item.at("COMMENT") or item.at("NOT"):
             raise item.unsupported(
-                "a column without a type",
-                f"add the type: {name.value} STRING",
-                token=name,
+                "a column without a type", f"add the type: {name.value} STRING", token=name
             )
         for before, token, after in zip(item.tokens, item.tokens[1:], (*item.tokens[2:], None), strict=False):
             # Fields of a struct may have these names.
@@ -239,8 +225,6 @@ class TableClauses:
             if token.is_word("GENERATED", "MASK", "DEFAULT", "PRIMARY", "REFERENCES") and not is_field:
                 raise item.unsupported(f"{token.value.upper()} in a column", token=token)
         self._columns.append(text)
-
-    # -- clauses, in any order
 
     def clauses(self) -> None:
         while not (self._cursor.done or self._cursor.at("AS") or self._cursor.at("FLOW", "AUTO")):
@@ -339,11 +323,7 @@ def _constraint(item: Cursor) -> Constraint:
     )
 
 
-_ACTIONS: Mapping[str, Action] = {
-    "DROP ROW": "drop",
-    "FAIL UPDATE": "fail",
-    "QUARANTINE ROW": "quarantine",
-}
+_ACTIONS: Mapping[str, Action] = {"DROP ROW": "drop", "FAIL UPDATE": "fail", "QUARANTINE ROW": "quarantine"}
 
 
 def _columns(cursor: Cursor) -> tuple[str, ...]:
@@ -369,9 +349,6 @@ def read_properties(cursor: Cursor) -> dict[str, str]:
             raise item.unexpected("a value")
         found[key] = item.next().value if len(item.tokens) - item.index == 1 else item.rest
     return found
-
-
-# -- flows, settings and schemas
 
 
 def _flow(cursor: Cursor) -> InsertFlow | CdcFlow:

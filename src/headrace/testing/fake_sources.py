@@ -23,34 +23,35 @@ from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.plan.intercept import LOCATION_OPTION
 from headrace.plan.modes import TableAccess
-from headrace.plan.names import shown
 from headrace.plan.stored import load_stored
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, T
 from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.kafka.batches import kafka_columns
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.sources.kafka.subscription import Subscription, matching, shown as shown_pattern
+from headrace.sources.kafka.subscription import Subscription, matching, shown
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReadRequest, SourceRead
 from headrace.storage.arrow_rows import empty_table, read_stream
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
-from headrace.testing.files import FileFormat, file_format
-from headrace.testing.rows import Batches, infer_schema, kafka_rows, kafka_schema, table_rows
+from headrace.testing.rows import (
+    Batches,
+    FileFormat,
+    file_format,
+    infer_schema,
+    kafka_rows,
+    kafka_schema,
+    table_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
 
 
 class Source(ABC):
-    """One source of the pipeline, with the rows that it has so far.
-
-    Args:
-        name: Its name in the test.
-        given: All rows of the test for it.
-    """
+    """One source of the pipeline, with the rows that it has so far."""
 
     def __init__(self, name: str, given: Batches) -> None:
         self.name = name
@@ -114,12 +115,8 @@ class Folder(Source):
 class FakeSources:
     """Replaces all sources of a pipeline, and records which of them it reads.
 
-    Args:
-        folder: The folder of the sources.
-        given: The test's rows, by source.
-        settings: The pipeline's settings, with the storage of the test.
-        real: The pipeline's storage, whose tables give the columns of sources.
-        elsewhere: Registers a table of the session's catalog; false if the catalog does not have it.
+    The tables of the real storage give the columns of sources; ``elsewhere`` registers a table of the
+    session's catalog.
     """
 
     def __init__(
@@ -151,12 +148,7 @@ class FakeSources:
             source.feed(batches)
 
     def check(self) -> None:
-        """Compare the rows of the test with the sources of the pipeline.
-
-        Raises:
-            RowsMissingError: The test gives no rows for a source of the pipeline.
-            UnusedTestInputError: The test gives rows for a source that the pipeline does not read.
-        """
+        """Compare the rows of the test with the sources of the pipeline."""
         known = [*self._sources, *self._missing]
         reads = (f"sources of the pipeline: {', '.join(known) or 'none'}",)
         for name in self._given:
@@ -170,8 +162,6 @@ class FakeSources:
                 )
         for name, location in self._missing.items():
             raise self._without_rows(name, location, reads)
-
-    # -- what the pipeline asks
 
     def read(self, read: SourceRead) -> DataFrame | None:
         """The rows of the test, in place of a source of a query."""
@@ -204,31 +194,25 @@ class FakeSources:
         ]
 
     def find_table(self, access: TableAccess) -> None:
-        """Create a table that no file of the pipeline declares.
-
-        Raises:
-            RowsMissingError: The test gives no rows for it, and no catalog has it.
-        """
-        name = next((text for text in self._given if self._is_table(text, access.name)), None)
+        """Create a table that no file of the pipeline declares."""
+        names = {str(self._settings.table_name(text)).casefold(): text for text in self._given}
+        name = names.get(str(access.name).casefold())
         path = self._settings.storage.table(access.name).local_path
         if name is None:
             if not load_stored(self._settings.storage, access.name) and not self._elsewhere(access.name):
                 known = (f"the test gives rows for: {', '.join(self._given) or 'nothing'}",)
-                raise self._without_rows(shown(access.name), access.location, known)
+                raise self._without_rows(access.name.short, access.location, known)
         elif name not in self._sources:
             stored = load_stored(self._real, access.name)
             schema = self._schema(name, None if stored is None else stored.schema)
             self._add(Table(name, self._given[name], path, schema))
-
-    def _is_table(self, text: str, name: TableName) -> bool:
-        return str(self._settings.table_name(text)).casefold() == str(name).casefold()
 
     def _read_kafka(self, read: SourceRead, ranges: Sequence[SourceRange] | None = None) -> DataFrame:
         subscription = Subscription.of(read.request.options)
         topics = subscription.topics
         if subscription.pattern is not None:
             # A pattern that no name of the test matches has no rows, as a topic without a name of its own.
-            topics = matching(subscription.pattern, self._given) or (shown_pattern(subscription.pattern),)
+            topics = matching(subscription.pattern, self._given) or (shown(subscription.pattern),)
         columns = [column.split()[0] for column in kafka_columns(read.request).split(", ")[:7]]
         if (read.request.value("includeHeaders") or "").lower() == "true":
             columns.append("headers")
@@ -265,15 +249,7 @@ class FakeSources:
         options: Mapping[str, str],
         location: SourceLocation,
     ) -> FileFolder:
-        """The folder that `hr.read_files` reads in place of the pipeline's.
-
-        Args:
-            folder: The pipeline's.
-            format: The format of its files.
-            schema: The user's schema.
-            options: Further options of the reader.
-            location: The user's line.
-        """
+        """The folder that `hr.read_files` reads in place of the pipeline's."""
         columns = () if schema is None else tuple(schema.fieldNames())
         request = ReadRequest(streaming=True, format=format, options=options, columns=columns, schema=schema)
         return FileFolder(path=str(self._folder_of(folder.path, request, location)))
@@ -330,11 +306,7 @@ class FakeSources:
         return frame
 
     def _name_of(self, path: str, location: SourceLocation) -> str:
-        """What the test calls a folder: as the query names it, or in another way.
-
-        Raises:
-            RowsMissingError: The test gives no rows for it.
-        """
+        """What the test calls a folder: as the query names it, or in another way."""
         wanted = self._resolved(path)
         for name in self._given:
             if name == path or self._resolved(name) == wanted:
@@ -358,13 +330,12 @@ class FakeSources:
 
     def _schema(self, name: str, known: Mapping[str, Any] | None) -> pa.Schema:
         from pyspark.sql.pandas.types import to_arrow_schema
-        from pyspark.sql.types import StructType
 
         given = self._given[name]
         if given.schema is not None:
-            struct = StructType.fromDDL(given.schema) if isinstance(given.schema, str) else given.schema
+            struct = T.StructType.fromDDL(given.schema) if isinstance(given.schema, str) else given.schema
         elif known is not None:
-            struct = StructType.fromJson(dict(known))
+            struct = T.StructType.fromJson(dict(known))
         else:
             return infer_schema(name, given)
         return to_arrow_schema(struct)
@@ -404,8 +375,6 @@ def _append(path: Path, rows: pa.Table) -> None:
 
 def _within(topic: str, ranges: Sequence[SourceRange]) -> Column:
     """Whether a record of a topic is in the ranges."""
-    from pyspark.sql import functions as F
-
     parts = [
         (F.col("partition") == partition) & (F.col("offset") >= first) & (F.col("offset") < end)
         for one in ranges
