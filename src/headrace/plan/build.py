@@ -248,7 +248,7 @@ def _planned_flow(
     target = next(one for one in declarations.datasets if one.name == flow.target)
     assert isinstance(target, StreamingTable)
     given = coordinates_of(target.table_properties)
-    sources = planned_sources(resolved.plan, stand_ins, settings, flow.location)
+    sources = planned_sources(resolved.plan, stand_ins.name_of, settings, flow.location)
     return PlannedFlow(
         flow=flow,
         schema=resolved.plan.schema,
