@@ -35,11 +35,7 @@ _SIGNS = {"create": "+", "alter": "~", "recompute": "~", "remove": "-", "keep": 
 
 @dataclass(frozen=True)
 class Explanation:
-    """One plan, ready to be shown.
-
-    Example:
-        >>> Explanation(plan).to_text()  # doctest: +SKIP
-    """
+    """One plan as text, JSON and a graph."""
 
     plan: Plan
 
