@@ -190,6 +190,7 @@ from headrace.errors.state import (
     FlowRenamedError as FlowRenamedError,
     KeyTwiceError as KeyTwiceError,
     LeaseLostError as LeaseLostError,
+    LeaseUnreadableError as LeaseUnreadableError,
     PinInvalidError as PinInvalidError,
     RangesReadAgainError as RangesReadAgainError,
     RangesSkippedError as RangesSkippedError,

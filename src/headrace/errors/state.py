@@ -132,6 +132,15 @@ class SecondDriverError(RefusedError):
     code = "SECOND_DRIVER"
 
 
+class LeaseUnreadableError(RefusedError):
+    """It is not known whether another process runs this flow, because the flow's lease cannot be used.
+
+    If no process runs the flow, remove the file that the message names.
+    """
+
+    code = "LEASE_UNREADABLE"
+
+
 class KeyTwiceError(RefusedError):
     """A table of AUTO CDC flows has several rows with the same key, so changes cannot be applied to it.
 

@@ -29,7 +29,7 @@ from headrace.state.identity import (
     load_identity,
     write_checkpoint,
 )
-from headrace.state.lease import Lease
+from headrace.state.lease import Heart
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import SHUFFLE_PARTITIONS, seed_files
 from headrace.storage.location import Location
@@ -250,11 +250,9 @@ class FlowOpener:
                 params={"flow": flow.name, "old": old},
             )
         # The flow of the old name may still run, in a process that has not seen the new one.
-        lease = Lease.acquire(storage.lease(flow.target, old), old)
-        try:
+        with Heart() as heart:
+            heart.acquire(storage.lease(flow.target, old), old)
             self._rename(old, known[-1], identity, table)
-        finally:
-            lease.release()
 
     def _rename(
         self, old: str, checkpoint: Location, identity: CheckpointIdentity, table: TableState

@@ -101,7 +101,7 @@ class Shell:
         added = definitions.add(statement, text)
         kept = statement if added else definitions.stream(name)[0]
         if (driver := self.streams.driver(name)) is not None:
-            return Answer(note=f"stream {name} exists already, and runs: pid {driver.pid} on {driver.host}")
+            return Answer(note=f"stream {name} exists already, and runs: {driver}")
         try:
             self.streams.check(name, kept)
         except HeadraceError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -180,11 +179,14 @@ class Streams:
         if driver is None:
             return False
         params = {"stream": name, "pid": driver.pid, "host": driver.host}
-        if driver.host != socket.gethostname():
+        if driver.pid is None or not driver.is_here:
             raise StreamNotStoppedError(
-                f"the stream `{name}` runs on another machine: pid {driver.pid} on {driver.host}",
+                f"the stream `{name}` runs on another machine, or in another container: {driver}",
                 location=location,
-                remedies=[f"on {driver.host}:   kill {driver.pid}"],
+                remedies=[
+                    "stop it there, or remove its lease if it has ended:   "
+                    f"rm {self._definitions.lease(name)}"
+                ],
                 params=params,
             )
         if driver.pid == os.getpid():
