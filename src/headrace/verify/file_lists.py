@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.model.folders import local_path
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.verify.checkpoint_history import Generation, Lineage
 from headrace.verify.checkpoints import CheckpointLog
 from headrace.verify.commits import Batches

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 
 from headrace.model.folders import FileFolder, FoundFile, local_path
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.file_lists import ListedFile, named_files
 from headrace.verify.report import GradeReport, Judgement, unjudged_records

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.verify.delta_log import TableLog
 from headrace.verify.report import Judgement
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.verify.commits import (
     DELETIONS,
     Batches,

@@ -12,10 +12,10 @@ from datetime import datetime
 from pathlib import Path
 
 from headrace.errors import NothingToVerifyError, TableUnknownError
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.verify.broker_requests import Explain, unexplained
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.counts import FileFindings, describe_others, judge_counts, judge_files, judge_table

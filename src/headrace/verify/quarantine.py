@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.commits import Batches, Refresh
 from headrace.verify.delta_log import has_log

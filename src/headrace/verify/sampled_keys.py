@@ -15,7 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.verify.brokers import Brokers
 from headrace.verify.evidence import Evidence
 from headrace.verify.keys import keys_of

@@ -12,8 +12,8 @@ import pytest
 from lake import Lake
 
 from headrace.errors import BrokerUnreachableError
-from headrace.model.connections import KafkaConnection
-from headrace.model.marks import RecordMark
+from headrace.model.kafka_settings import KafkaConnection
+from headrace.model.ranges import RecordMark
 from headrace.verify import brokers, verify_pipeline
 from headrace.verify.offsets import HeldOffsets, Topic
 from headrace.verify.report import DatasetProof, GradeReport, Proof
