@@ -11,22 +11,17 @@ import json
 import logging
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any, Literal, Self
-
-import psutil
 
 from headrace.errors import LeaseLostError, LeaseUnreadableError, SecondDriverError, StorageUnwritableError
 from headrace.model.names import TableName
 from headrace.runtime.engine.attachment import find_guard, is_held
+from headrace.runtime.processes import find_boot, find_pid_namespace, find_start, has_ended
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
@@ -89,16 +84,16 @@ class _Record:
 
     @property
     def is_same_boot(self) -> bool:
-        return self.boot is not None and self.boot == _boot()
+        return self.boot is not None and self.boot == find_boot()
 
     @property
     def is_here(self) -> bool:
-        return self.is_same_boot and self.pid_namespace == _pid_namespace()
+        return self.is_same_boot and self.pid_namespace == find_pid_namespace()
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs, if it is one of this boot and pid namespace."""
-        return self.started is not None and _started(self.pid) == self.started
+        """Whether the process may run, if it is one of this boot and pid namespace."""
+        return not has_ended(self.pid, self.started)
 
     @property
     def has_calls(self) -> bool:
@@ -343,9 +338,9 @@ class Heart:
             "process": self._process,
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "started": _started(os.getpid()),
-            "boot": _boot(),
-            "pid_namespace": _pid_namespace(),
+            "started": find_start(os.getpid()),
+            "boot": find_boot(),
+            "pid_namespace": find_pid_namespace(),
         }
         if (guard := find_guard()) is not None:
             record["guard"] = str(guard)
@@ -456,46 +451,3 @@ def _beaten_at(beat: bytes | None) -> float | None:
     except (ValueError, LookupError, TypeError):
         return None
     return float(at) if isinstance(at, int | float) and at <= time.monotonic() else None
-
-
-@cache
-def _boot() -> str | None:
-    """What the processes share that have one monotonic clock; ``None`` if the system does not tell."""
-    try:
-        if sys.platform == "darwin":
-            asked = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
-            return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip() or None
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return f"{boot} {_namespace('time')}"
-
-
-@cache
-def _pid_namespace() -> str:
-    """The namespace of the process ids, which is another one in each container."""
-    return _namespace("pid")
-
-
-def _namespace(kind: str) -> str:
-    # macOS has no namespaces, and old kernels have none of clocks.
-    with contextlib.suppress(OSError):
-        return str(Path(f"/proc/self/ns/{kind}").readlink())
-    return ""
-
-
-def _started(pid: int) -> Any:
-    """When a process was started; ``None`` if it does not run. Process ids are used again."""
-    if sys.platform == "darwin":
-        try:
-            process = psutil.Process(pid)
-            return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
-        except psutil.Error:
-            return None
-    try:
-        # The name of the program can have spaces. `psutil` adds the wall clock to the time since the boot.
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
-        state, started = fields.split()[0], int(fields.split()[19])
-    except (OSError, ValueError, LookupError):
-        return None
-    return None if state in "ZX" else started
