@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 
 import pytest
 
@@ -68,6 +69,12 @@ def test_a_full_refresh_that_ends_at_any_step_leaves_no_tombstone_that_hides_a_r
         found = sorted(row["id"] for row in rows(shop, f"tables/{shop.database}/current"))
         assert found == list(range(1, kept + 1)), point
         shop.verify()
+    # A table that somebody has removed leaves its tombstones behind, too.
+    shutil.rmtree(shop.table("current"))
+    shop.write(CHANGES.replace("KEPT", "6"))
+    with Pipeline.load(shop.root) as pipeline:
+        pipeline.full_refresh(["current"])
+    assert sorted(row["id"] for row in rows(shop, f"tables/{shop.database}/current")) == [1, 2, 3, 4, 5, 6]
 
 
 def leave_pending(shop: Shop, fail_at: pytest.MonkeyPatch) -> None:

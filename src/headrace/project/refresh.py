@@ -21,6 +21,7 @@ from headrace.run.failpoints import reach
 from headrace.run.runners import make_opener
 from headrace.run.survey import FlowSurveyor, ReadTable, Survey
 from headrace.run.tables import finish_refresh, open_table, register_tables
+from headrace.run.targets import side_tables
 from headrace.run.views import inputs_of
 from headrace.sinks.delta.table import REFRESHING_PROPERTY
 from headrace.sinks.target import TableLayout
@@ -303,6 +304,8 @@ def _clear(opening: OpenTableStage, plan: Plan, context: UpdateContext) -> None:
             held.callback(context.heart.release, lease)
         if not is_table(storage.table(name)):
             # Nothing to empty: without its table a checkpoint is worth nothing.
+            quarantine, _ = side_tables(name, storage)
+            quarantine.clear(context.spark)
             storage.checkpoints(name).delete_folder()
             storage.snapshots(name).delete_folder()
             return

@@ -284,10 +284,10 @@ class FlowOpener:
                 )
             )
         reach("flow-renamed", flow.name, 0)
-        # The next batch is planned under the new name, and replaces only rows of that name.
+        # A batch that comes again replaces only rows of its flow's name.
         held = table.transactions.get(identity.checkpoint, -1)
         for side in side_tables(flow.target, self._settings.storage):
-            side.forget(self.spark, identity.checkpoint, held)
+            side.rename(self.spark, identity.checkpoint, held, flow.name)
         for kind in {source.kind for source in identity.sources}:
             kind_of(kind).take_over(self._ledger(old).folder, self._ledger().folder)
         (checkpoint / FILE).replace_json(identity.with_flow(flow.name).to_json())

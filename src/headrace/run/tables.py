@@ -157,6 +157,9 @@ def open_table(
     opening = check()
     path.make_folder()
     if opening.creates:
+        # Those of a table that was removed would hide rows of the new one.
+        _, tombstones = side_tables(stage.table.name, storage)
+        tombstones.drop(spark)
         if _create(stage, path, spark):
             publish_table(spark, stage.table.name, path)
             return

@@ -78,6 +78,12 @@ class QuarantineTable:
         if self.exists:
             fence_rows(session, self.path, checkpoint, after)
 
+    def rename(self, session: SparkSession, checkpoint: str, after: int, flow: str) -> None:
+        """Give the rows of a checkpoint after a batch another flow."""
+        if self.exists:
+            rows = f"checkpoint = '{checkpoint}' AND batch > {after} AND flow <> '{flow}'"
+            session.sql(f"UPDATE {self._name} SET flow = '{flow}' WHERE {rows}")
+
     def clear(self, session: SparkSession) -> None:
         """Remove all rows."""
         if self.exists:
