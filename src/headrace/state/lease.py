@@ -287,7 +287,7 @@ class Heart:
         try:
             held = self._await_end(location, flow)
         except OSError as error:
-            raise location.unwritable(error) from error
+            raise _unreadable(location, flow, f"the system's error: {error.strerror or error}") from error
         record = self._record(lease)
         if not (location.create(record) if held is None else location.swap(held, record)):
             raise _second(location, flow, None)

@@ -328,6 +328,15 @@ def test_a_heart_goes_on_after_a_heartbeat_or_a_release_has_failed(
     assert path.exists()
 
 
+def test_a_lease_that_the_system_does_not_read_is_not_free(path: Location, heart: Heart) -> None:
+    heart.acquire(path.parent / "other.json", "other")
+    if path.files.scheme == "file":
+        path.local_path.mkdir()
+        with pytest.raises(LeaseUnreadableError, match="Is a directory"):
+            heart.acquire(path, "sales")
+        assert find_driver(path) is not None
+
+
 def test_a_storage_that_cannot_be_written_is_named(tmp_path: Path, heart: Heart) -> None:
     (tmp_path / "leases").write_text("a file where the folder should be")
     with pytest.raises(StorageUnwritableError):
