@@ -164,7 +164,7 @@ class _Looks:
         self._tails = tails
         self._failures = failures
         self._now = datetime.now(UTC)
-        self._observer = Observer()
+        self._observer = Observer(storage.leases / name for name in storage.leases.list_files())
         self._said = {
             (name, checkpoint): self._last_words(name, flow, checkpoint, tail)
             for name, tail in tails.items()

@@ -17,7 +17,6 @@ from headrace.plan.changes import layout_schema
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage, target_of
 from headrace.project.selection import find_datasets
 from headrace.run.context import UpdateContext
-from headrace.run.failpoints import reach
 from headrace.run.runners import make_opener
 from headrace.run.survey import FlowSurveyor, ReadTable, Survey
 from headrace.run.tables import finish_refresh, open_table, register_tables
@@ -317,6 +316,5 @@ def _clear(opening: OpenTableStage, plan: Plan, context: UpdateContext) -> None:
         for number, planned in enumerate(flows):
             opener = make_opener(planned, plan, context)
             opener.start_over(layout=layout if number == 0 else None, last=number == len(flows) - 1)
-            reach("flow-started-over", planned.flow.name, 0)
         # If the process ends before that, the next run does it.
         finish_refresh(opening, storage, context.spark)

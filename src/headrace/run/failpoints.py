@@ -25,8 +25,6 @@ Point = Literal[
     "column-changed",
     "generation-opened",
     "rows-fenced",
-    "flow-started-over",
-    "quarantine-cleared",
     "tombstones-dropped",
     "flow-renamed",
     "identity-renamed",

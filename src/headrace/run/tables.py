@@ -362,7 +362,6 @@ def finish_refresh(stage: OpenTableStage, storage: Storage, spark: SparkSession)
     # No batch has begun: its tombstones would hide rows, and its snapshots would be applied again.
     quarantine, tombstones = side_tables(name, storage)
     quarantine.clear(spark)
-    reach("quarantine-cleared", name.name, 0)
     tombstones.drop(spark)
     reach("tombstones-dropped", name.name, 0)
     storage.snapshots(name).delete_folder()

@@ -13,7 +13,7 @@ from headrace.errors import HeadraceError, SourceLocation, StreamNotStoppedError
 from headrace.project.engine import Engine
 from headrace.shell.definitions import Definitions
 from headrace.shell.stream_sql import read_options
-from headrace.state.lease import Driver, Heart, find_driver
+from headrace.state.lease import Driver, Heart, Observer, find_driver
 from headrace.syntax.stream_statements import CreateStream
 
 if TYPE_CHECKING:
@@ -118,9 +118,9 @@ class Streams:
         finally:
             heart.stop()
 
-    def driver(self, name: str) -> Driver | None:
+    def driver(self, name: str, observer: Observer | None = None) -> Driver | None:
         """The process that runs a stream."""
-        return find_driver(self._definitions.lease(name))
+        return find_driver(self._definitions.lease(name), observer)
 
     def statuses(self, *names: str) -> list[StreamStatus]:
         """The streams of the storage, by name; starts no JVM."""
@@ -135,10 +135,10 @@ class Streams:
             for dataset in snapshot.datasets
             for flow in dataset.flows
         }
-        shown = []
+        shown, observer = [], Observer(map(self._definitions.lease, found))
         for key, (stream, statement) in found.items():
             name, target = stream.name or key, self._definitions.name_of(stream.target)
-            flow, driver = flows.get((target, name.casefold())), self.driver(name)
+            flow, driver = flows.get((target, name.casefold())), self.driver(name, observer)
             running = flow is not None and flow.driver is not None
             state: str = "new" if flow is None else flow.state
             if driver is not None and not running:

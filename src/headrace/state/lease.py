@@ -122,10 +122,17 @@ class _Seen:
 
 
 class Observer:
-    """Finds out whether the processes of leases run, and remembers the heartbeats that it has seen."""
+    """Finds out whether the processes of leases run, and remembers the heartbeats that it has seen.
 
-    def __init__(self) -> None:
+    Args:
+        leases: Looked at now, so that one wait is enough for the heartbeats of all their processes.
+    """
+
+    def __init__(self, leases: Iterable[Location] = ()) -> None:
         self._seen: dict[Location, _Seen] = {}
+        for lease in leases:
+            with contextlib.suppress(OSError, _UnreadableError):
+                self.judge(lease, _Record.parse(lease.read_bytes()))
 
     def find(self, location: Location) -> Driver | None:
         """The process that holds a lease; ``None`` if nobody does, or if the process has ended.

@@ -310,6 +310,23 @@ def test_an_observer_tells_a_silent_process_from_an_ended_one(
     until(lambda: observer.find(path) is None, "the process counts as ended", limit_s=5.0)
 
 
+def test_an_observer_waits_once_for_the_heartbeats_of_several_processes(
+    path: Location, hearts: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [path.parent / f"{number}.json" for number in range(5)]
+    for one in paths:
+        heart = hearts.enter_context(Heart())
+        heart.acquire(one, "sales")
+        alter(one, boot="another")
+        end(heart)
+    monkeypatch.setenv(EXPIRES_VARIABLE, "5")
+    began = time.monotonic()
+    observer = Observer(paths)
+    found = [observer.find(one) for one in paths]
+    assert all(driver is not None and not driver.is_certain for driver in found)
+    assert time.monotonic() - began < 2.0, "two heartbeats are one second"
+
+
 def test_a_heart_goes_on_after_a_heartbeat_or_a_release_has_failed(
     tmp_path: Path, expires: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
