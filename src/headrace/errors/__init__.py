@@ -201,6 +201,7 @@ from headrace.errors.state import (
     SourcesChangedError as SourcesChangedError,
     StateChangedError as StateChangedError,
     StorageNewerError as StorageNewerError,
+    StorageUnreadableError as StorageUnreadableError,
     StorageUnwritableError as StorageUnwritableError,
     TableBehindCheckpointError as TableBehindCheckpointError,
     TableInUseError as TableInUseError,

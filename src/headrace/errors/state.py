@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.errors.base import RefusedError, SetupError, UsageError
+from headrace.errors.base import RefusedError, SetupError, TransientError, UsageError
 
 
 class CheckpointLostError(RefusedError):
@@ -160,6 +160,15 @@ class StorageUnwritableError(SetupError):
     """The storage cannot be written. Correct its permissions, or `storage` in the spec."""
 
     code = "STORAGE_UNWRITABLE"
+
+
+class StorageUnreadableError(TransientError):
+    """A file of the storage could not be read. A flow tries again with backoff; nothing was lost.
+
+    `headrace doctor` shows whether the storage can be read now.
+    """
+
+    code = "STORAGE_UNREADABLE"
 
 
 class StorageNewerError(RefusedError):

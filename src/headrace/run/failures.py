@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
@@ -24,6 +25,7 @@ from headrace.errors import (
     SchemaIdUnknownError,
     StartInvalidError,
     StateChangedError,
+    StorageUnreadableError,
     StorageUnwritableError,
     UpstreamLogExpiredError,
     UpstreamRewrittenError,
@@ -125,7 +127,6 @@ _TURNED_AWAY = re.compile(
     r"(?:\w*Authentication|\w*Authorization|IllegalSaslState|UnsupportedSaslMechanism)Exception[^\n]*"
 )
 _TAKEN_OVER = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY|Concurrent update to the log")
-_DRIVER_GONE = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
 _FAILED_IN_VIEW = re.compile(re.escape(FAILED) + r'("(?:[^"\\]|\\.)*"): (\{.*?\})(?:\n|$| SQLSTATE)')
 _MALFORMED = re.compile(r"MALFORMED_RECORD_IN_PARSING|Malformed records are detected in record parsing")
 _VIOLATED = re.compile(
@@ -201,8 +202,17 @@ def as_error(
         return bad.to_error(str(name), declared.location)
     if _MALFORMED.search(text) is not None:
         return _malformed(text, declared, reading)
-    if any(type(one).__name__ in _DRIVER_GONE for one in (carried, failure)):
+    if any(_is_driver_lost(one) for one in (carried, failure)):
         return driver_lost(_logged(log_file))
+    unread = carried or failure
+    if isinstance(unread, OSError) and any(one.startswith("headrace.storage.") for one in _modules(unread)):
+        return StorageUnreadableError(
+            f"{name}: the storage could not be read",
+            location=declared.location,
+            facts=(f"the system's error: {unread}", _unchanged(declared), *_logged(log_file)),
+            remedies=("headrace doctor",),
+            params={"name": str(declared.name)},
+        )
     if kafka is not None and (turned_away := _turned_away(text, declared, log_file, kafka)) is not None:
         return turned_away
     # Spark's text around the exception of a batch says only that a batch has failed.
@@ -221,6 +231,19 @@ def as_error(
         remedies=("print the stack trace:   headrace run --debug",),
         params={"name": str(declared.name)},
     )
+
+
+def _is_driver_lost(error: BaseException | None) -> bool:
+    """Whether a call of the JVM has found no JVM; a user's function can lose connections of its own."""
+    if isinstance(error, ConnectionError):
+        return [*_modules(error), ""][0].partition(".")[0] in ("py4j", "pyspark")
+    return type(error).__name__ == "Py4JNetworkError"
+
+
+def _modules(error: BaseException) -> list[str]:
+    """The modules of the functions that an error has passed, the one that has raised it first."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return [str(frame.f_globals.get("__name__")) for frame, _ in frames][::-1]
 
 
 def _failed_in_view(text: str, declared: Declared) -> ExpectationFailedError | None:
