@@ -328,7 +328,7 @@ BAD: dict[str, tuple[str, str, list[str], int | None]] = {
     "columns": ("parquet", "id LONG", ["PAR1 and no more"], None),
     "objects": ("avro", "id LONG", ["no avro"], None),
 }
-"""Format, schema, lines and the line that is wrong (0 if it is not known), by table; all run at once, since flows fail alone."""
+"""Format, schema, lines and the line that is wrong (0 if it is not known), by table; all run at once."""
 
 
 def test_bad_files_stop_their_flows_with_path_and_line(site: Site) -> None:
