@@ -6,8 +6,9 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.contracts.conditions import with_checks
@@ -15,6 +16,7 @@ from headrace.errors import HeadraceError
 from headrace.model.declarations import AppendFlow
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
+from headrace.run.attempts import Looks, report_look
 from headrace.run.batch import BatchFunction, QueryState, RecordFeed
 from headrace.run.batch_setup import BatchSetup
 from headrace.run.context import Build, MakeSession
@@ -26,7 +28,7 @@ from headrace.run.limits import BatchLimits
 from headrace.run.opening import FlowOpener, OpenedFlow
 from headrace.run.readiness import FeedState
 from headrace.run.reporting import Progress
-from headrace.run.snapshots import SnapshotLooks
+from headrace.run.snapshots import SnapshotPoller
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.run.survey import is_drained
 from headrace.runtime.engine.attachment import pool_name
@@ -71,8 +73,13 @@ class FlowRunner:
     state: FeedState = field(default="pending", init=False)
     columns: str | None = field(default=None, init=False)
     is_outdated: Callable[[], bool] = field(default=lambda: False, init=False)
-    _looks_again: bool = field(default=False, init=False)
+    _reruns_when_drained: bool = field(default=False, init=False)
     """Whether the source of snapshots can have a snapshot that is not recorded."""
+    _looks: Looks = field(init=False)
+
+    def __post_init__(self) -> None:
+        reports = self.reports
+        self._looks = Looks(partial(report_look, reports.update, reports.emit, self.planned.flow.name))
 
     def run(self, lease: Lease, stop: StopSignal) -> Outcome:
         """Open the flow's checkpoint and run its query.
@@ -83,7 +90,7 @@ class FlowRunner:
         outcome = self._run_query(lease, stop)
         # A function gets the version that was applied last, so it is asked again after each batch.
         batches = -1
-        while outcome == "drained" and self._looks_again and self.progress.batches > batches:
+        while outcome == "drained" and self._reruns_when_drained and self.progress.batches > batches:
             batches = self.progress.batches
             again = self._run_query(lease, stop)
             outcome = "drained" if again == "up to date" else again
@@ -98,14 +105,14 @@ class FlowRunner:
             self.remedies = Remedies()
             drained = is_drained(self.planned, opened, systems)
             # Snapshots that were recorded before are applied before the source is asked again.
-            self._looks_again = self.snapshots is not None
+            self._reruns_when_drained = self.snapshots is not None
             is_new = opened.checkpoint is None or opened.checkpoint.last_planned < 0
             if self.snapshots is not None and (drained or is_new):
                 try:
-                    self._looks_again = self.snapshots.look(stop)
+                    self._reruns_when_drained = self.snapshots.look(stop)
                 except PlanAgain:
                     return "plan again"
-            if self.triggered and drained and not self._looks_again:
+            if self.triggered and drained and not self._reruns_when_drained:
                 return "up to date"
             session = self.session({**self._source_settings(opened), **flow.spark_conf})
             limits = BatchLimits(self.planned, systems, session, opened)
@@ -193,24 +200,8 @@ class FlowRunner:
         state: QueryState,
         stop: StopSignal,
     ) -> Outcome:
-        fold_at = time.monotonic() + _FOLD_S
-        looks = SnapshotLooks(self.snapshots, state)
         try:
-            while not query.awaitTermination(_POLL_S):
-                late.look(query)
-                if not self.triggered and looks.is_outdated(stop):
-                    _stop(query, state, opened, stop)
-                    return "plan again"
-                if self.state != "working" and query.status["message"] == _NOTHING_TO_READ:
-                    self.state = "working"
-                if time.monotonic() >= fold_at:
-                    self._fold(opened)
-                    fold_at = time.monotonic() + _FOLD_S
-                if stop.requested:
-                    _stop(query, state, opened, stop)
-                    late.look(query)
-                    return "stopped"
-            late.look(query)
+            return self._watch(query, opened, late, state, stop)
         except Exception as error:
             if isinstance(state.failure, StopRequested):
                 return "stopped"
@@ -221,16 +212,59 @@ class FlowRunner:
                 error, planned.flow, state.failure, state.reading, planned.expectations
             ) from error
         finally:
+            _end(query, state, opened, stop)
             if self.progress.batches:
                 self._fold(opened)
+
+    def _watch(
+        self,
+        query: StreamingQuery,
+        opened: OpenedFlow,
+        late: LateRows,
+        state: QueryState,
+        stop: StopSignal,
+    ) -> Outcome:
+        """Look after a query until it ends, is stopped, or needs a new plan."""
+        fold_at = time.monotonic() + _FOLD_S
+        poller = SnapshotPoller(self.snapshots, state)
+        while not query.awaitTermination(_POLL_S):
+            late.look(query)
+            if not self.triggered:
+                outdated = self._looks.ask("the source of snapshots", lambda: poller.is_outdated(stop))
+                if outdated:
+                    return "plan again"
+            if self.state != "working" and query.status["message"] == _NOTHING_TO_READ:
+                self.state = "working"
+            if time.monotonic() >= fold_at and self._fold(opened):
+                fold_at = time.monotonic() + _FOLD_S
+            if stop.requested:
+                _stop(query, state, opened, stop)
+                late.look(query)
+                return "stopped"
+        late.look(query)
         return "stopped" if stop.requested else "drained"
 
-    def _fold(self, opened: OpenedFlow) -> None:
-        """Write the ledger; if that fails, the next start writes it."""
-        try:
+    def _fold(self, opened: OpenedFlow) -> bool:
+        """Write the ledger, and return whether that is done; the next start writes what is missing."""
+
+        def fold() -> bool:
             self.opener.fold(opened.identity.table_id)
+            return True
+
+        try:
+            return bool(self._looks.ask("the ledger", fold))
         except HeadraceError as error:
             _LOG.warning("the ledger of flow %s was not written: %s", self.planned.flow.name, error)
+            return True
+
+
+def _end(query: StreamingQuery, state: QueryState, opened: OpenedFlow, stop: StopSignal) -> None:
+    """Stop a query that still runs when its flow ends, also after an error."""
+    try:
+        if query.isActive:
+            _stop(query, state, opened, stop)
+    except Exception:
+        _LOG.warning("query %s could not be stopped", query.name, exc_info=True)
 
 
 def _stop(query: StreamingQuery, state: QueryState, opened: OpenedFlow, stop: StopSignal) -> None:
@@ -240,7 +274,9 @@ def _stop(query: StreamingQuery, state: QueryState, opened: OpenedFlow, stop: St
     if state.failure is None and not state.busy and state.last_batch >= 0:
         finished = opened.path / "commits" / str(state.last_batch)
         deadline = time.monotonic() + _COMMIT_LOG_S
-        while not finished.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        # A storage that does not answer: the next start replays the batch.
+        with suppress(OSError):
+            while not finished.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
     if not state.busy:
         query.stop()

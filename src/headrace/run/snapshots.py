@@ -189,7 +189,7 @@ class SnapshotFeed:
         )
 
 
-class SnapshotLooks:
+class SnapshotPoller:
     """Looks for new snapshots while a query runs.
 
     Args:

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from headrace.errors import LeaseLostError, SecondDriverError
+from headrace.errors import LeaseLostError, SecondDriverError, StorageUnwritableError
 from headrace.model.names import TableName
 from headrace.runtime.engine.attachment import find_guard, is_held
 from headrace.storage.layout import Storage
@@ -164,15 +164,23 @@ class Heart:
         return lease
 
     def release(self, lease: Lease) -> None:
+        """Release a lease. If that fails, the lease is kept, and can be released later.
+
+        Raises:
+            OSError: The lease cannot be read.
+            StorageUnwritableError: The lease cannot be deleted.
+        """
         with self._lock:
-            self._leases.pop(lease.location, None)
             lease.release()
+            self._leases.pop(lease.location, None)
 
     def stop(self) -> None:
         self._stop.set()
         self._thread.join()
         for lease in list(self._leases.values()):
-            self.release(lease)
+            # A lease that cannot be released expires.
+            with contextlib.suppress(OSError, StorageUnwritableError):
+                self.release(lease)
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):

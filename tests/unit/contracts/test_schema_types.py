@@ -65,7 +65,7 @@ def test_the_type_of_values(values: tuple[Any, ...], expected: str) -> None:
         ("decimal(12,2)", ("ten",), "string"),
         ("decimal(12,2)", (0.001,), "decimal(13,3)"),
         ("decimal(12,2)", ("0.0010",), "decimal(13,3)"),
-        ("decimal(12,2)", (1.5, 2.5e-7), "decimal(17,7)"),
+        ("decimal(12,2)", (1.5, 2.5e-7), "decimal(18,8)"),
         ("decimal(12,2)", (1e-300,), "double"),
         ("decimal(12,2)", (1e3,), "decimal(12,2)"),
         ("timestamp", (1763600000,), "timestamp"),
