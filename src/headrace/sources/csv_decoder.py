@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import ArgumentInvalidError
-from headrace.sources.decimals import with_decimals, with_texts
+from headrace.sources.decimals import DecimalReader
 from headrace.sources.decoders import Decoder, InvalidUtf8
 
 if TYPE_CHECKING:
@@ -48,9 +48,10 @@ class CsvDecoder(Decoder):
 
         text = value.cast("string")
         text = F.make_valid_utf8(text) if self.invalid_utf8 == "replace" else text
+        decimals = DecimalReader(self.schema, "csv")
         checked = StructType(
             [
-                *with_texts(self.schema).fields,
+                *decimals.parsed.fields,
                 StructField(_END, StringType()),
                 StructField(_CORRUPT, StringType()),
             ]
@@ -75,7 +76,7 @@ class CsvDecoder(Decoder):
                 fields = F.struct(*(record[name].alias(name) for name in self.schema.fieldNames()))
                 return F.when(whole if exact is None else whole & exact, fields)
 
-            return with_decimals(parsed, self.schema, accept)
+            return decimals.read(parsed, accept)
 
         # The array makes Spark parse once and use the result several times.
         record = F.transform(F.array(parsed), matching)[0]

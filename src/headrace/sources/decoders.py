@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError
 from headrace.model.drift import Drift
-from headrace.sources.decimals import with_decimals, with_texts
+from headrace.sources.decimals import DecimalReader
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -103,9 +103,10 @@ class JsonDecoder(Decoder):
         text = value.cast("string")
         # Spark's parser replaces invalid bytes silently, so they are checked before.
         text = F.make_valid_utf8(text) if self.invalid_utf8 == "replace" else text
+        decimals = DecimalReader(self.schema, "json")
         checked = StructType(
             [
-                StructField(_RECORDS, ArrayType(with_texts(self.schema))),
+                StructField(_RECORDS, ArrayType(decimals.parsed)),
                 StructField(_END, StringType()),
                 StructField(_CORRUPT, StringType()),
             ]
@@ -124,7 +125,7 @@ class JsonDecoder(Decoder):
                 wrong = mistyped if exact is None else mistyped | ~exact
                 return self._accept(record, wrong, text, looked)
 
-            return F.when(whole, with_decimals(records[0], self.schema, accept))
+            return F.when(whole, decimals.read(records[0], accept))
 
         # The array makes Spark parse once and use the result several times.
         looked = F.struct(parsed.alias("json"), *self._looks(text))

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.model.drift import RESCUED, Drift, DriftAction, field_name
-from headrace.sources.decimals import with_decimals, with_texts
+from headrace.sources.decimals import DecimalReader
 from headrace.sources.decoders import DRIFTED, UNPARSEABLE, JsonDecoder
 
 if TYPE_CHECKING:
@@ -155,14 +155,14 @@ class DriftingJsonDecoder(JsonDecoder):
         from pyspark.sql import functions as F
         from pyspark.sql.types import StringType, StructType
 
-        alone = StructType([column])
+        alone = DecimalReader(StructType([column]), "json")
         options = {**self.parser_options, "columnNameOfCorruptRecord": _WRONG}
-        parsed = F.from_json(text, with_texts(alone).add(_WRONG, StringType()), options)
+        parsed = F.from_json(text, alone.parsed.add(_WRONG, StringType()), options)
 
         def is_wrong(record: Column, exact: Column | None) -> Column:
             return parsed[_WRONG].isNotNull() if exact is None else parsed[_WRONG].isNotNull() | ~exact
 
-        return with_decimals(parsed, alone, is_wrong)
+        return alone.read(parsed, is_wrong)
 
     def _rescued(self, text: Column, names: Column) -> Column:
         """The fields with some names, as JSON, each with its whole value; NULL if there are none."""

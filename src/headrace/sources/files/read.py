@@ -17,7 +17,7 @@ from headrace.sources.bad_records import (
     BadRecords,
     RecordRules,
 )
-from headrace.sources.decimals import has_decimals, with_decimals, with_texts
+from headrace.sources.decimals import DecimalReader, has_decimals
 from headrace.sources.decoders import Decoder, InvalidUtf8, choose_decoder
 from headrace.sources.new_fields import SCHEMA_NUMBER, Evolving
 from headrace.sources.records import stop_because
@@ -244,7 +244,7 @@ def read(
         rows = _read_records(spark, folder, format, schema, given)
         if format not in ("csv", "json") or schema is None or not has_decimals(schema):
             return rows.select("*", source)
-        kept = {one.name: _exact(one, partitions) for one in schema.fields}
+        kept = {one.name: _exact(one, format) for one in schema.fields if one.name not in partitions}
         return rows.select(*(kept.get(name, F.col(f"`{name}`")) for name in rows.columns), source)
     rules = RecordRules(
         decoder=decoder,
@@ -308,31 +308,31 @@ def _read_records(
         return reader.load(folder.path)
     if format in ("csv", "json"):
         # Spark reads the values of partition columns from the names of folders, and rounds none.
-        texts = with_texts(schema)
-        for place, name in enumerate(schema.fieldNames()):
-            if name in folder.partition_columns():
-                texts.fields[place] = schema[name]
-        schema = StructType(texts.fields)
+        written = DecimalReader(schema, format).parsed
+        partitions = folder.partition_columns()
+        schema = StructType([schema[one.name] if one.name in partitions else one for one in written.fields])
     return reader.schema(schema).load(folder.path)
 
 
-def _exact(column: StructField, partitions: tuple[str, ...]) -> Column:
-    """A column whose decimals were read as text; a decimal that would be rounded stops the flow."""
+def _exact(column: StructField, format: Literal["json", "csv"]) -> Column:
+    """A column whose decimals were read as they are written; one that would be rounded stops the flow."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
-    text, own = F.col(f"`{column.name}`"), StructType([column])
-    if column.name in partitions or not has_decimals(column.dataType):
-        return text
+    written = F.col(f"`{column.name}`")
+    if not has_decimals(column.dataType):
+        return written
     where = F.col("_metadata.file_path").alias("path")
     wrong = f"a value of `{column.name}` is not exactly one of {column.dataType.simpleString().upper()}"
-    stop = stop_because(wrong, text.cast("string"), at=[where])
+    shown = F.to_json(F.struct(written.alias(column.name)))
+    stop = stop_because(wrong, shown, at=[where])
 
     def exact(record: Column, is_exact: Column | None) -> Column:
         value = record[column.name]
         return value if is_exact is None else F.when(is_exact, value).otherwise(stop)
 
-    return with_decimals(F.struct(text.alias(column.name)), own, exact).alias(column.name)
+    own = DecimalReader(StructType([column]), format)
+    return own.read(F.struct(written.alias(column.name)), exact).alias(column.name)
 
 
 def _read_lines(
