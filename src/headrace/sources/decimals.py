@@ -1,7 +1,8 @@
 """Decimals of records without rounding: Spark's parsers round `0.001` to `0.00` for ``DECIMAL(12, 2)``.
 
-A parser reads such a value as it is written: CSV as text, JSON as a variant, which keeps 38 digits. (Spark reads a
-number in JSON as text by way of a double.) What is written becomes the decimal if it is exactly one.
+A parser reads such a value as it is written: CSV as text, JSON as a variant, which keeps 38 digits.
+(Read as text, a number in JSON is first a double in Spark.)
+What is written becomes the decimal if it is exactly one.
 """
 
 from __future__ import annotations
