@@ -26,7 +26,7 @@ from headrace.state.lease import Lease
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 
 ReadRecords = Callable[["DataFrame", BatchStamp], AbstractContextManager["DataFrame"]]
@@ -68,7 +68,7 @@ class BatchFunction:
     """The function that Spark calls for each batch of a flow.
 
     Args:
-        check: Checks the flow's whole table after each batch, also after one that is repeated.
+        committed: Called after each batch, also after one that is repeated.
         turn: Makes a context that holds off compactions while a batch runs.
     """
 
@@ -81,7 +81,7 @@ class BatchFunction:
     target: FlowTarget
     tasks: int
     reporter: BatchReporter
-    check: Callable[[SparkSession], object]
+    committed: Callable[[], object]
     state: QueryState
     turn: Callable[[], AbstractContextManager[None]] = nullcontext
     snapshots: ReadRecords | None = None  # gives the rows of a batch whose row is a marker
@@ -117,7 +117,7 @@ class BatchFunction:
         if committed is None:
             self._replay(rows, stamp)
         self.reporter.ended(stamp, committed, time.monotonic() - started_s)
-        self.check(rows.sparkSession)
+        self.committed()
         reach("after-batch", flow, number)
 
     def _write(self, rows: DataFrame, stamp: BatchStamp) -> Committed | None:

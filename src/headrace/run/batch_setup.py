@@ -49,6 +49,7 @@ class BatchSetup:
     update: str
     emit: Emitter
     progress: Progress  # the flow's counts so far
+    checks: DatasetChecks
     snapshots: RecordFeed | None = None  # the rows in place of the markers, if the flow reads markers
 
     def make(
@@ -93,7 +94,7 @@ class BatchSetup:
             target=flow_target(planned, settings, session, self.carer),
             tasks=most_tasks(session),
             reporter=self._reporter(opened, limits),
-            check=self._checks().run,
+            committed=self.checks.committed,
             state=state,
             turn=partial(self.carer.turn, settings.storage.table(planned.flow.target)),
             snapshots=None if feed is None else partial(feed.records, checkpoint=opened.path),
@@ -107,17 +108,6 @@ class BatchSetup:
             progress=self.progress,
             measure_lag=LagGauge(self.surveyor.systems, opened.path, limits.record_bytes).measure,
             after_batch={"the offsets": self._publish, "the limit": limits.follow},
-        )
-
-    def _checks(self) -> DatasetChecks:
-        planned = self.surveyor.planned
-        return DatasetChecks(
-            dataset=planned.flow.target,
-            flow=planned.flow.name,
-            checks=planned.checks,
-            storage=self.surveyor.settings.storage,
-            update=self.update,
-            emit=self.emit,
         )
 
     def _split(self, opened: OpenedFlow, session: SparkSession, search: RecordSearch) -> Split:

@@ -1,24 +1,35 @@
-"""Runs the checks of a whole dataset after each batch or refresh."""
+"""Runs the checks of a whole dataset: for a view after each refresh, for a table at intervals."""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.contracts.dataset_checks import run_check
-from headrace.errors import DatasetCheckFailedError
+from headrace.errors import DatasetCheckFailedError, HeadraceError
 from headrace.model.events import DatasetChecked, Emitter
 from headrace.model.expectations import DatasetCheck
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
+from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_LOG = logging.getLogger(__name__)
+_INTERVAL_S = 60.0
+"""Minimum seconds between two rounds of checks of a table."""
+_SHARE = 0.05
+"""The highest share of the time that checks take: they read the whole table."""
+UNCHECKED = "unchecked.json"
+"""A file in a flow's ledger: there are rows that were not checked, or a check that stops the flow fails."""
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(kw_only=True)
 class DatasetChecks:
     """The checks of one dataset."""
 
@@ -28,6 +39,66 @@ class DatasetChecks:
     storage: Storage
     update: str
     emit: Emitter
+    _next_s: float = field(default=0.0, init=False)
+    _is_unchecked: bool = field(default=False, init=False)
+
+    def committed(self) -> None:
+        """Note that the table has rows that were not checked."""
+        if self.checks and not self._is_unchecked:
+            self._is_unchecked = True
+            self._record(unchecked=True)
+
+    def run_due(self, session: SparkSession, *, now: bool = False) -> None:
+        """Run the checks of a table if rows were committed since, and it is time.
+
+        Args:
+            now: Whether it is time in any case, since the query has ended.
+
+        Raises:
+            DatasetCheckFailedError: A check that stops the flow failed.
+        """
+        began = time.monotonic()
+        if not self._is_unchecked or (began < self._next_s and not now):
+            return
+        # What is committed from here on is checked the next time.
+        self._is_unchecked = False
+        try:
+            self.run(session)
+        except BaseException:
+            self._is_unchecked = True
+            raise
+        ended = time.monotonic()
+        self._next_s = ended + max(_INTERVAL_S, (ended - began) / _SHARE)
+        if not self._is_unchecked:
+            self._record(unchecked=False)
+
+    def run_left(self, session: SparkSession) -> None:
+        """Run the checks that the flow's last run has not run, or that have stopped it.
+
+        Raises:
+            DatasetCheckFailedError: A check that stops the flow failed.
+        """
+        if not self._file.exists():
+            return
+        if any(check.fails for check in self.checks):
+            self._is_unchecked = True
+            self.run_due(session, now=True)
+        else:
+            self._record(unchecked=False)
+
+    @property
+    def _file(self) -> Location:
+        return self.storage.ledger(self.dataset, self.flow) / UNCHECKED
+
+    def _record(self, *, unchecked: bool) -> None:
+        """Record for the next run whether there are rows that were not checked."""
+        try:
+            if not unchecked:
+                self._file.delete()
+            elif any(check.fails for check in self.checks):
+                self._file.replace_json({"headrace": 1})
+        except (OSError, HeadraceError) as error:
+            _LOG.warning("flow %s: the file %s was not written: %s", self.flow, self._file, error)
 
     def run(self, session: SparkSession) -> None:
         """Run all checks, and report each.

@@ -19,6 +19,7 @@ from headrace.plan.stages import PlannedFlow
 from headrace.run.attempts import Looks, report_look
 from headrace.run.batch import BatchFunction, QueryState, RecordFeed
 from headrace.run.batch_setup import BatchSetup
+from headrace.run.checks import DatasetChecks
 from headrace.run.context import Build, MakeSession
 from headrace.run.failures import Failures
 from headrace.run.flow_reports import FlowReports, Outcome
@@ -63,6 +64,7 @@ class FlowRunner:
     progress: Progress
     opener: FlowOpener
     batches: BatchSetup
+    checks: DatasetChecks
     session: MakeSession
     build: Build
     failures: Failures
@@ -112,6 +114,7 @@ class FlowRunner:
                     self._reruns_when_drained = self.snapshots.look(stop)
                 except PlanAgain:
                     return "plan again"
+            self.checks.run_left(self.opener.spark)
             if self.triggered and drained and not self._reruns_when_drained:
                 return "up to date"
             session = self.session({**self._source_settings(opened), **flow.spark_conf})
@@ -235,6 +238,7 @@ class FlowRunner:
                     return "plan again"
             if self.state != "working" and query.status["message"] == _NOTHING_TO_READ:
                 self.state = "working"
+            self.checks.run_due(self.opener.spark)
             if time.monotonic() >= fold_at and self._fold(opened):
                 fold_at = time.monotonic() + _FOLD_S
             if stop.requested:
@@ -242,7 +246,10 @@ class FlowRunner:
                 late.look(query)
                 return "stopped"
         late.look(query)
-        return "stopped" if stop.requested else "drained"
+        if stop.requested:
+            return "stopped"
+        self.checks.run_due(self.opener.spark, now=True)
+        return "drained"
 
     def _fold(self, opened: OpenedFlow) -> bool:
         """Write the ledger, and return whether that is done; the next start writes what is missing."""

@@ -10,6 +10,7 @@ from headrace.plan.once import marker_of
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
 from headrace.run.batch import RecordFeed
 from headrace.run.batch_setup import BatchSetup
+from headrace.run.checks import DatasetChecks
 from headrace.run.context import UpdateContext
 from headrace.run.failures import Failures
 from headrace.run.flow import FlowRunner
@@ -91,6 +92,14 @@ def make_flow(
             reading=context.queries.snapshots,
             report=partial(reports.snapshot_skipped, planned),
         )
+    checks = DatasetChecks(
+        dataset=planned.flow.target,
+        flow=planned.flow.name,
+        checks=planned.checks,
+        storage=context.settings.storage,
+        update=context.update,
+        emit=context.emit,
+    )
     return FlowRunner(
         planned=planned,
         gate=gate,
@@ -104,8 +113,10 @@ def make_flow(
             update=context.update,
             emit=context.emit,
             progress=progress,
+            checks=checks,
             snapshots=snapshots,
         ),
+        checks=checks,
         session=context.session,
         build=context.queries.build,
         failures=failures,
