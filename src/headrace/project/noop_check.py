@@ -35,8 +35,8 @@ from headrace.plan.once import marker_of
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.project.query_code import UnknownCode, describe_query
 from headrace.run.checks import UNCHECKED
+from headrace.run.readiness import inputs_of
 from headrace.run.survey import FlowSurveyor, is_drained
-from headrace.run.views import inputs_of
 from headrace.sinks.delta.replace import lacks_quarantine, last_refresh
 from headrace.sinks.delta.table import TableState, read_checksum
 from headrace.sources.kafka.clusters import KafkaClusters

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from headrace.errors import HeadraceError, StorageUnreadableError, StorageUnwritableError
 from headrace.model.events import Emitter, LookFailed
-from headrace.run.flow_reports import FlowReports, FlowResult
+from headrace.run.reporting import FlowReports, FlowResult
 from headrace.run.stop import StopSignal
 from headrace.state.lease import Lease
 

@@ -8,24 +8,19 @@ from typing import TYPE_CHECKING
 
 from headrace.model.events import Emitter
 from headrace.model.ranges import Position, SourceRange
-from headrace.run.bad_records import BadRecordSearch, ReaderCounts
-from headrace.run.batch import BatchFunction, QueryState, RecordFeed
-from headrace.run.batch_ranges import BatchRanges
+from headrace.run.bad_records import BadRecordSearch, DriftCheck, ReaderCounts
+from headrace.run.batch import BatchFunction, BatchRanges, QueryState, RecordFeed
 from headrace.run.checks import DatasetChecks
 from headrace.run.context import Queries
-from headrace.run.drift import DriftCheck
 from headrace.run.failures import Failures
-from headrace.run.lag import LagGauge
-from headrace.run.limits import BatchLimits
+from headrace.run.limits import BatchLimits, most_tasks
 from headrace.run.narrowing import RecordSearch
 from headrace.run.opening import OpenedFlow
-from headrace.run.reporting import BatchReporter, Progress
-from headrace.run.sizing import most_tasks
-from headrace.run.split import BatchSplit, Split
+from headrace.run.reporting import BatchReporter, LagGauge, Progress
+from headrace.run.split import BatchSplit, Split, ViewCountingSplit
 from headrace.run.stop import StopSignal
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of
-from headrace.run.view_counts import ViewCountingSplit
 from headrace.sinks.delta.carer import TableCarer
 from headrace.sources.guard import FlowRun
 from headrace.sources.guards import SourceGuards

@@ -1,10 +1,11 @@
-"""Gives failures of queries their error codes."""
+"""Gives failures of queries, and of the conditions of expectations, their error codes."""
 
 from __future__ import annotations
 
 import json
 import re
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
@@ -34,10 +35,10 @@ from headrace.errors import (
 )
 from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import AppendFlow, AutoCdcFlow, RefreshFlow, StreamingFlow, TemporaryView
+from headrace.model.expectations import Expectation
 from headrace.model.ranges import SourceRange
 from headrace.model.state_mismatch import StateMismatch, find_mismatch
 from headrace.plan.stages import Declared
-from headrace.run.condition_errors import raised_by
 from headrace.runtime.kafka_faults import find_fault
 from headrace.sources.avro_decoder import find_unknown_id
 from headrace.sources.records import BadRecord
@@ -448,3 +449,40 @@ def _shortened(text: str) -> str:
     message = " ".join(" ".join(lines).split())
     root = re.findall(r"Caused by: ([^:]+: .*?)(?= Caused by: |$)", message)
     return (root[-1] if root else message)[:_MESSAGE]
+
+
+_SQL = re.compile(r"== SQL \(line \d+, position \d+\) == ")
+_PYTHON = re.compile(r'File "([^"]*)", line (\d+)')
+
+
+def find_raising(text: str, expectations: Sequence[Expectation]) -> Expectation | None:
+    """The expectation whose condition is in Spark's message; ``None`` if no condition is.
+
+    Spark shows the text of a condition in SQL, and the line of a Python function. It does not show which
+    Column has failed.
+    """
+    flat = " ".join(text.split())
+    shown = [flat[found.end() :] for found in _SQL.finditer(flat)]
+    lines = {(path.rpartition("/")[2], int(line)) for path, line in _PYTHON.findall(flat)}
+    raised = [
+        one
+        for one in expectations
+        if (
+            any(sql.startswith(one.text) for sql in shown)
+            if isinstance(one.condition, str)
+            else (one.location.path.rpartition("/")[2], one.location.line) in lines
+        )
+    ]
+    # A condition can begin with the text of another one.
+    return max(raised, key=lambda one: len(one.text), default=None)
+
+
+def raised_by(text: str, expectations: Sequence[Expectation]) -> str | None:
+    """The fact that names what raised an error in a query whose rows are checked; ``None`` without checks."""
+    if not expectations:
+        return None
+    found = find_raising(text, expectations)
+    if found is not None:
+        return f"raised by the condition of the expectation `{found.name}` ({found.location}): {found.text}"
+    names = ", ".join(f"`{one.name}`" for one in expectations)
+    return f"raised by the query, or by a condition of its expectations {names}"

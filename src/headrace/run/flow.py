@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.contracts.conditions import with_checks
 from headrace.errors import HeadraceError
@@ -22,19 +23,17 @@ from headrace.run.batch_setup import BatchSetup
 from headrace.run.checks import DatasetChecks
 from headrace.run.context import Build, MakeSession
 from headrace.run.failures import Failures
-from headrace.run.flow_reports import FlowReports, Outcome
-from headrace.run.gate import OpeningGate
-from headrace.run.late import LateRows
 from headrace.run.limits import BatchLimits
 from headrace.run.opening import FlowOpener, OpenedFlow
 from headrace.run.readiness import FeedState
-from headrace.run.reporting import Progress
+from headrace.run.reporting import FlowReports, Outcome, Progress
 from headrace.run.snapshots import SnapshotPoller
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.run.survey import is_drained
 from headrace.runtime.engine.attachment import pool_name
 from headrace.sources.registry import kind_of
 from headrace.state.lease import Lease
+from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_offsets
 
 if TYPE_CHECKING:
@@ -42,6 +41,89 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 _LOG = logging.getLogger(__name__)
+_GATE_POLL_S = 0.05
+
+
+class OpeningGate:
+    """Lets flows of one table open one after another, and commit only after all have tried to open.
+
+    An opening changes the table's metadata. At the same time, Delta would refuse other openings and batches
+    as conflicts, and they would be retried.
+    """
+
+    def __init__(self, flows: Iterable[str] = ()) -> None:
+        self._missing = set(flows)
+        self._turn = threading.Lock()
+
+    def expect(self, flow: str) -> None:
+        """Register a flow that will start: no flow commits before it has tried to open."""
+        self._missing.add(flow)
+
+    @contextmanager
+    def opening(self, flow: str) -> Iterator[None]:
+        """Open a flow within this context: one flow at a time."""
+        with self._turn:
+            try:
+                yield
+            finally:
+                self.leave(flow)
+
+    def leave(self, flow: str) -> None:
+        """Do not wait for this flow any more."""
+        self._missing.discard(flow)
+
+    def wait(self, stop: StopSignal) -> None:
+        """Wait until every flow has tried to open, or until the update stops."""
+        while self._missing and not stop.wait(_GATE_POLL_S):
+            pass
+
+
+class LateRows:
+    """Counts the late rows that a query reports.
+
+    Args:
+        stateful: Whether the query is stateful; only a stateful query drops late rows.
+    """
+
+    def __init__(
+        self, *, stateful: bool, ledger: Ledger, checkpoint: str, report: Callable[[int, int], None]
+    ) -> None:
+        self._stateful = stateful
+        self._ledger = ledger
+        self._checkpoint = checkpoint
+        self._report = report
+        self._looked_at = ""
+        self._counted = -1
+        self.rows = 0
+
+    def look(self, query: StreamingQuery) -> None:
+        """Count the late rows that Spark has reported since the last call."""
+        if not self._stateful:
+            return
+        newest = query.lastProgress
+        if newest is None or newest["timestamp"] == self._looked_at:
+            return
+        self._looked_at = newest["timestamp"]
+        for report in query.recentProgress:
+            batch = int(report["batchId"])
+            if batch > self._counted and (rows := _dropped(report)) > 0:
+                self._count(batch, rows)
+
+    def _count(self, batch: int, rows: int) -> None:
+        self._counted = batch
+        try:
+            if not self._ledger.record_late(self._checkpoint, batch, rows):
+                return
+        except HeadraceError as error:
+            _LOG.warning("the late rows of flow %s were not recorded: %s", self._ledger.flow, error)
+        self.rows += rows
+        self._report(batch, rows)
+
+
+def _dropped(report: Any) -> int:
+    return sum(int(one.get("numRowsDroppedByWatermark", 0)) for one in report["stateOperators"])
+
+
 _POLL_S = 0.2
 _FOLD_S = 600.0
 """Seconds between two folds of the table's log into the ledger; Delta keeps its log for days."""

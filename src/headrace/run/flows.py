@@ -17,15 +17,13 @@ from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewS
 from headrace.run.attempts import TRIGGERED_ATTEMPTS, run_attempts
 from headrace.run.context import UpdateContext
 from headrace.run.failures import Failures
-from headrace.run.flow import FlowRunner
-from headrace.run.flow_reports import FlowReports, FlowResult
-from headrace.run.gate import OpeningGate
-from headrace.run.readiness import FeedState
+from headrace.run.flow import FlowRunner, OpeningGate
+from headrace.run.readiness import FeedState, find_blocked
+from headrace.run.reporting import FlowReports, FlowResult
 from headrace.run.runners import make_flow
 from headrace.run.stop import StopSignal
 from headrace.run.supervise import Supervisor
 from headrace.run.tables import open_table
-from headrace.run.upstream import find_blocked
 from headrace.state.lease import Lease
 
 _LOG = logging.getLogger(__name__)

@@ -24,9 +24,8 @@ from headrace.model.expectations import Expectation
 from headrace.model.ranges import SourceRange
 from headrace.plan.evaluate import session_settings
 from headrace.plan.stages import PlannedFlow
-from headrace.run.condition_errors import find_raising
 from headrace.run.context import AsRecords, BuildRanges
-from headrace.run.failures import Failures
+from headrace.run.failures import Failures, find_raising
 from headrace.run.stop import StopSignal
 from headrace.sources.kind import SourceKind
 from headrace.sources.parts import ONE_FILE_EACH, FilePart, Part

@@ -13,18 +13,15 @@ from headrace.run.batch_setup import BatchSetup
 from headrace.run.checks import DatasetChecks
 from headrace.run.context import UpdateContext
 from headrace.run.failures import Failures
-from headrace.run.flow import FlowRunner
-from headrace.run.flow_reports import FlowReports
-from headrace.run.gate import OpeningGate
-from headrace.run.once import OnceFeed
+from headrace.run.flow import FlowRunner, OpeningGate
 from headrace.run.opening import FlowOpener
-from headrace.run.reporting import Progress
-from headrace.run.snapshots import SnapshotFeed
-from headrace.run.split import RefreshSplit
+from headrace.run.readiness import inputs_of
+from headrace.run.reporting import FlowReports, Progress
+from headrace.run.snapshots import OnceFeed, SnapshotFeed
+from headrace.run.split import RefreshSplit, ViewCountingRefreshSplit
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of, refresh_target
-from headrace.run.view_counts import ViewCountingRefreshSplit
-from headrace.run.views import ViewRunner, inputs_of
+from headrace.run.views import ViewRunner
 from headrace.sinks.delta.table import read_state
 from headrace.storage.table_log import LoggedCommit
 

@@ -14,10 +14,9 @@ from headrace.plan.stages import OpenTableStage, Plan, RefreshViewStage, RunFlow
 from headrace.run.attempts import TRIGGERED_ATTEMPTS, Looks, report_look
 from headrace.run.context import UpdateContext
 from headrace.run.flows import UpdateFlows
-from headrace.run.readiness import Feed, Skip, Verdict, is_written, judge_inputs
+from headrace.run.readiness import Feed, Skip, Verdict, is_written, judge_inputs, reads_of
 from headrace.run.stop import StopSignal
 from headrace.run.supervise import Supervisor
-from headrace.run.upstream import reads_of
 from headrace.run.views import ViewRunner
 from headrace.runtime.defaults import available_cores
 

@@ -1,4 +1,4 @@
-"""The snapshots of a flow in a run: new versions are recorded, and each batch applies one of them."""
+"""The rows of flows whose stream has only markers: snapshots, and a batch query that is applied once."""
 
 from __future__ import annotations
 
@@ -229,3 +229,21 @@ def _literal(version: Version) -> Version | str:
         return version
     text = version_text(version)
     return text if text[-6:-5] in ("+", "-") else f"{text}Z"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnceFeed:
+    """The rows of a flow's batch query."""
+
+    planned: PlannedFlow
+    marker: Location
+    build: Callable[[SparkSession], DataFrame]
+
+    def look(self, stop: StopSignal) -> bool:
+        """Create the marker, and return whether it was missing."""
+        return self.marker.create_json({"headrace": 1})
+
+    @contextmanager
+    def records(self, batch: DataFrame, stamp: BatchStamp, checkpoint: Location) -> Iterator[DataFrame]:
+        """The rows of the query, in place of the marker."""
+        yield with_checks(self.build(batch.sparkSession), self.planned.expectations)

@@ -19,8 +19,8 @@ from headrace.model.events import (
 from headrace.model.names import TableName
 from headrace.plan.stages import Plan
 from headrace.run.context import UpdateContext
-from headrace.run.flow_reports import FlowResult
 from headrace.run.flows import UpdateFlows
+from headrace.run.reporting import FlowResult
 from headrace.run.runners import make_view
 from headrace.run.schedule import Schedule, by_kind
 from headrace.run.tables import register_tables

@@ -22,16 +22,15 @@ from headrace.model.events import (
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.alterations import find_alterations
-from headrace.plan.stages import Plan, PlannedRefresh, RefreshViewStage
+from headrace.plan.stages import RefreshViewStage
 from headrace.run.checks import DatasetChecks
 from headrace.run.context import Build, MakeSession
 from headrace.run.failures import Failures
 from headrace.run.readiness import FeedState
-from headrace.run.split import RefreshSplit
+from headrace.run.split import RefreshSplit, ViewCountingRefreshSplit
 from headrace.run.stop import StopSignal
 from headrace.run.tables import alter, new_clustering
 from headrace.run.task_metrics import refresh_jobs
-from headrace.run.view_counts import ViewCountingRefreshSplit
 from headrace.runtime.engine.attachment import pool_name
 from headrace.runtime.unused import release_unused
 from headrace.sinks.delta.carer import TableCarer
@@ -285,17 +284,3 @@ def input_missing(flow: RefreshFlow, name: TableName) -> ViewInputMissingError:
         remedies=(f"create that table first:   headrace run {name.short}",),
         params={"view": flow.name, "input": str(name)},
     )
-
-
-def inputs_of(planned: PlannedRefresh, plan: Plan) -> tuple[TableName, ...]:
-    """The tables behind a view's query, also through temporary views."""
-    views = {one.view.name: one for one in plan.views}
-    found: list[TableName] = []
-    waiting = [read.table for read in planned.reads]
-    while waiting:
-        name = waiting.pop(0)
-        if name in views:
-            waiting.extend(read.table for read in views[name].reads)
-        elif name not in found:
-            found.append(name)
-    return tuple(found)

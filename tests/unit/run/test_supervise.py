@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headrace.run.flow_reports import FlowResult
+from headrace.run.reporting import FlowResult
 from headrace.run.stop import StopSignal
 from headrace.run.supervise import Supervisor
 from waiting import until
