@@ -20,7 +20,7 @@ import psutil
 import pytest
 from tools.choose_proofs import MATRICES, split
 
-from headrace.model.connections import EMBEDDED, KafkaConnection
+from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
 from headrace.model.project import ProjectSettings
 from headrace.model.secrets import Redactor
 from headrace.runtime import aot

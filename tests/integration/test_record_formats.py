@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from headrace.errors import HeadraceError
-from headrace.model.drift import Drift
+from headrace.model.declarations import Drift
 from headrace.model.events import Event, FlowRetrying
 from headrace.project.pipeline import Pipeline
 from headrace.sources import schema_registry

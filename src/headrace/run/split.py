@@ -9,15 +9,12 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from headrace.contracts.conditions import with_checks
+from headrace.contracts.conditions import read_counts, with_checks
 from headrace.contracts.rejected import REASONS, Rejection, as_rejected, describe_record
 from headrace.contracts.split import RowSplit
-from headrace.contracts.views import read_counts
 from headrace.errors import ExpectationFailedError, MaxRejectedExceededError, RowsNotRepeatableError
 from headrace.model.counts import BadRecordCount, BatchCounts
-from headrace.model.declarations import Flow, RefreshFlow, TemporaryView
-from headrace.model.expectations import ExpectationCount
-from headrace.model.rejection_limit import RejectionLimit
+from headrace.model.declarations import ExpectationCount, Flow, RefreshFlow, RejectionLimit, TemporaryView
 from headrace.plan.stages import Coordinates, PlannedFlow, RefreshViewStage
 from headrace.run.bad_records import BadRecordSearch, union
 from headrace.run.narrowing import RaisingRecord
