@@ -85,11 +85,7 @@ class Looks:
     """The number of failed looks, and the time of the next one."""
 
     def ask(self, what: str, look: Callable[[], Found]) -> Found | None:
-        """The answer of a look; ``None`` if it failed now, or failed before and is not repeated yet.
-
-        Raises:
-            HeadraceError: The error is not one of the storage, or the limit is reached.
-        """
+        """The answer of a look; ``None`` if it failed now, or failed before and is not repeated yet."""
         attempt, again_at = self._failed.get(what, (0, 0.0))
         if time.monotonic() < again_at:
             return None

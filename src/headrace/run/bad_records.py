@@ -59,9 +59,6 @@ class DriftCheck:
 
         Args:
             counts: What each reader has counted; ``None`` if Spark has not computed all of it.
-
-        Raises:
-            PlanAgain: The schema has new fields now; the batch must be read with them.
         """
         known = [one for one in counts if one is not None]
         names = frozenset().union(*(one.unknown for one in known))
@@ -246,11 +243,7 @@ class BadRecordSearch:
         rejection: Rejection,
         raising: Sequence[RaisingRecord] = (),
     ) -> Iterator[FoundRecords]:
-        """The bad records of a batch whose rows have been computed. Spark keeps them until the block ends.
-
-        Raises:
-            RowsNotRepeatableError: The readers have left out another number of records.
-        """
+        """The bad records of a batch whose rows have been computed. Spark keeps them until the block ends."""
         counts = self.count()
         # A batch with such records was computed in parts, which have no counts together.
         counts = [None] * len(counts) if raising else counts

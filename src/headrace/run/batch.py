@@ -42,12 +42,7 @@ class BatchRanges:
         self._table = table
 
     def load(self, number: int) -> BatchStamp:
-        """Load the ranges of a batch that Spark has planned.
-
-        Raises:
-            UpstreamRewrittenError: A table has changed rows that were already read.
-            CheckpointCorruptError: A file of the batch was read before.
-        """
+        """Load the ranges of a batch that Spark has planned."""
         run = self._run
         return BatchStamp(
             pipeline=self._pipeline,
@@ -62,12 +57,6 @@ class BatchRanges:
 
         Returns:
             The batch's ranges, with the marks that were collected while its rows were read.
-
-        Raises:
-            FileChangedError: A file was written while it was read.
-            FileVanishedError: A file was removed before it was read.
-            TopicRecreatedError: A topic was deleted and created again.
-            OffsetsReusedError: A topic's log was rolled back.
         """
         return self._guards.finish(stamp.ranges)
 
@@ -80,11 +69,7 @@ class BatchRanges:
         self._guards.close()
 
     def check_replay(self, stamp: BatchStamp) -> None:
-        """Check that a replayed batch has the ranges that were committed.
-
-        Raises:
-            CheckpointBehindTableError: The ranges differ, so its rows are not those of the table.
-        """
+        """Check that a replayed batch has the ranges that were committed."""
         flow, run = stamp.flow, self._run
         held = run.ledger.last_batch(self._table, stamp.checkpoint, stamp.batch)
         ours = [one.to_json()["until"] for one in stamp.ranges]
@@ -105,11 +90,7 @@ class BatchRanges:
         )
 
     def check_same_rows(self, stamp: BatchStamp) -> None:
-        """Check that a replayed batch can be computed again from the same input.
-
-        Raises:
-            FileVanishedError: A file was changed or removed.
-        """
+        """Check that a replayed batch can be computed again from the same input."""
         self._guards.check_same_rows(stamp.batch)
 
     def explained(self) -> AbstractContextManager[None]:
@@ -262,12 +243,7 @@ class BatchFunction:
 
 
 def check_gate(flow: str, stop: StopSignal, lease: Lease) -> None:
-    """Check before a batch that it may run; nothing has been read or written yet.
-
-    Raises:
-        StopRequested: The update was asked to stop.
-        LeaseLostError: Another process runs the flow.
-    """
+    """Check before a batch that it may run; nothing has been read or written yet."""
     if stop.requested:
         raise StopRequested
     lease.check(flow)

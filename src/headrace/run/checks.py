@@ -53,9 +53,6 @@ class DatasetChecks:
 
         Args:
             now: Whether it is time in any case, since the query has ended.
-
-        Raises:
-            DatasetCheckFailedError: A check that stops the flow failed.
         """
         began = time.monotonic()
         if not self._is_unchecked or (began < self._next_s and not now):
@@ -73,11 +70,7 @@ class DatasetChecks:
             self._record(unchecked=False)
 
     def run_left(self, session: SparkSession) -> None:
-        """Run the checks that the flow's last run has not run, or that have stopped it.
-
-        Raises:
-            DatasetCheckFailedError: A check that stops the flow failed.
-        """
+        """Run the checks that the flow's last run has not run, or that have stopped it."""
         if not self._file.exists():
             return
         if any(check.fails for check in self.checks):
@@ -101,11 +94,7 @@ class DatasetChecks:
             _LOG.warning("flow %s: the file %s was not written: %s", self.flow, self._file, error)
 
     def run(self, session: SparkSession) -> None:
-        """Run all checks, and report each.
-
-        Raises:
-            DatasetCheckFailedError: A check that stops the flow failed.
-        """
+        """Run all checks, and report each."""
         failed: list[tuple[DatasetCheck, str]] = []
         for check in self.checks:
             like = TableName.parse(check.like, self.dataset.schema)

@@ -166,11 +166,7 @@ class FlowRunner:
         self._looks = Looks(partial(report_look, reports.update, reports.emit, self.planned.flow.name))
 
     def run(self, lease: Lease, stop: StopSignal) -> Outcome:
-        """Open the flow's checkpoint and run its query.
-
-        Raises:
-            HeadraceError: The flow failed.
-        """
+        """Open the flow's checkpoint and run its query."""
         outcome = self._run_query(lease, stop)
         # A function gets the version that was applied last, so it is asked again after each batch.
         batches = -1

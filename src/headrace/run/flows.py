@@ -70,9 +70,6 @@ class UpdateFlows:
 
         Returns:
             Why flows and views cannot be started, by name.
-
-        Raises:
-            SetupError: The storage cannot be written.
         """
         blocked = self._open_tables(self._take_leases())
         for name, planned in self.planned.items():

@@ -138,13 +138,7 @@ class RecordSearch:
     def narrow(
         self, failure: Exception, session: SparkSession, ranges: Sequence[SourceRange]
     ) -> NarrowedBatch:
-        """The batch without the records on which the query raises an error.
-
-        Raises:
-            HeadraceError: The batch cannot be narrowed, or more than ten records fail. The error names the
-                records that were found.
-            Exception: The failure, if the query does not fail on single records.
-        """
+        """The batch without the records on which the query raises an error."""
         planned, ranges = self.planned, self.as_records(ranges)
         parts = self._parts(session, ranges) if self._is_raised(failure) else ()
         if not parts:

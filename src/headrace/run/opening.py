@@ -51,14 +51,7 @@ class FlowStart:
 
 
 def prepare_flow(surveyor: FlowSurveyor, remedies: Remedies) -> FlowStart:
-    """Decide how a flow starts; writes nothing.
-
-    Raises:
-        RefusedError: The flow could lose or duplicate records.
-        TransientError: The broker does not answer.
-        TopicNotFoundError: A topic does not exist.
-        StartInvalidError: A source does not hold the position that its options start at.
-    """
+    """Decide how a flow starts; writes nothing."""
     if not is_table(surveyor.table):
         start = FlowStart(opening=Open(reason="first"), sources=surveyor.look(), table=None)
     else:
@@ -77,13 +70,7 @@ def prepare_flow(surveyor: FlowSurveyor, remedies: Remedies) -> FlowStart:
 
 
 def prepare_full_refresh(surveyor: FlowSurveyor) -> FlowStart:
-    """Let a flow start at the beginning of its sources, for a full refresh; writes nothing.
-
-    Raises:
-        TransientError: The broker does not answer.
-        TopicNotFoundError: A topic does not exist.
-        StartInvalidError: A source does not hold the position that its options start at.
-    """
+    """Let a flow start at the beginning of its sources, for a full refresh; writes nothing."""
     table = surveyor.read_table(surveyor.table)
     opening = Open(reason="full-refresh", fences=table.checkpoints.get(surveyor.planned.flow.name))
     sources = surveyor.look()
@@ -133,12 +120,7 @@ class FlowOpener:
     report: Callable[[LoggedCommit], None]
 
     def open(self, remedies: Remedies) -> OpenedFlow:
-        """Find or make the checkpoint that the flow continues with.
-
-        Raises:
-            RefusedError: The flow could lose or double records.
-            TransientError: The broker does not answer.
-        """
+        """Find or make the checkpoint that the flow continues with."""
         self._tidy()
         start = prepare_flow(self.surveyor, remedies)
         match start.opening:
@@ -171,9 +153,6 @@ class FlowOpener:
 
         Args:
             flow: Whose ledger; by default this flow's.
-
-        Raises:
-            StorageUnwritableError: The ledger cannot be written.
         """
         for commit in self._ledger(flow).fold(self.surveyor.table, table_id, join_marks):
             self.report(commit)

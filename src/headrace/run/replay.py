@@ -56,11 +56,7 @@ class FlowReplay:
 
 
 def refuse_stateful(planned: PlannedFlow) -> None:
-    """Refuse a flow that keeps state.
-
-    Raises:
-        ReplayImpossibleError: It does.
-    """
+    """Refuse a flow that keeps state."""
     if not planned.stateful:
         return
     flow = planned.flow
@@ -91,12 +87,7 @@ class FlowReplayer:
     lease: Lease
 
     def run(self, ids: pa.Array) -> FlowReplay:
-        """Replay rows.
-
-        Raises:
-            HeadraceError: The query failed for another reason than one of the rows, the lease was lost, or
-                another process has changed the rows.
-        """
+        """Replay rows."""
         planned = self.planned
         session = self.context.session(dict(planned.flow.spark_conf))
         kafka = next(filter(None, (one.connection for one in planned.sources)), self.context.settings.kafka)

@@ -59,10 +59,6 @@ class SnapshotFeed:
         """Record the new versions of the source, and return whether there is one.
 
         A function is asked for one version: it gets the version that was applied last.
-
-        Raises:
-            PlanAgain: The next snapshot has other columns than the plan.
-            SnapshotInvalidError: The source returned something else than a snapshot.
         """
         self._rows.clear()
         with self.reading(self.planned) as reader:
@@ -92,11 +88,7 @@ class SnapshotFeed:
 
     @contextmanager
     def records(self, batch: DataFrame, stamp: BatchStamp, checkpoint: Location) -> Iterator[DataFrame]:
-        """The change records of the snapshot of a batch.
-
-        Raises:
-            SnapshotKeysInvalidError: The snapshot has several rows with the same key, or NULL in a key.
-        """
+        """The change records of the snapshot of a batch."""
         session = batch.sparkSession
         marker = self._marker(session, stamp, checkpoint)
         rows = self._rows.get(version_text(marker.version))

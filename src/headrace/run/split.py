@@ -41,9 +41,6 @@ def check_rejected(
 
     Args:
         rejected: The rows for the quarantine table, if there are any.
-
-    Raises:
-        MaxRejectedExceededError: There are more.
     """
     if not _rejected(own := counts.to_json()):
         return

@@ -67,11 +67,7 @@ class Supervisor(Generic[Result]):
             return frozenset(self._threads)
 
     def result(self, name: str) -> Result | None:
-        """The last result of a task; ``None`` while it is running, and before its first start.
-
-        Raises:
-            BaseException: The exception of the task's thread. This is a bug: errors of a task are results.
-        """
+        """The last result of a task; ``None`` while it is running, and before its first start."""
         with self._changed:
             if (bug := self._bugs.get(name)) is not None:
                 raise bug

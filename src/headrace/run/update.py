@@ -54,11 +54,7 @@ class RunResult:
 
 
 def execute(plan: Plan, context: UpdateContext) -> RunResult:
-    """Execute a plan's stages.
-
-    Raises:
-        SetupError: The storage cannot be written. The errors of flows and views are in the result.
-    """
+    """Execute a plan's stages."""
     started = time.monotonic()
     views = [make_view(stage, plan, context) for stage in by_kind(plan.stages)[1]]
     with (
