@@ -156,7 +156,10 @@ class Schedule:
                 # A view whose inputs are not known yet is looked at again.
                 if self._decide(self._views[name]) is not None or not self._looks.repeats(_inputs_of(name)):
                     names.remove(name)
-            self._refreshes.wait(most_refreshes() - 1, _POLL_S)
+            if len(self._refreshes.running) >= most_refreshes():
+                self._refreshes.wait(most_refreshes() - 1, _POLL_S)
+            elif names:
+                self._stop.wait(_POLL_S)
         while self._refreshes.running and not self._stop.requested:
             self._refreshes.wait(seconds=_POLL_S)
 

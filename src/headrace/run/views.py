@@ -158,7 +158,7 @@ class ViewRunner:
         try:
             self._spark.sparkContext.cancelJobsWithTag(self._tag)
         except Exception as error:
-            _LOG.warning("the jobs of view %s could not be cancelled: %s", self.view.name, error)
+            _LOG.debug("the jobs of view %s could not be cancelled: %s", self.view.name, error)
 
     def release(self) -> None:
         """Release the view's lease; one that cannot be released stays, and is released later."""
