@@ -316,7 +316,7 @@ class FlowRunner:
                     return "plan again"
             if self.state != "working" and query.status["message"] == _NOTHING_TO_READ:
                 self.state = "working"
-            self.checks.run_due(self.opener.spark)
+            self._looks.ask("the checks of the table", lambda: self.checks.run_due(self.opener.spark))
             if time.monotonic() >= fold_at and self._fold(opened):
                 fold_at = time.monotonic() + _FOLD_S
             if stop.requested:
