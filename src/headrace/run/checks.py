@@ -145,8 +145,8 @@ class DatasetChecks:
     ) -> DataFrame:
         """The rows that can have equal keys: those with a key that was added since the check has passed.
 
-        Removed rows cannot make keys equal. All rows, if the check has not passed, many rows were added, or the
-        log no longer has their commits.
+        Removed rows cannot make keys equal. All rows, if the check has not passed, many rows were added, or
+        the log no longer has their commits.
         """
         since = self._unique_until.get(check.name)
         if check.kind != "unique" or since is None:
