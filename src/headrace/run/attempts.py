@@ -93,9 +93,11 @@ class Looks:
             found = look()
         except (OSError, HeadraceError) as caught:
             error = _storage_error(what, caught)
+            if error is None:
+                raise
             attempt += 1
-            if error is None or (self.limit is not None and attempt >= self.limit):
-                raise error or caught from caught
+            if self.limit is not None and attempt >= self.limit:
+                raise error from (None if error is caught else caught)
             wait_s = wait_before(attempt)
             self._failed[what] = (attempt, time.monotonic() + wait_s)
             _LOG.warning("%s: %s; the next look is in %.0f s", what, caught, wait_s)
