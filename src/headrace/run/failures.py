@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from headrace.contracts.conditions import FAILED
+from headrace.contracts.expectations import FAILED
 from headrace.errors import (
     NOT_COMMITTED,
     BrokerUnreachableError,

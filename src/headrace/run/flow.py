@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace.contracts.conditions import with_checks
+from headrace.contracts.expectations import with_checks
 from headrace.errors import HeadraceError
 from headrace.model.declarations import AppendFlow
 from headrace.model.remedies import Remedies

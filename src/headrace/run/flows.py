@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +25,6 @@ from headrace.run.supervise import Supervisor
 from headrace.run.tables import open_table
 from headrace.state.lease import Lease
 
-_LOG = logging.getLogger(__name__)
 _RunFlow = Callable[[StopSignal], FlowResult]
 
 
@@ -173,13 +171,8 @@ class UpdateFlows:
 
     def _release(self, name: str) -> None:
         """Release a flow's lease; one that cannot be released stays the flow's, and is released later."""
-        if (lease := self._leases.get(name)) is None:
-            return
-        try:
-            self._context.heart.release(lease)
-        except (OSError, HeadraceError) as error:
-            _LOG.warning("the lease of flow %s was not released: %s", name, error)
-        else:
+        lease = self._leases.get(name)
+        if lease is not None and self._context.heart.release(lease):
             del self._leases[name]
 
     def _prepare(self, name: str) -> _RunFlow:

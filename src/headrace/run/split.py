@@ -9,9 +9,8 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from headrace.contracts.conditions import read_counts, with_checks
+from headrace.contracts.expectations import RowSplit, read_counts, with_checks
 from headrace.contracts.rejected import REASONS, Rejection, as_rejected, describe_record
-from headrace.contracts.split import RowSplit
 from headrace.errors import ExpectationFailedError, MaxRejectedExceededError, RowsNotRepeatableError
 from headrace.model.counts import BadRecordCount, BatchCounts
 from headrace.model.declarations import ExpectationCount, Flow, RefreshFlow, RejectionLimit, TemporaryView

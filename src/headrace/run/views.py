@@ -8,7 +8,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from headrace.contracts.conditions import with_declared_columns
+from headrace.contracts.expectations import with_declared_columns
 from headrace.errors import HeadraceError, ViewInputMissingError
 from headrace.model.declarations import RefreshFlow
 from headrace.model.events import (
@@ -162,13 +162,7 @@ class ViewRunner:
 
     def release(self) -> None:
         """Release the view's lease; one that cannot be released stays, and is released later."""
-        if self._lease is None:
-            return
-        try:
-            self._heart.release(self._lease)
-        except (OSError, HeadraceError) as error:
-            _LOG.warning("the lease of view %s was not released: %s", self.view.name, error)
-        else:
+        if self._lease is not None and self._heart.release(self._lease):
             self._lease = None
 
     def fail(self, failure: Exception) -> None:
