@@ -22,6 +22,7 @@ from headrace.maintain.condition import (
     is_compaction_due,
 )
 from headrace.maintain.dataset_tables import DatasetTable, secondary_tables
+from headrace.maintain.erasures import finish_erasure
 from headrace.maintain.holders import find_holders
 from headrace.maintain.log_cleanup import delete_log, plan_log_cleanup
 from headrace.maintain.ordering import record_ordering
@@ -38,6 +39,7 @@ from headrace.model.project import ProjectSettings
 from headrace.runtime.engine.attachment import pool_name
 from headrace.sinks.delta.checkpointer import LogCheckpointer
 from headrace.sinks.delta.compaction import Compaction, compact_files, conflict_kind
+from headrace.sinks.delta.erase import close_erasure
 from headrace.storage.location import Location
 from headrace.storage.table_log import load_checksum, load_commit, newest_version, versions
 from headrace.storage.table_snapshot import TableSnapshot, load_snapshot
@@ -390,16 +392,21 @@ class Caretaker:
         began = time.monotonic()
         try:
             found = self._examine(target)
-            is_short = found.policy.retention_s < MIN_RETENTION_DURING_RUNS_S
-            if is_short or not (found.vacuum.expired or found.vacuum.held):
+            if found.policy.retention_s < MIN_RETENTION_DURING_RUNS_S:
                 return
-            check_vacuum(target, found)
-            if vacuum_table(storage, target, found, lambda: self._examine(target)):
-                outcome = {"vacuumed": found.vacuum.to_json()}
-                self._report(target, duration_s=time.monotonic() - began, outcome=outcome)
+            if found.vacuum.expired or found.vacuum.held:
+                check_vacuum(target, found)
+                if vacuum_table(storage, target, found, lambda: self._examine(target)):
+                    outcome = {"vacuumed": found.vacuum.to_json()}
+                    self._report(target, duration_s=time.monotonic() - began, outcome=outcome)
+            finish_erasure(storage, target, lambda: self._examine(target), self._close_erasure)
         except Exception as error:
             _LOG.warning("%s was not vacuumed: %s", target.title, error)
             self._report(target, status="FAILED", error=_error_of(error), outcome={"failed": "vacuum"})
+
+    def _close_erasure(self, table: Location) -> None:
+        with self._pool() as session:
+            close_erasure(lambda: session, table)
 
     def _examine(self, target: DatasetTable) -> TableCondition:
         storage = self._settings.storage

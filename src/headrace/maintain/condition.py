@@ -35,6 +35,7 @@ class TableCondition:
     stored: Sequence[StoredFile]
     vacuum: VacuumPlan
     log: LogPlan
+    holders: tuple[Holder, ...] = ()  # what needs old versions
 
     @property
     def files(self) -> int:
@@ -115,6 +116,7 @@ def examine_table(
         stored=stored,
         vacuum=plan_vacuum(table, found, stored, holders, kept_since),
         log=log,
+        holders=tuple(holders),
     )
 
 

@@ -11,7 +11,7 @@ from headrace.maintain.dataset_tables import Role
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 
-Care = Literal["compacted", "ordered", "vacuumed", "log", "log_look", "vacuum_look"]
+Care = Literal["compacted", "ordered", "vacuumed", "erased", "log", "log_look", "vacuum_look"]
 
 
 def record_care(
@@ -30,9 +30,21 @@ def record_care(
     try:
         storage.care(table, role).update_json(change)
     except HeadraceError:
-        if care == "vacuumed":
-            # `headrace pin` refuses versions by this record.
+        if care in ("vacuumed", "erased"):
+            # `headrace pin` refuses versions by the first, and erasures end by the second.
             raise
+
+
+def forget_care(storage: Storage, table: TableName, care: Care, role: Role = "table") -> None:
+    """Remove a record.
+
+    Raises:
+        StorageUnwritableError: The storage cannot be written.
+    """
+    if care in load_care(storage, table, role):
+        storage.care(table, role).update_json(
+            lambda held: {key: value for key, value in held.items() if key != care}
+        )
 
 
 def load_care(storage: Storage, table: TableName, role: Role = "table") -> Mapping[str, Any]:

@@ -335,7 +335,8 @@ class Pipeline(StoredPipeline):
             planned: What to delete, from `plan_erasure`.
 
         Returns:
-            The plan with the numbers of rows that were deleted.
+            The plan with the numbers of rows that were deleted. Its ``rest`` says which old files and log
+            entries still have rows, and when they can be deleted.
 
         Raises:
             SecondDriverError: A flow of one of the tables runs in another process.
@@ -348,6 +349,23 @@ class Pipeline(StoredPipeline):
 
         with self._redacted():
             return Eraser(self.settings, self._engine).erase(planned)
+
+    def finish_erasure(self, erased: ErasurePlan) -> ErasurePlan:
+        """Wait until old files and log entries with erased rows can be deleted, and delete them.
+
+        By default this takes seven days. It takes longer if a flow has not read the table for so long, or if
+        a pinned version or a registered reader needs the files.
+
+        Args:
+            erased: The result of `erase`.
+
+        Returns:
+            The same without ``rest``: no file of the storage and no entry of a log has the rows.
+        """
+        from headrace.project.erasing import Eraser
+
+        with self._redacted():
+            return Eraser(self.settings, self._engine).wait(erased)
 
     def remove_table(self, table: str) -> OrphanedTable:
         """Remove a table that this pipeline has written, but that its files do not declare any more.

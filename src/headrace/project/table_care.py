@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Literal
 
 from headrace.errors import HeadraceError, ReaderLagsError, RetentionTooShortError, SecondDriverError
 from headrace.maintain.condition import TableCondition, choose_closed_partitions, examine_table
 from headrace.maintain.dataset_tables import DatasetTable, Role, secondary_tables
+from headrace.maintain.erasures import ErasedRest, find_rest, finish_erasure, is_due
 from headrace.maintain.holders import find_holders
 from headrace.maintain.log_cleanup import delete_log
 from headrace.maintain.ordering import is_ordering_due, record_ordering
@@ -28,6 +30,7 @@ from headrace.project.engine import Engine
 from headrace.project.operations import logged_operation, new_update
 from headrace.runtime.unused import release_unused
 from headrace.sinks.delta.compaction import compact_files
+from headrace.sinks.delta.erase import close_erasure
 from headrace.sources.ranges import join_marks
 from headrace.state.lease import has_driver, held_leases
 from headrace.state.ledger import Ledger
@@ -87,6 +90,7 @@ class TableCare:
     conflicts: int = 0  # how often the compaction was repeated because another writer had committed
     by_flow: bool = False  # whether the running flow of the table has compacted it
     replaced: tuple[ReplacedCheckpoint, ...] = ()
+    rest: ErasedRest | None = None  # what the table still has of erased rows
 
     @property
     def target(self) -> DatasetTable:
@@ -116,6 +120,8 @@ class TableCare:
             if "vacuum" in self.steps:
                 for reader in after.vacuum.passed:
                     yield f"{name}  {reader} exceeds its maximum lag; older files are not kept for it"
+        if self.rest is not None:
+            yield from self.rest.lines()
         if self.warning is not None:
             yield f"{name}  {self.warning}"
 
@@ -134,6 +140,7 @@ class TableCare:
             "duration_s": round(self.duration_s, 3),
             "conflicts": self.conflicts,
             "by_flow": self.by_flow,
+            "erased": None if self.rest is None else self.rest.to_json(),
             "replaced_checkpoints": [one.to_json() for one in self.replaced],
             "warning": self.warning,
             "error": None if self.error is None else self.error.to_dict(),
@@ -176,12 +183,13 @@ class TableKeeper:
         return tuple(found)
 
     def _keep(self, target: DatasetTable) -> TableCare:
-        name = target.title
+        name, storage = target.title, self.settings.storage
         care = TableCare(table=target.dataset, role=target.role, dry_run=self.options.dry_run)
         try:
             condition = self._examine(target)
             care = replace(care, before=condition, after=condition)
             due = self._due(target, condition)
+            care = replace(care, rest=find_rest(storage, target, condition))
             if self.options.dry_run:
                 found = tuple(self._replaced(target, condition))
                 return self._judged(replace(care, steps=due, replaced=found), condition)
@@ -217,11 +225,13 @@ class TableKeeper:
     def _due(self, target: DatasetTable, condition: TableCondition) -> tuple[CareStep, ...]:
         policy, storage = condition.policy, self.settings.storage
         is_unordered = is_ordering_due(storage, target.dataset, condition.snapshot, policy)
+        is_erased = is_due(find_rest(storage, target, condition))
         due = {
             "checkpoints": any(self._replaced(target, condition)),
             "optimize": policy.compact and (condition.needs_compaction or is_unordered),
-            "vacuum": policy.vacuum and (condition.needs_vacuum or bool(condition.vacuum.held)),
-            "log": condition.needs_log_cleanup,
+            "vacuum": (policy.vacuum or is_erased)
+            and (condition.needs_vacuum or bool(condition.vacuum.held)),
+            "log": condition.needs_log_cleanup or is_erased,
         }
         return tuple(one for one in STEPS if due[one] and one in self.options.steps)
 
@@ -329,6 +339,11 @@ class TableKeeper:
             delete_log(path, condition.log)
             record_care(storage, name, "log", condition.log.to_json(), role)
             care = replace(care, steps=(*care.steps, "log"))
+        if "log" in due:
+            close = partial(close_erasure, self.engine.session)
+            rest, is_cut = finish_erasure(storage, target, lambda: self._examine(target), close)
+            done_steps = care.steps if "log" in care.steps or not is_cut else (*care.steps, "log")
+            care = replace(care, rest=rest, steps=done_steps)
         if "checkpoints" in due:
             replaced = tuple(self._replaced(target, condition))
             for one in replaced:
