@@ -105,7 +105,9 @@ class FlowReplayer:
             planned=planned,
             schema=self._columns(session),
             build=self.build if can_evaluate_records(planned) else None,
-            failures=Failures(kafka=kafka, log_file=self.context.log_file),
+            failures=Failures(
+                kafka=kafka, redactor=self.context.settings.redactor, log_file=self.context.log_file
+            ),
         )
         outcome = Outcome()
         try:

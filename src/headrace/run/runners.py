@@ -75,7 +75,7 @@ def make_flow(
     progress = progress or Progress()
     others = filter(None, (source.connection for source in planned.sources))
     kafka = next(others, context.settings.kafka)
-    failures = Failures(kafka=kafka, log_file=context.log_file)
+    failures = Failures(kafka=kafka, redactor=context.settings.redactor, log_file=context.log_file)
     reports = FlowReports(context.update, context.emit)
     snapshots: RecordFeed | None = None
     if planned.flow.once:
@@ -132,7 +132,9 @@ def make_view(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> Vi
         split=ViewCountingRefreshSplit(split, views) if views else split,
         heart=context.heart,
         carer=context.carer,
-        failures=Failures(kafka=context.settings.kafka, log_file=context.log_file),
+        failures=Failures(
+            kafka=context.settings.kafka, redactor=context.settings.redactor, log_file=context.log_file
+        ),
         update=context.update,
         emit=context.emit,
     )

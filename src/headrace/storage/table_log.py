@@ -15,7 +15,7 @@ from headrace.storage.location import Location
 LOG = "_delta_log"
 
 CLOSES = "headrace_erased_since"
-"""A key of user metadata with two versions; the second is that of the commit. No commit between them adds rows
+"""A key of user metadata with two versions, the second that of the commit. No commit between them adds rows
 for a stream that skips erasures, so a stream may continue with this commit if the log lacks them."""
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*(?:parquet|json)")
 _NEWEST = 1000
