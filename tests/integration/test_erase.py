@@ -237,7 +237,7 @@ def totals():
 def test_erased_rows_are_gone_from_every_file_of_a_quiet_storage(
     make_shop: Callable[..., Shop], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shop = make_shop(partitions=1, spec={"maintenance": {"retention": "0s", "allow_short_retention": True}})
+    shop = make_shop(partitions=1, maintenance={"retention": "0s", "allow_short_retention": True})
     shop.write(FINAL)
     people = [("bob", 2), ("adalovelace", 3), ("adalovelace", -1), ("bob", -2), ("adalovelace", 5)]
     for name, amount in people:

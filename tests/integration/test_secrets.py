@@ -73,11 +73,18 @@ def wrong():
 """
 
 
-@pytest.fixture
-def folder(secured_broker: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def produced(secured_broker: SecuredBroker) -> None:
+    """A topic with ten records."""
     bootstrap = secured_broker.start()
     create_topic(bootstrap, "secret_orders", 1)
     ProducerLedger(bootstrap).produce("secret_orders", 10, 1)
+
+
+@pytest.fixture
+def folder(
+    produced: None, secured_broker: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     spec = SPEC.replace("BROKER", secured_broker.address("SASL_SSL"))
     spec = spec.replace("AUTHORITY", str(secured_broker.authority))
     (tmp_path / "headrace.yml").write_text(spec)

@@ -209,7 +209,7 @@ def _blockers(condition: TableCondition) -> tuple[Holder, ...]:
 def _continues(holder: Holder, version: int, since: int | None) -> bool:
     """Whether a log that begins with a version is enough for a holder."""
     match holder.kind:
-        case "flow" if holder.skips_erasures:
+        case "flow" if holder.skips_erasures and not holder.plans_snapshot:
             first = holder.first_unread or 0
             return first >= version or (since is not None and since <= first)
         case "flow":

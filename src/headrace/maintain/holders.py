@@ -40,7 +40,8 @@ class Holder:
     first_unread: int | None = None  # the first version that it has not read yet; ``None`` for a pin
     reads_all: bool = False  # whether it needs all files of the version, and not only those of later commits
     log_version: int | None = None  # the first commit that it needs, if this is not the version
-    skips_erasures: bool = False  # whether it continues behind commits that only delete rows
+    skips_erasures: bool = False  # whether it skips commits that only delete rows
+    plans_snapshot: bool = False  # whether Spark plans again the snapshot with which it started
     limit_s: float | None = None  # the maximum lag of a registered reader
     passed: bool = False  # whether it lags by more than this: versions that it has not read are then not kept
 
@@ -154,7 +155,8 @@ def _reads(checkpoint: Location, flow: str, table_id: str, table: Location) -> I
             index = source.index
             at = _position(checkpoint, finished, index)
             # At a restart, Spark plans the last batch again, from where it started.
-            start = _position(checkpoint, finished - 1, index) or at
+            before = _position(checkpoint, finished - 1, index)
+            start = before or at
             if at is None or start is None:
                 yield Holder(kind="flow", name=flow, version=UNKNOWN, first_unread=0)
             else:
@@ -168,6 +170,7 @@ def _reads(checkpoint: Location, flow: str, table_id: str, table: Location) -> I
                     reads_all=at.is_snapshot,
                     log_version=needed,
                     skips_erasures=skips and not at.is_snapshot,
+                    plans_snapshot=before is None or before.is_snapshot,
                 )
     except (HeadraceError, OSError, ValueError):
         # A checkpoint that cannot be read may be one of a reader.

@@ -60,10 +60,13 @@ def close(table: Location) -> None:
     DeltaTable(str(table)).create_checkpoint()
 
 
-def read_until(desk: ReadTable, version: int) -> None:
+def read_until(desk: ReadTable, version: int, *, batches: int = 2) -> None:
     """A flow that has read all commits before a version, and skips erasures."""
     desk.add_reader(version, index=-1)
     checkpoint = desk.storage.checkpoint(TableName("default", "large"), "large", 1)
+    for batch in range(1, batches):
+        for folder in ("offsets", "commits"):
+            (checkpoint / folder / str(batch)).replace((checkpoint / folder / "0").read_text())
     (checkpoint / QUERY).replace_json(QueryRecord(fingerprint="f", skips_erasures=(0,)).to_json())
 
 
@@ -99,6 +102,16 @@ def test_a_reader_that_has_not_read_all_rows_keeps_them(desk: ReadTable) -> None
     assert rest is not None and rest.files == 3 and rest.commits == 4
     assert any("kept for flow large:   headrace run" in line for line in rest.lines())
     read_until(desk, 3)
+    assert finish(desk) is None
+
+
+def test_a_flow_with_a_single_batch_has_to_run_once(desk: ReadTable) -> None:
+    read_until(desk, 3, batches=1)
+    rest = finish(desk)
+    # The files are gone. Spark plans the first batch again from the log.
+    assert rest is not None and (rest.files, rest.commits) == (0, 4)
+    assert any("kept for flow large:   headrace run" in line for line in rest.lines())
+    read_until(desk, 5)
     assert finish(desk) is None
 
 

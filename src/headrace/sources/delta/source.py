@@ -197,6 +197,9 @@ class DeltaSource(Source):
         if self.erasures_only and known and first < known[0]:
             first = known[0] if load_commit(path, known[0]).passes_from(first) else first
         ahead = list(follow_commits(path, first))
+        if self.erasures_only and any(commit.erased_since is not None for commit in ahead):
+            # An empty batch moves the position, so that the flow needs nothing from before the erasure.
+            return False
         return known[-1:] == (first + len(ahead) - 1,) and all(
             not commit.changes_data
             or (self.erasures_only and not commit.adds_rows)
