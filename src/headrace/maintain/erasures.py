@@ -14,7 +14,7 @@ from headrace.maintain.log_cleanup import PROTECTION, LogPlan, cut_log, delete_l
 from headrace.maintain.record import forget_care, load_care, record_care
 from headrace.maintain.vacuum import UNNAMED_S
 from headrace.model.care import CarePolicy
-from headrace.model.sizes import counted, size_text
+from headrace.model.texts import counted, size_text
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 from headrace.storage.table_log import erased_since, load_commit, newest_commits, newest_version
