@@ -34,8 +34,8 @@ from headrace.errors import (
     SpecNotFoundError,
     SpecUnknownKeyError,
 )
-from headrace.model.care import Maintenance
 from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
+from headrace.model.maintenance import MaintenanceSettings
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.secrets import Redactor, is_secret_key
@@ -382,13 +382,13 @@ def _trigger(spec: Spec, merged: Mapped) -> Trigger:
         raise SpecInvalidError(f"`{key}` {error}", location=place, params={"key": key}) from None
 
 
-def _maintenance(spec: Spec) -> Maintenance:
+def _maintenance(spec: Spec) -> MaintenanceSettings:
     database = spec.database or "default"
     tables = {
         TableName.parse(name, database, spec.catalog): one.values
         for name, one in spec.maintenance.tables.items()
     }
-    return Maintenance(values=spec.maintenance.values, tables=tables)
+    return MaintenanceSettings(values=spec.maintenance.values, tables=tables)
 
 
 def _storage(text: str, file: Path, merged: Mapped) -> Storage:

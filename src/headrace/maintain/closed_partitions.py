@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from headrace.maintain.checkpoints import watermark_ms
-from headrace.model.care import WATERMARK, CarePolicy, Watermark
+from headrace.model.maintenance import WATERMARK, TablePolicy, Watermark
 from headrace.model.names import TableName
 from headrace.state.identity import generations
 from headrace.storage.layout import Storage
@@ -22,7 +22,7 @@ _PARTS = ("year", "month", "day", "hour")
 Partition = tuple[tuple[str, str | None], ...]
 
 
-def with_watermark(policy: CarePolicy, storage: Storage, table: TableName) -> CarePolicy:
+def with_watermark(policy: TablePolicy, storage: Storage, table: TableName) -> TablePolicy:
     """The policy of a table, with the time since the watermark of its flows if only partitions that ended
     before it are closed. Without a watermark, or if one of the flows has none, no partition is closed."""
     if policy.closed_partitions != WATERMARK:

@@ -1,4 +1,4 @@
-"""The condition of a table, and what of its care is due; without Spark."""
+"""The condition of a table, and which maintenance is due; without Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.maintain.closed_partitions import closed_before
 from headrace.maintain.holders import Holder
 from headrace.maintain.log_cleanup import LogPlan, plan_log_cleanup
 from headrace.maintain.vacuum import StoredFile, VacuumPlan, list_stored, plan_vacuum
-from headrace.model.care import CarePolicy, FoldableFiles, count_foldable, is_mostly_deleted
+from headrace.model.maintenance import FoldableFiles, TablePolicy, count_foldable, is_mostly_deleted
 from headrace.storage.location import Location
 from headrace.storage.table_log import commits_since_compaction
 from headrace.storage.table_snapshot import TableSnapshot, load_snapshot
@@ -30,7 +30,7 @@ class TableCondition:
 
     table: Location
     snapshot: TableSnapshot
-    policy: CarePolicy
+    policy: TablePolicy
     stored: Sequence[StoredFile]
     vacuum: VacuumPlan
     log: LogPlan
@@ -88,7 +88,10 @@ class TableCondition:
 
 
 def examine_table(
-    table: Location, policy: CarePolicy, holders: Sequence[Holder] = (), snapshot: TableSnapshot | None = None
+    table: Location,
+    policy: TablePolicy,
+    holders: Sequence[Holder] = (),
+    snapshot: TableSnapshot | None = None,
 ) -> TableCondition:
     """Read the log of a table, and list its folder.
 
@@ -119,14 +122,14 @@ def examine_table(
     )
 
 
-def small_files(snapshot: TableSnapshot, policy: CarePolicy) -> Counter[Partition]:
+def small_files(snapshot: TableSnapshot, policy: TablePolicy) -> Counter[Partition]:
     """The number of small files of each partition."""
     below = policy.small_bytes(snapshot.size_bytes)
     return Counter(one.partition for one in snapshot.files if one.size < below)
 
 
 def choose_closed_partitions(
-    snapshot: TableSnapshot, policy: CarePolicy
+    snapshot: TableSnapshot, policy: TablePolicy
 ) -> tuple[Mapping[str, str | None], ...] | None:
     """The partitions that `headrace maintain` compacts; empty for all, ``None`` if none needs it."""
     if policy.closed_partitions is None or not snapshot.partition_columns:
@@ -141,7 +144,7 @@ def has_renamed_partitions(snapshot: TableSnapshot) -> bool:
     return bool(snapshot.partition_columns) and "columnMapping" in snapshot.features
 
 
-def _closed_files(snapshot: TableSnapshot, policy: CarePolicy) -> TableSnapshot:
+def _closed_files(snapshot: TableSnapshot, policy: TablePolicy) -> TableSnapshot:
     """The snapshot with only the files of closed partitions, if the policy compacts only these."""
     if policy.closed_partitions is None or not snapshot.partition_columns:
         return snapshot
@@ -149,12 +152,12 @@ def _closed_files(snapshot: TableSnapshot, policy: CarePolicy) -> TableSnapshot:
     return replace(snapshot, files=tuple(one for one in snapshot.files if is_closed(one.partition)))
 
 
-def foldable_files(snapshot: TableSnapshot, policy: CarePolicy) -> FoldableFiles:
+def foldable_files(snapshot: TableSnapshot, policy: TablePolicy) -> FoldableFiles:
     """What a compaction of a table would gain."""
     return count_foldable(_closed_files(snapshot, policy).files, policy)
 
 
-def is_compaction_due(table: Location, snapshot: TableSnapshot, policy: CarePolicy) -> bool:
+def is_compaction_due(table: Location, snapshot: TableSnapshot, policy: TablePolicy) -> bool:
     """Whether a table should be compacted."""
     foldable = foldable_files(snapshot, policy)
     if policy.closed_partitions is not None and snapshot.partition_columns:
@@ -165,7 +168,7 @@ def is_compaction_due(table: Location, snapshot: TableSnapshot, policy: CarePoli
 
 
 def choose_partitions(
-    snapshot: TableSnapshot, policy: CarePolicy, most: int = _PARTITIONS
+    snapshot: TableSnapshot, policy: TablePolicy, most: int = _PARTITIONS
 ) -> tuple[Mapping[str, str | None], ...]:
     """The partitions that a compaction rewrites: those with the most small files.
 

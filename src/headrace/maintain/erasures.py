@@ -11,9 +11,9 @@ from headrace.maintain.condition import TableCondition
 from headrace.maintain.dataset_tables import DatasetTable
 from headrace.maintain.holders import Holder
 from headrace.maintain.log_cleanup import PROTECTION, LogPlan, cut_log, delete_log
-from headrace.maintain.record import forget_care, load_care, record_care
+from headrace.maintain.record import forget_maintenance, load_maintenance, record_maintenance
 from headrace.maintain.vacuum import UNNAMED_S
-from headrace.model.care import CarePolicy
+from headrace.model.maintenance import TablePolicy
 from headrace.model.texts import counted, size_text
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
@@ -85,12 +85,12 @@ def record_erasure(storage: Storage, target: DatasetTable, table_id: str, *, awa
     """
     version = newest_version(target.path(storage))
     found = {"table_id": table_id, "version": version, "awaits_refresh": awaits_refresh}
-    record_care(storage, target.dataset, "erased", found, target.role)
+    record_maintenance(storage, target.dataset, "erased", found, target.role)
 
 
 def load_erasure(storage: Storage, target: DatasetTable, table_id: str) -> Erasure | None:
     """The last erasure of a table, unless its rows are gone."""
-    found = load_care(storage, target.dataset, target.role).get("erased")
+    found = load_maintenance(storage, target.dataset, target.role).get("erased")
     try:
         if found is None or found["table_id"] != table_id:
             return None
@@ -146,7 +146,7 @@ def _retention_s(condition: TableCondition) -> float:
     kept_s = condition.policy.retention_s
     if not condition.snapshot.partition_columns:
         return kept_s
-    return max(kept_s, CarePolicy().with_properties(condition.snapshot.properties).retention_s)
+    return max(kept_s, TablePolicy().with_properties(condition.snapshot.properties).retention_s)
 
 
 def is_due(rest: ErasedRest | None) -> bool:
@@ -179,8 +179,8 @@ def finish_erasure(
         if plan is None:
             return find_rest(storage, target, condition), False
         delete_log(condition.table, plan)
-        record_care(storage, target.dataset, "log", plan.to_json(), target.role)
-    forget_care(storage, target.dataset, "erased", target.role)
+        record_maintenance(storage, target.dataset, "log", plan.to_json(), target.role)
+    forget_maintenance(storage, target.dataset, "erased", target.role)
     return None, rest is not None
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.maintain.record import load_care, record_care
-from headrace.model.care import CarePolicy
+from headrace.maintain.record import load_maintenance, record_maintenance
+from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 from headrace.storage.table_log import load_commit
@@ -12,7 +12,7 @@ from headrace.storage.table_snapshot import TableSnapshot
 _CLUSTERING = "delta.clustering"
 
 
-def is_ordering_due(storage: Storage, table: TableName, snapshot: TableSnapshot, policy: CarePolicy) -> bool:
+def is_ordering_due(storage: Storage, table: TableName, snapshot: TableSnapshot, policy: TablePolicy) -> bool:
     """Whether `headrace maintain` orders the rows of a table.
 
     This is the case if they have never been ordered by these columns, or if `small_files` commits (or
@@ -23,7 +23,7 @@ def is_ordering_due(storage: Storage, table: TableName, snapshot: TableSnapshot,
         return False
     if policy.closed_partitions is not None and snapshot.partition_columns:
         return False
-    last = load_care(storage, table).get("ordered", {})
+    last = load_maintenance(storage, table).get("ordered", {})
     if (last.get("table_id"), last.get("columns")) != (snapshot.table_id, list(policy.z_order)):
         return True
     since, wanted = int(last["version"]), min(policy.small_files, policy.commits or policy.small_files)
@@ -36,8 +36,8 @@ def is_ordering_due(storage: Storage, table: TableName, snapshot: TableSnapshot,
     return number >= wanted
 
 
-def record_ordering(storage: Storage, table: TableName, snapshot: TableSnapshot, policy: CarePolicy) -> None:
+def record_ordering(storage: Storage, table: TableName, snapshot: TableSnapshot, policy: TablePolicy) -> None:
     """Record that the rows of a version were ordered."""
     if policy.z_order:
         outcome = {"version": snapshot.version, "columns": policy.z_order, "table_id": snapshot.table_id}
-        record_care(storage, table, "ordered", outcome)
+        record_maintenance(storage, table, "ordered", outcome)

@@ -14,7 +14,7 @@ from headrace.storage.layout import Storage
 Care = Literal["compacted", "ordered", "vacuumed", "erased", "log", "log_look", "vacuum_look"]
 
 
-def record_care(
+def record_maintenance(
     storage: Storage, table: TableName, care: Care, outcome: Mapping[str, Any], role: Role = "table"
 ) -> None:
     """Record what was done to a table, with the current time.
@@ -35,19 +35,19 @@ def record_care(
             raise
 
 
-def forget_care(storage: Storage, table: TableName, care: Care, role: Role = "table") -> None:
+def forget_maintenance(storage: Storage, table: TableName, care: Care, role: Role = "table") -> None:
     """Remove a record.
 
     Raises:
         StorageUnwritableError: The storage cannot be written.
     """
-    if care in load_care(storage, table, role):
+    if care in load_maintenance(storage, table, role):
         storage.care(table, role).update_json(
             lambda held: {key: value for key, value in held.items() if key != care}
         )
 
 
-def load_care(storage: Storage, table: TableName, role: Role = "table") -> Mapping[str, Any]:
+def load_maintenance(storage: Storage, table: TableName, role: Role = "table") -> Mapping[str, Any]:
     """What was done to a table last, by kind; empty if nothing is known."""
     try:
         held = storage.care(table, role).read_json()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from headrace.maintain.closed_partitions import with_watermark
 from headrace.maintain.dataset_tables import DatasetTable
-from headrace.model.care import CarePolicy, Maintenance
+from headrace.model.maintenance import MaintenanceSettings, TablePolicy
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 from headrace.storage.table_log import load_checksum, newest_version
@@ -14,9 +14,9 @@ from headrace.storage.table_snapshot import TableSnapshot, load_snapshot
 
 
 def load_policy(
-    storage: Storage, maintenance: Maintenance, target: DatasetTable, snapshot: TableSnapshot
-) -> CarePolicy:
-    """How a table is cared for. The policy of a dataset's own table holds for its other tables, too.
+    storage: Storage, maintenance: MaintenanceSettings, target: DatasetTable, snapshot: TableSnapshot
+) -> TablePolicy:
+    """The policy of a table. The policy of a dataset's own table holds for its other tables, too.
 
     Raises:
         OSError: The log of the dataset's own table cannot be read.

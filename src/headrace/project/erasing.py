@@ -13,8 +13,8 @@ from headrace.contracts.rejected import ID, PROBLEM, rows_of_json
 from headrace.errors import ReadConditionInvalidError
 from headrace.maintain.dataset_tables import DatasetTable
 from headrace.maintain.erasures import ErasedRest, record_erasure
-from headrace.model.care import CarePolicy
 from headrace.model.changes import SEQUENCE
+from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import counted
@@ -22,8 +22,8 @@ from headrace.observe.read import find_dataset
 from headrace.plan.properties import keys_of
 from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh
 from headrace.project.engine import Engine
+from headrace.project.maintenance import MaintenanceOptions, TableMaintenance
 from headrace.project.operations import logged_operation, new_update
-from headrace.project.table_care import CareOptions, TableKeeper
 from headrace.sinks.delta.erase import (
     close_erasure,
     empty_rejected,
@@ -185,8 +185,8 @@ class Eraser:
     def finish(self, erased: ErasurePlan) -> ErasurePlan:
         """Delete the old files and log entries that are due; returns the plan with what is left."""
         names = list(dict.fromkeys([*(step.dataset for step in erased.steps), *erased.views]))
-        options = CareOptions(steps=("vacuum", "log"))
-        kept = TableKeeper(settings=self._settings, engine=self._engine, options=options).keep(names)
+        options = MaintenanceOptions(steps=("vacuum", "log"))
+        kept = TableMaintenance(settings=self._settings, engine=self._engine, options=options).maintain(names)
         warnings = [f"{one.target.title}  {one.warning}" for one in kept if one.warning is not None]
         notes = dict.fromkeys((*erased.notes, *warnings))
         return replace(
@@ -285,7 +285,7 @@ class Eraser:
         """The longest time for which one of the tables keeps files."""
         policies = self._settings.maintenance
         found = [policies.of(one.dataset, self._engine.read_table(one.path).properties) for one in steps]
-        return timedelta(seconds=max((one.retention_s for one in found), default=CarePolicy().retention_s))
+        return timedelta(seconds=max((one.retention_s for one in found), default=TablePolicy().retention_s))
 
 
 def _downstream(name: TableName, plan: Plan) -> Iterator[TableName]:

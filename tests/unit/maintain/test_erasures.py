@@ -19,7 +19,7 @@ from headrace.maintain.holders import find_holders
 from headrace.maintain.pins import Pin, add_pin, remove_pins
 from headrace.maintain.registered_readers import RegisteredReader, add_reader, remove_reader
 from headrace.maintain.vacuum import delete_stored
-from headrace.model.care import CarePolicy
+from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
 from headrace.state.identity import QUERY, QueryRecord
 from headrace.storage.location import Location
@@ -34,7 +34,7 @@ from headrace.storage.table_log import (
 from read_table import ORDERS, ReadTable
 
 TARGET = DatasetTable(ORDERS)
-POLICY = CarePolicy(retention_s=0, allow_short_retention=True)
+POLICY = TablePolicy(retention_s=0, allow_short_retention=True)
 
 
 @pytest.fixture
