@@ -9,13 +9,16 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from headrace.maintain.closed_partitions import closed_before
+from headrace.maintain.dataset_tables import load_maintenance, record_maintenance
 from headrace.maintain.holders import Holder
 from headrace.maintain.log_cleanup import LogPlan, plan_log_cleanup
+from headrace.maintain.policies import closed_before
 from headrace.maintain.vacuum import StoredFile, VacuumPlan, list_stored, plan_vacuum
 from headrace.model.maintenance import FoldableFiles, TablePolicy, count_foldable, is_mostly_deleted
+from headrace.model.names import TableName
+from headrace.storage.layout import Storage
 from headrace.storage.location import Location
-from headrace.storage.table_log import commits_since_compaction
+from headrace.storage.table_log import commits_since_compaction, load_commit
 from headrace.storage.table_snapshot import TableSnapshot, load_snapshot
 
 _PARTITIONS = 32
@@ -187,3 +190,37 @@ def choose_partitions(
     needy.sort(key=lambda one: small[one], reverse=True)
     every = {one.partition for one in all_files}
     return () if len(needy) == len(every) <= most else tuple(map(dict, needy[:most]))
+
+
+_CLUSTERING = "delta.clustering"
+
+
+def is_ordering_due(storage: Storage, table: TableName, snapshot: TableSnapshot, policy: TablePolicy) -> bool:
+    """Whether `headrace maintain` orders the rows of a table.
+
+    This is the case if they have never been ordered by these columns, or if `small_files` commits (or
+    `commits`, if these are fewer) have changed rows since then. Closed partitions are ordered when they are
+    compacted.
+    """
+    if not policy.z_order or not policy.compact or not snapshot.files or _CLUSTERING in snapshot.domains:
+        return False
+    if policy.closed_partitions is not None and snapshot.partition_columns:
+        return False
+    last = load_maintenance(storage, table).get("ordered", {})
+    if (last.get("table_id"), last.get("columns")) != (snapshot.table_id, list(policy.z_order)):
+        return True
+    since, wanted = int(last["version"]), min(policy.small_files, policy.commits or policy.small_files)
+    # Commits that the log no longer has may have changed rows.
+    number = max(snapshot.commits[0] - since - 1, 0) if snapshot.commits else 0
+    for version in reversed(snapshot.commits):
+        if version <= since or number >= wanted:
+            break
+        number += load_commit(storage.table(table), version).changes_data
+    return number >= wanted
+
+
+def record_ordering(storage: Storage, table: TableName, snapshot: TableSnapshot, policy: TablePolicy) -> None:
+    """Record that the rows of a version were ordered."""
+    if policy.z_order:
+        outcome = {"version": snapshot.version, "columns": policy.z_order, "table_id": snapshot.table_id}
+        record_maintenance(storage, table, "ordered", outcome)

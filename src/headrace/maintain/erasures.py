@@ -8,10 +8,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from headrace.maintain.condition import TableCondition
-from headrace.maintain.dataset_tables import DatasetTable
+from headrace.maintain.dataset_tables import (
+    DatasetTable,
+    forget_maintenance,
+    load_maintenance,
+    record_maintenance,
+)
 from headrace.maintain.holders import Holder
 from headrace.maintain.log_cleanup import PROTECTION, LogPlan, cut_log, delete_log
-from headrace.maintain.record import forget_maintenance, load_maintenance, record_maintenance
 from headrace.maintain.vacuum import UNNAMED_S
 from headrace.model.maintenance import TablePolicy
 from headrace.model.texts import counted, size_text

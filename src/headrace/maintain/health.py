@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from headrace.maintain.closed_partitions import partition_end
-from headrace.maintain.condition import Partition, TableCondition, examine_table
-from headrace.maintain.dataset_tables import DatasetTable, secondary_tables
+from headrace.maintain.condition import Partition, TableCondition, examine_table, is_ordering_due
+from headrace.maintain.dataset_tables import DatasetTable, load_maintenance, secondary_tables
 from headrace.maintain.holders import Holder, find_holders, oldest_needed
 from headrace.maintain.lagging import lagging_readers
-from headrace.maintain.ordering import is_ordering_due
-from headrace.maintain.record import load_maintenance
-from headrace.maintain.table_policy import load_policy
+from headrace.maintain.policies import load_policy, partition_end
 from headrace.model.maintenance import WATERMARK, MaintenanceSettings
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage

@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from headrace.errors import HeadraceError
 from headrace.maintain.dataset_tables import DatasetTable, Role
-from headrace.maintain.pins import load_pins
-from headrace.maintain.registered_readers import load_readers
+from headrace.maintain.pins import load_pins, load_readers
 from headrace.model.names import TableName
 from headrace.sources.delta.position import DeltaPosition
 from headrace.state.identity import find_checkpoints, load_identity, load_query

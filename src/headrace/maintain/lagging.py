@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.maintain.holders import Holder, find_holders, find_read_tables, lag_seconds
-from headrace.maintain.registered_readers import load_readers
+from headrace.maintain.pins import load_readers
 from headrace.model.maintenance import MaintenanceSettings, TablePolicy
 from headrace.model.names import TableName
 from headrace.model.texts import DAY_S, duration_text

@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.errors import HeadraceError
-from headrace.maintain.closed_partitions import with_watermark
 from headrace.maintain.condition import (
     TableCondition,
     choose_closed_partitions,
@@ -20,15 +19,19 @@ from headrace.maintain.condition import (
     examine_table,
     foldable_files,
     is_compaction_due,
+    record_ordering,
 )
-from headrace.maintain.dataset_tables import DatasetTable, secondary_tables
+from headrace.maintain.dataset_tables import (
+    DatasetTable,
+    load_maintenance,
+    record_maintenance,
+    secondary_tables,
+)
 from headrace.maintain.erasures import finish_erasure
 from headrace.maintain.holders import find_holders
 from headrace.maintain.log_cleanup import delete_log, plan_log_cleanup
-from headrace.maintain.ordering import record_ordering
-from headrace.maintain.record import load_maintenance, record_maintenance
+from headrace.maintain.policies import load_policy, load_properties, with_watermark
 from headrace.maintain.requests import answer_request, find_requests, take_request
-from headrace.maintain.table_policy import load_policy, load_properties
 from headrace.maintain.turns import Turns
 from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuum, vacuum_table
 from headrace.model.events import Emitter, OperationProgressed

@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 
 from headrace.errors import ReaderLagsError, RetentionTooShortError
 from headrace.maintain.condition import TableCondition
-from headrace.maintain.dataset_tables import DatasetTable
+from headrace.maintain.dataset_tables import DatasetTable, load_maintenance, record_maintenance
 from headrace.maintain.holders import UNKNOWN, Holder, lag_seconds
-from headrace.maintain.record import load_maintenance, record_maintenance
 from headrace.maintain.vacuum import delete_stored
 from headrace.model.maintenance import SAFE_RETENTION_S
 from headrace.model.texts import counted, duration_text, size_text

@@ -12,16 +12,20 @@ from functools import partial
 from typing import Any, Literal
 
 from headrace.errors import HeadraceError, ReaderLagsError, RetentionTooShortError, SecondDriverError
-from headrace.maintain.condition import TableCondition, choose_closed_partitions, examine_table
-from headrace.maintain.dataset_tables import DatasetTable, Role, secondary_tables
+from headrace.maintain.checkpoints import ReplacedCheckpoint, find_replaced
+from headrace.maintain.condition import (
+    TableCondition,
+    choose_closed_partitions,
+    examine_table,
+    is_ordering_due,
+    record_ordering,
+)
+from headrace.maintain.dataset_tables import DatasetTable, Role, record_maintenance, secondary_tables
 from headrace.maintain.erasures import ErasedRest, find_rest, finish_erasure, is_due
 from headrace.maintain.holders import find_holders
 from headrace.maintain.log_cleanup import delete_log
-from headrace.maintain.ordering import is_ordering_due, record_ordering
-from headrace.maintain.record import record_maintenance
-from headrace.maintain.replaced_checkpoints import ReplacedCheckpoint, find_replaced
+from headrace.maintain.policies import load_policy
 from headrace.maintain.requests import ask_flow, load_answer, withdraw_request
-from headrace.maintain.table_policy import load_policy
 from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuum, files_text, vacuum_table
 from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName

@@ -6,12 +6,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from headrace.errors import PinInvalidError
-from headrace.maintain.pins import Pin, add_pin, find_pins, load_pins, remove_pins
-from headrace.maintain.record import load_maintenance
-from headrace.maintain.registered_readers import (
+from headrace.maintain.dataset_tables import load_maintenance
+from headrace.maintain.pins import (
+    Pin,
     RegisteredReader,
+    add_pin,
     add_reader,
+    find_pins,
+    load_pins,
     load_readers,
+    remove_pins,
     remove_reader,
 )
 from headrace.model.names import TableName

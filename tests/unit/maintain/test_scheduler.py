@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from headrace.declare.spec import load_project
 from headrace.maintain import condition
-from headrace.maintain.record import load_maintenance
+from headrace.maintain.dataset_tables import load_maintenance
 from headrace.maintain.scheduler import MaintenanceScheduler
 from headrace.model.events import Event, OperationProgressed
 from headrace.model.names import TableName

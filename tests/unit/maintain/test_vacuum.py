@@ -19,8 +19,15 @@ from headrace.maintain.condition import (
 )
 from headrace.maintain.holders import UNKNOWN, find_holders, lag_seconds
 from headrace.maintain.log_cleanup import delete_log
-from headrace.maintain.pins import Pin, add_pin, load_pins, remove_pins
-from headrace.maintain.registered_readers import RegisteredReader, add_reader, remove_reader
+from headrace.maintain.pins import (
+    Pin,
+    RegisteredReader,
+    add_pin,
+    add_reader,
+    load_pins,
+    remove_pins,
+    remove_reader,
+)
 from headrace.maintain.vacuum import delete_stored
 from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName

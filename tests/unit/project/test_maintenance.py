@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from headrace.declare.spec import load_project
 from headrace.errors import PinInvalidError, TableUnknownError
 from headrace.maintain import scheduler, vacuuming
-from headrace.maintain.record import load_maintenance
+from headrace.maintain.dataset_tables import load_maintenance
 from headrace.maintain.requests import find_requests, take_request
 from headrace.model.events import Event, OperationProgressed
 from headrace.model.names import TableName

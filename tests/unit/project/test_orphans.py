@@ -15,8 +15,7 @@ from deltalake import write_deltalake
 
 from headrace.declare.spec import load_project
 from headrace.errors import TableInUseError
-from headrace.maintain.pins import Pin, add_pin, remove_pins
-from headrace.maintain.registered_readers import RegisteredReader, add_reader, remove_reader
+from headrace.maintain.pins import Pin, RegisteredReader, add_pin, add_reader, remove_pins, remove_reader
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.project.engine import Engine

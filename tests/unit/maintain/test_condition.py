@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from headrace.maintain.ordering import is_ordering_due, record_ordering
+from headrace.maintain.condition import is_ordering_due, record_ordering
 from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
