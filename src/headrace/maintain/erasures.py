@@ -88,7 +88,8 @@ def record_erasure(storage: Storage, target: DatasetTable, table_id: str, *, awa
         StorageUnwritableError: The storage cannot be written.
     """
     version = newest_version(target.path(storage))
-    found = {"table_id": table_id, "version": version, "awaits_refresh": awaits_refresh}
+    at = datetime.now(UTC).isoformat()
+    found = {"at": at, "table_id": table_id, "version": version, "awaits_refresh": awaits_refresh}
     record_maintenance(storage, target.dataset, "erased", found, target.role)
 
 
@@ -101,8 +102,7 @@ def load_erasure(storage: Storage, target: DatasetTable, table_id: str) -> Erasu
         erasure = Erasure(
             table_id=table_id,
             version=int(found["version"]),
-            # The record has no fractions of a second.
-            at=datetime.fromisoformat(found["at"]) + timedelta(seconds=1),
+            at=datetime.fromisoformat(found["at"]),
             awaits_refresh=bool(found["awaits_refresh"]),
         )
     except (KeyError, TypeError, ValueError):

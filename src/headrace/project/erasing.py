@@ -177,7 +177,7 @@ class Eraser:
                 outcome["erased"] = sum(one.rows for one in done)
                 self._record(step.dataset, step.part)
                 close_erasure(lambda: session, step.path)
-            for view in planned.views:
+            for view in planned.views if any(one.rows for one in done) else ():
                 self._record(view, "table", awaits_refresh=True)
         ended = replace(planned, steps=tuple(done), final_at=datetime.now(UTC) + self._retention(done))
         return self.finish(ended)
