@@ -45,7 +45,7 @@ def desk(tmp_path: Path) -> Iterator[ReadTable]:
     desk.age(8)
     record = desk.storage.care(ORDERS)
     found = record.read_json()
-    found["erased"]["at"] = (datetime.now(UTC) - timedelta(days=8)).isoformat(timespec="seconds")
+    found["erased"]["at"] = (datetime.now(UTC) - timedelta(days=8)).isoformat()
     record.replace_json(found)
     close(desk.path)
     return desk
