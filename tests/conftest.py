@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from tools.choose_proofs import MATRICES, split
+from tools.choose_proofs import LONG, split
 
 from headrace.model.connections import EMBEDDED, KafkaConnection
 from headrace.model.project import ProjectSettings
@@ -119,8 +119,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Marks the proofs before tests are selected; then orders the selected tests for several processes."""
     chosen = set(config.getoption("--chosen").split(","))
     for item in items:
-        is_matrix = item.path.name in MATRICES and needs_spark(item)
-        if "proof" in item.path.parts or is_matrix:
+        is_long = item.path.name in LONG and needs_spark(item)
+        if "proof" in item.path.parts or is_long:
             item.add_marker("proof")
         if item.path.relative_to(_SECONDS.parent).as_posix() in chosen and item.get_closest_marker("proof"):
             item.add_marker("chosen")
