@@ -24,16 +24,15 @@ _UNKNOWN_S = 20.0
 LONG = frozenset(
     f"test_{name}.py"
     for name in (
-        *("auto_cdc", "bad_records", "broker", "change_images", "changed_columns", "changes", "dialects"),
-        *("erase", "examples", "folding", "history", "history_in_order", "ingest", "metastore"),
-        *("names_in_use", "narrowing", "noop_check", "partial_changes", "partial_history", "quarantine"),
-        *("replay", "runs", "secrets", "secured", "snapshots", "table_care", "targets"),
-    )
+        "auto_cdc bad_records broker change_images changed_columns changes command_line dialects drift erase "
+        "examples folding groups history history_in_order ingest metastore names_in_use narrowing noop_check "
+        "partial_changes partial_history quarantine replay runs secrets secured snapshots table_care targets"
+    ).split()
 )
 """Files of integration and behaviour tests that take long: they are proofs, too."""
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {
-    "cli": ("demo", "docs"),
+    "cli": ("command_line", "demo", "docs"),
     "contracts": ("bad_records", "drift", "quarantine"),
     "declare": ("dialects", "examples", "names_in_use"),
     "maintain": ("care_beside_flows", "care_properties", "folding", "handed_over_care", "table_care"),
@@ -46,7 +45,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "shell": ("sql_shell",),
     "sinks": (
         *("auto_cdc", "change_images", "changed_columns", "changes", "history", "history_in_order"),
-        *("partial_changes", "partial_history", "snapshots", "targets"),
+        *("groups", "partial_changes", "partial_history", "snapshots", "targets"),
     ),
     "sources": ("files", "folders", "recovery", "runs", "secured", "subscription", "topic", "upstream"),
     "state": ("checkpoint", "checkpoint_repair", "driver", "folders", "reset_offsets", "table"),
