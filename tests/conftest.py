@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 from tools.choose_proofs import LONG, split
 
@@ -34,7 +33,7 @@ from headrace.runtime.session import RunningSpark, open_spark
 from headrace.runtime.unused import release_unused
 from headrace.storage.layout import Storage
 from secured_broker import SecuredBroker
-from workers import choose_workers
+from workers import choose_workers, free_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,7 +110,7 @@ def read_seconds() -> dict[str, float]:
 
 def pytest_xdist_auto_num_workers() -> int:
     """Answers `-n auto`."""
-    return choose_workers(available_cores(), psutil.virtual_memory().available)
+    return choose_workers(available_cores(), free_memory())
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import psutil
+
 _MEMORY = 4 << 30
-"""One process needs a Spark session, a broker, and for a while the JVM of a command that a test starts."""
+"""What one process needs at most: 0.6 GB of its own, 1.7 GB for the JVM of its Spark session (a heap of 1.5 GB),
+0.3 GB for its broker, and for a while 1.3 GB for the JVM and the Python of a command that a test starts."""
 
 
 def choose_workers(cores: int, free_memory: int) -> int:
     """Returns the number of test processes: three for two cores, since tests often wait, if memory allows."""
     return max(1, min(cores * 3 // 2, free_memory // _MEMORY))
+
+
+def free_memory(group: Path = Path("/sys/fs/cgroup")) -> int:
+    """Returns the bytes that processes can still use: of the machine, or of the container if it has a limit."""
+    free = psutil.virtual_memory().available
+    try:
+        limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        return free if limit == "max" else min(free, int(limit) - int(used))
+    except (OSError, ValueError):
+        return free

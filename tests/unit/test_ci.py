@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from tools.choose_proofs import BUDGET_S, PACKAGES, choose, find_proofs, split
 from tools.total import main
 
-from workers import choose_workers
+from workers import choose_workers, free_memory
 
 GB = 1 << 30
 TESTS = Path(__file__).parents[1]
@@ -69,6 +69,15 @@ def test_a_run_that_failed_or_ran_no_test_fails_the_whole(total: Total, prove: s
 )
 def test_a_run_has_as_many_processes_as_cores_and_memory_allow(cores: int, memory: int, workers: int) -> None:
     assert choose_workers(cores, memory) == workers
+
+
+def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:
+    (tmp_path / "memory.current").write_text("1000\n")
+    (tmp_path / "memory.max").write_text("5000\n")
+    assert free_memory(tmp_path) == 4000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory(tmp_path) > 4000
+    assert free_memory(tmp_path / "none") > 4000
 
 
 def test_four_checks_in_a_row_run_every_proof() -> None:
