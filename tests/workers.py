@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 
 _MEMORY = 4 << 30
-"""What one process needs at most: 0.6 GB of its own, 1.7 GB for the JVM of its Spark session (a heap of 1.5 GB),
-0.3 GB for its broker, and for a while 1.3 GB for the JVM and the Python of a command that a test starts."""
+"""What one process needs at most: 0.6 GB of its own, 1.7 GB for the JVM of its Spark session (a heap of
+1.5 GB), 0.3 GB for its broker, and for a while 1.3 GB for the JVM and the Python of a command."""
 
 
 def choose_workers(cores: int, free_memory: int) -> int:
@@ -17,7 +17,7 @@ def choose_workers(cores: int, free_memory: int) -> int:
 
 
 def free_memory(group: Path = Path("/sys/fs/cgroup")) -> int:
-    """Returns the bytes that processes can still use: of the machine, or of the container if it has a limit."""
+    """Returns the memory that processes can still use: of the machine, or of a container with a limit."""
     free = psutil.virtual_memory().available
     try:
         limit, used = ((group / name).read_text().strip() for name in ("memory.max", "memory.current"))
