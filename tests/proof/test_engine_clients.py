@@ -243,7 +243,7 @@ def test_stop_ends_the_engine(folder: Path, capfd: pytest.CaptureFixture[str]) -
     assert run(["engine", "stop"]) == 0
     assert "Stopped: 1" in capfd.readouterr().out
     for pid in (engine.pid, engine.jvm_pid):
-        until(lambda pid=pid: not psutil.pid_exists(pid), "the engine has ended", limit_s=30.0)
+        until(lambda pid=pid: not psutil.pid_exists(pid), "the engine has ended")
     assert run(["engine", "stop", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["stopped"] == 0
     assert run(["engine", "status"]) == 0

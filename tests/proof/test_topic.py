@@ -342,7 +342,7 @@ def test_a_broker_that_is_killed_in_the_middle_of_a_run_and_comes_back_costs_not
         stopped = datetime.now(UTC)
         try:
             until(lambda: bool(shop.happened(FlowReconnecting)), "the lost broker is reported")
-            assert shop.happened(FlowReconnecting)[0].at - stopped < timedelta(seconds=10)
+            assert shop.happened(FlowReconnecting)[0].at - stopped < timedelta(seconds=60)
             until(lambda: bool(shop.happened(FlowRetrying)), "the flow is tried again")
         finally:
             broker.start()
