@@ -23,7 +23,7 @@ from bench.load import broker_in
 from bench.memory import TreeMemory
 from bench.processes import HEADRACE, running, timed
 from bench.results import expect, keep, rows_of, table
-from headrace.model.marks import RecordMark
+from headrace.model.ranges import RecordMark
 from headrace.runtime.broker import Broker
 
 TOPIC = "long"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tools.choose_proofs import LONG, split
 
-from headrace.model.connections import EMBEDDED, KafkaConnection
+from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
 from headrace.model.project import ProjectSettings
 from headrace.model.secrets import Redactor
 from headrace.runtime import aot
