@@ -23,6 +23,11 @@ Point = Literal[
     "replay-committed",
     "schema-added",
     "column-changed",
+    "generation-opened",
+    "rows-fenced",
+    "tombstones-dropped",
+    "flow-renamed",
+    "identity-renamed",
 ]
 VARIABLE = "HEADRACE_PAUSE_AT"
 FAIL_VARIABLE = "HEADRACE_FAIL_AT"
