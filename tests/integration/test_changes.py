@@ -20,9 +20,9 @@ from cdc_oracle import Change, current_rows, random_batches, random_changes
 from cdc_table import create_table
 from headrace.contracts.changes import ChangeColumns, as_changes
 from headrace.errors import KeyTwiceError
-from headrace.model.care import CarePolicy
 from headrace.model.changes import KEPT_PROPERTY, DuplicateKeys
 from headrace.model.counts import RowChanges
+from headrace.model.maintenance import TablePolicy
 from headrace.sinks.delta import by_position, changed_rows, folding, keyed, merge, table_index, tombstones
 from headrace.sinks.delta.key_index import UNKNOWN, KeyIndex
 from headrace.sinks.delta.keyed import SharedTable
@@ -485,7 +485,7 @@ def test_the_number_of_a_sequence_does_not_decrease(spark: SparkSession, kind: s
 
 
 def test_small_files_are_folded_between_batches(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folding, "CarePolicy", partial(CarePolicy, small_files=2))
+    monkeypatch.setattr(folding, "TablePolicy", partial(TablePolicy, small_files=2))
     changes = random_changes(6, keys=30, count=300)
     for batch in random_batches(6, changes, 8):
         table.apply(batch)
@@ -566,7 +566,7 @@ def test_deleted_keys_are_remembered_after_the_commit_of_another_writer(either: 
 def test_a_partitioned_table_is_not_folded_for_its_partitions(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folding, "CarePolicy", partial(CarePolicy, small_files=2))
+    monkeypatch.setattr(folding, "TablePolicy", partial(TablePolicy, small_files=2))
     table = Table(spark, create(spark, tmp_path / "t", layout="PARTITIONED BY (ts)"))
     for batch in range(3):
         table.apply([Change(10 * batch + n, n, 10 * batch + n, "upsert", "a") for n in range(5)])

@@ -158,7 +158,7 @@ class Updates:
             record_costs(settings.storage, measured)
             return measured
 
-        with EventLog(settings.storage, settings.name, update, plan, measure) as log:
+        with EventLog(settings.storage, settings.name, update, plan, measure, settings.redactor) as log:
             emitters.append(log)
             emit = _fan_out(emitters, settings.redactor)
             context = self._engine.context(

@@ -26,7 +26,7 @@ from headrace.run.stop import StopSignal
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of
 from headrace.run.view_counts import ViewCountingSplit
-from headrace.sinks.delta.carer import TableCarer
+from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sources.guard import FlowRun
 from headrace.sources.guards import SourceGuards
 from headrace.sources.ranges import load_next_positions
@@ -45,7 +45,7 @@ class BatchSetup:
     surveyor: FlowSurveyor
     queries: Queries
     failures: Failures
-    carer: TableCarer
+    maintenance: Maintenance
     update: str
     emit: Emitter
     progress: Progress  # the flow's counts so far
@@ -90,12 +90,12 @@ class BatchSetup:
             ranges=BatchRanges(run, guards, pipeline=settings.name, table=self.surveyor.table),
             split=self._split(opened, session, search),
             search=search,
-            target=flow_target(planned, settings, session, self.carer),
+            target=flow_target(planned, settings, session, self.maintenance),
             tasks=most_tasks(session),
             reporter=self._reporter(opened, limits),
             check=self._checks().run,
             state=state,
-            turn=partial(self.carer.turn, settings.storage.table(planned.flow.target)),
+            turn=partial(self.maintenance.turn, settings.storage.table(planned.flow.target)),
             snapshots=None if feed is None else partial(feed.records, checkpoint=opened.path),
         )
 

@@ -33,6 +33,7 @@ from headrace.errors import (
 from headrace.model.declarations import AppendFlow, AutoCdcFlow, RefreshFlow, StreamingFlow, TemporaryView
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.ranges import SourceRange
+from headrace.model.secrets import Redactor
 from headrace.model.state_mismatch import StateMismatch, find_mismatch
 from headrace.plan.stages import Declared
 from headrace.run.condition_errors import raised_by
@@ -157,6 +158,7 @@ class Failures:
     """Gives the failures of one pipeline their codes."""
 
     kafka: KafkaConnection  # the pipeline's Kafka cluster, to explain failed connections
+    redactor: Redactor  # removes secrets from the texts of exceptions, which tables and events keep
     log_file: Path | None = None
 
     def as_error(
@@ -168,7 +170,12 @@ class Failures:
         expectations: Sequence[Expectation] = (),
     ) -> HeadraceError:
         """The coded error for a failure; the arguments are those of `as_error`."""
-        return as_error(failure, carried, declared, self.log_file, self.kafka, reading, expectations)
+        error = as_error(failure, carried, declared, self.log_file, self.kafka, reading, expectations)
+        return self.redactor.error(error)
+
+    def text_of(self, failure: BaseException) -> str:
+        """The message of a failure."""
+        return self.redactor(text_of(failure))
 
 
 def as_error(

@@ -38,7 +38,9 @@ class UpdateFlows:
             self.feeding.setdefault(planned.flow.target, []).append(name)
         self._plan = plan
         self._context = context
-        self._failures = Failures(kafka=context.settings.kafka, log_file=context.log_file)
+        self._failures = Failures(
+            kafka=context.settings.kafka, redactor=context.settings.redactor, log_file=context.log_file
+        )
         self._reports = FlowReports(context.update, context.emit)
         self._supervisor = Supervisor(self._prepare, self._plan_again, context.stop)
         self._gates: dict[TableName, OpeningGate] = defaultdict(OpeningGate)

@@ -278,7 +278,7 @@ class RecordSearch:
         except Exception as failure:
             error = self.failures.as_error(failure, planned.flow, expectations=planned.expectations)
             if isinstance(error, _RAISED):
-                return error, find_reason(text_of(failure), error, planned.expectations)
+                return error, find_reason(self.failures.text_of(failure), error, planned.expectations)
             raise error from failure
         return None
 

@@ -105,7 +105,9 @@ class FlowReplayer:
             planned=planned,
             schema=self._columns(session),
             build=self.build if can_evaluate_records(planned) else None,
-            failures=Failures(kafka=kafka, log_file=self.context.log_file),
+            failures=Failures(
+                kafka=kafka, redactor=self.context.settings.redactor, log_file=self.context.log_file
+            ),
         )
         outcome = Outcome()
         try:
@@ -144,7 +146,7 @@ class FlowReplayer:
     def _commit(self, session: SparkSession, outcome: Outcome, stamp: BatchStamp) -> Committed:
         """Mark the rows in the quarantine, and commit what the query returned for them."""
         planned = self.planned
-        target = flow_target(planned, self.context.settings, session, self.context.carer)
+        target = flow_target(planned, self.context.settings, session, self.context.maintenance)
         split = RowSplit(union(outcome.parts), planned.expectations, str(planned.flow.target))
         writer = target.begin(session, stamp)
         assert writer is not None, "the id of the replay is new"

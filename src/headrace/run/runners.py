@@ -53,7 +53,7 @@ def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> Flo
     return FlowOpener(
         surveyor=surveyor,
         spark=context.spark,
-        target=flow_target(planned, context.settings, context.spark, context.carer),
+        target=flow_target(planned, context.settings, context.spark, context.maintenance),
         report=report,
     )
 
@@ -71,11 +71,11 @@ def make_flow(
         progress: The counts of the flow's runner before; ``None`` if it has none.
     """
     opener = make_opener(planned, plan, context)
-    context.carer.watch(context.settings.storage.table(planned.flow.target))
+    context.maintenance.watch(context.settings.storage.table(planned.flow.target))
     progress = progress or Progress()
     others = filter(None, (source.connection for source in planned.sources))
     kafka = next(others, context.settings.kafka)
-    failures = Failures(kafka=kafka, log_file=context.log_file)
+    failures = Failures(kafka=kafka, redactor=context.settings.redactor, log_file=context.log_file)
     reports = FlowReports(context.update, context.emit)
     snapshots: RecordFeed | None = None
     if planned.flow.once:
@@ -100,7 +100,7 @@ def make_flow(
             surveyor=opener.surveyor,
             queries=context.queries,
             failures=failures,
-            carer=context.carer,
+            maintenance=context.maintenance,
             update=context.update,
             emit=context.emit,
             progress=progress,
@@ -131,8 +131,10 @@ def make_view(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> Vi
         build=context.queries.build,
         split=ViewCountingRefreshSplit(split, views) if views else split,
         heart=context.heart,
-        carer=context.carer,
-        failures=Failures(kafka=context.settings.kafka, log_file=context.log_file),
+        maintenance=context.maintenance,
+        failures=Failures(
+            kafka=context.settings.kafka, redactor=context.settings.redactor, log_file=context.log_file
+        ),
         update=context.update,
         emit=context.emit,
     )

@@ -86,7 +86,7 @@ def execute(plan: Plan, context: UpdateContext) -> RunResult:
         else:
             schedule.run_continuously()
     if context.mode == "triggered" and not context.stop.requested:
-        context.carer.finish()
+        context.maintenance.finish()
     flow_results = flows.results
     view_results = tuple(view.result for view in views if view.result is not None)
     results: list[FlowResult | ViewResult] = [*flow_results, *view_results]

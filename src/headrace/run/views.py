@@ -32,7 +32,7 @@ from headrace.run.view_counts import ViewCountingRefreshSplit
 from headrace.run.work import refresh_jobs
 from headrace.runtime.engine.attachment import pool_name
 from headrace.runtime.unused import release_unused
-from headrace.sinks.delta.carer import TableCarer
+from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.metastore import publish_table
 from headrace.sinks.delta.table import read_state, register_table
 from headrace.sinks.target import RefreshStamp, Target
@@ -80,7 +80,7 @@ class ViewRunner:
         build: Build,
         split: RefreshSplit | ViewCountingRefreshSplit,
         heart: Heart,
-        carer: TableCarer,
+        maintenance: Maintenance,
         failures: Failures,
         update: str,
         emit: Emitter,
@@ -98,7 +98,7 @@ class ViewRunner:
         self._build = build
         self._split = split
         self._heart = heart
-        self._carer = carer
+        self._maintenance = maintenance
         self._failures = failures
         self._update = update
         self._emit = emit
@@ -184,7 +184,7 @@ class ViewRunner:
         session.sparkContext.setLocalProperty("spark.scheduler.pool", pool_name(str(view.name)))
         df = with_declared_columns(self._build(session, self._flow), self._planned.schema)
         with (
-            self._carer.turn(self._settings.storage.table(view.name)),
+            self._maintenance.turn(self._settings.storage.table(view.name)),
             writer,
             refresh_jobs(session, str(view.name)),
             self._split.begin(df, stamp) as rows,
@@ -194,7 +194,7 @@ class ViewRunner:
             committed = writer.commit()
         self._register()
         # A compaction during the next refresh would make the refresh fail.
-        self._carer.offer(self._settings.storage.table(view.name), committed.version, beside=False)
+        self._maintenance.offer(self._settings.storage.table(view.name), committed.version, beside=False)
         self._emit(
             ViewRefreshed(
                 update=self._update,
