@@ -167,7 +167,7 @@ def test_a_reader_sees_an_event_about_a_second_later(storage: Storage) -> None:
         began = time.monotonic()
         log(batch())
         until(lambda: bool(read(storage, flow="orders")[1:]), "the next one follows")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
 
 
 def test_several_runs_append_at_the_same_time(storage: Storage) -> None:
@@ -236,7 +236,7 @@ def test_the_end_of_a_run_does_not_wait_for_a_storage_that_cannot_be_written(
     storage.events.local_path.write_text("a file in the way")
     began = time.monotonic()
     write(storage, *ONE_UPDATE)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert "are not in the event log" in caplog.text
 
 
