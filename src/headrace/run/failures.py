@@ -177,7 +177,6 @@ class Failures:
         reading: Reading | None = None,
         expectations: Sequence[Expectation] = (),
     ) -> HeadraceError:
-        """The coded error for a failure; the arguments are those of `as_error`."""
         error = as_error(failure, carried, declared, self.log_file, self.kafka, reading, expectations)
         return self.redactor.error(error)
 
@@ -195,11 +194,7 @@ def as_error(
     reading: Reading | None = None,
     expectations: Sequence[Expectation] = (),
 ) -> HeadraceError:
-    """The coded error for a failure.
-
-    Args:
-        carried: The exception of the batch function, if it raised one.
-    """
+    """The coded error for a failure; ``carried`` is the exception of the batch function, if it raised one."""
     for one in (carried, failure):
         if isinstance(one, HeadraceError):
             return one
