@@ -1,4 +1,4 @@
-"""Opening a flow's checkpoint: what `flow_start` has decided is done."""
+"""Decides how a flow starts, which `plan` reports, and opens its checkpoint."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
-from headrace.run.flow_start import FlowStart, prepare_flow, prepare_full_refresh
-from headrace.run.survey import FlowSurveyor, find_unfinished
+from headrace.run.failpoints import reach
+from headrace.run.failures import state_changed
+from headrace.run.survey import FlowSurveyor, find_unfinished, unfinished_refresh
 from headrace.run.targets import side_tables
-from headrace.sinks.delta.table import TableState
+from headrace.sinks.delta.table import CLEARING, REFRESHING_PROPERTY, TableState
 from headrace.sinks.target import FlowTarget, OpenedGeneration, TableLayout
 from headrace.sources.answers import Seed
 from headrace.sources.ranges import join_marks
 from headrace.sources.registry import kind_of
 from headrace.sources.systems import Seeding
-from headrace.state.facts import CheckpointFacts, Continue, Open, RenameFlow, SourceFacts
+from headrace.state.facts import CheckpointFacts, Continue, Open, Opening, RenameFlow, SourceFacts
 from headrace.state.identity import (
     FILE,
     QUERY,
@@ -29,14 +30,71 @@ from headrace.state.identity import (
     load_identity,
     write_checkpoint,
 )
-from headrace.state.lease import Lease
+from headrace.state.lease import Heart
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import SHUFFLE_PARTITIONS, seed_files
+from headrace.state.opening import decide
 from headrace.storage.location import Location
-from headrace.storage.table_log import LoggedCommit
+from headrace.storage.table_log import LoggedCommit, is_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowStart:
+    """How a flow would start."""
+
+    opening: Opening  # whether the flow continues its checkpoint, opens a new one, or renames one
+    sources: tuple[SourceFacts, ...]
+    table: TableState | None  # the newest state of the target; ``None`` if it does not exist yet
+    checkpoint: CheckpointFacts | None = None
+
+
+def prepare_flow(surveyor: FlowSurveyor, remedies: Remedies) -> FlowStart:
+    """Decide how a flow starts; writes nothing."""
+    if not is_table(surveyor.table):
+        start = FlowStart(opening=Open(reason="first"), sources=surveyor.look(), table=None)
+    else:
+        survey = surveyor.survey(remedies)
+        start = FlowStart(
+            opening=decide(survey.flow, survey.facts, survey.checkpoint),
+            sources=survey.sources,
+            table=survey.table,
+            checkpoint=survey.checkpoint,
+        )
+    if isinstance(start.opening, Open):
+        _check_starts(surveyor, start.opening, start.sources)
+    if isinstance(start.opening, Continue):
+        _check_state(surveyor, start.opening)
+    return start
+
+
+def prepare_full_refresh(surveyor: FlowSurveyor) -> FlowStart:
+    """Let a flow start at the beginning of its sources, for a full refresh; writes nothing."""
+    table = surveyor.read_table(surveyor.table)
+    opening = Open(reason="full-refresh", fences=table.checkpoints.get(surveyor.planned.flow.name))
+    sources = surveyor.look()
+    _check_starts(surveyor, opening, sources)
+    return FlowStart(opening=opening, sources=sources, table=table)
+
+
+def _check_state(surveyor: FlowSurveyor, opening: Continue) -> None:
+    """Check that the state of the checkpoint fits the query."""
+    planned = surveyor.planned
+    flow, mismatch = planned.flow, planned.state_mismatch
+    checkpoint = surveyor.settings.storage.checkpoint(flow.target, flow.name, opening.identity.generation)
+    # A plan that was made before the last full refresh knows an earlier checkpoint.
+    if mismatch is not None and mismatch.checkpoint == str(checkpoint):
+        raise state_changed(flow, mismatch, ("no record was read or written",))
+
+
+def _check_starts(surveyor: FlowSurveyor, opening: Open, sources: tuple[SourceFacts, ...]) -> None:
+    """Check that each source exists, and has the position at which the flow would start."""
+    facts = {one.source.index: one for one in sources}
+    for source in surveyor.planned.sources:
+        is_new = opening.positions is None or source.index not in opening.positions
+        source.check_start(facts[source.index], surveyor.systems, is_new=is_new)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +121,11 @@ class FlowOpener:
     report: Callable[[LoggedCommit], None]
 
     def open(self, remedies: Remedies) -> OpenedFlow:
-        """Find or make the checkpoint that the flow continues with.
-
-        Raises:
-            RefusedError: The flow could lose or double records.
-            TransientError: The broker does not answer.
-        """
-        self._tidy()
+        """Find or make the checkpoint that the flow continues with."""
+        table = self._tidy()
+        if table.properties.get(REFRESHING_PROPERTY) == CLEARING:
+            # A run clears what is left before it opens flows.
+            raise unfinished_refresh(self._planned)
         start = prepare_flow(self.surveyor, remedies)
         match start.opening:
             case Continue(identity=identity):
@@ -88,22 +144,19 @@ class FlowOpener:
         Args:
             layout: Removes the table's rows in the same commit, and is what the empty table gets;
                 ``None`` if another flow has removed them.
-            last: Whether this is the last flow of the table; until then the table's properties say that
-                a full refresh is under way.
+            last: Whether this is the last flow of the table. Its properties say what a full refresh still
+                has to do.
         """
         start = prepare_full_refresh(self.surveyor)
         self._tidy()
         assert isinstance(start.opening, Open)
-        self._open(start, start.opening, layout=layout, refreshing=not last)
+        self._open(start, start.opening, layout=layout, refreshing=CLEARING if last else "true")
 
     def fold(self, table_id: str, flow: str | None = None) -> None:
         """Copy the ranges of the table's newest commits to the ledger, before Delta deletes them.
 
         Args:
             flow: Whose ledger; by default this flow's.
-
-        Raises:
-            StorageUnwritableError: The ledger cannot be written.
         """
         for commit in self._ledger(flow).fold(self.surveyor.table, table_id, join_marks):
             self.report(commit)
@@ -122,13 +175,21 @@ class FlowOpener:
         target = self._planned.flow.target
         return Ledger(self._settings.storage.ledger(target, flow), target, flow)
 
-    def _tidy(self) -> None:
-        """Fold the ledger, and remove a checkpoint whose opening was interrupted by a crash."""
+    def _tidy(self) -> TableState:
+        """Fold the ledger, and complete or undo an opening that was interrupted by a crash."""
         table = self.surveyor.read_table(self.surveyor.table)
         self.fold(table.table_id)
         unfinished = find_unfinished(self.surveyor.checkpoints, table)
         if unfinished is not None:
             unfinished.delete_folder()
+        self._fence_rows(table, self._planned.flow.name)
+        return table
+
+    def _fence_rows(self, table: TableState, flow: str) -> None:
+        """Remove quarantined rows and tombstones of batches that a replaced checkpoint has not committed."""
+        if (fenced := table.fenced(flow)) is not None:
+            for side in side_tables(self._planned.flow.target, self._settings.storage):
+                side.fence(self.spark, *fenced)
 
     def _continue(self, start: FlowStart, identity: CheckpointIdentity) -> OpenedFlow:
         flow = self._planned.flow
@@ -147,7 +208,7 @@ class FlowOpener:
         opening: Open,
         *,
         layout: TableLayout | None = None,
-        refreshing: bool = False,
+        refreshing: str | None = None,
     ) -> OpenedFlow:
         """Write a new checkpoint, and let the target name it in one commit."""
         flow, storage, table = self._planned.flow, self._settings.storage, start.table
@@ -183,10 +244,10 @@ class FlowOpener:
                 replaces=table.checkpoints.get(flow.name),
             )
         )
+        reach("generation-opened", flow.name, 0)
         if opening.fences is not None:
-            held = table.transactions.get(opening.fences, -1)
-            for side in side_tables(flow.target, storage):
-                side.forget(self.spark, opening.fences, held)
+            self._fence_rows(self.surveyor.read_table(self.surveyor.table), flow.name)
+        reach("rows-fenced", flow.name, 0)
         (path / QUERY).replace_json(self._planned.record.to_json())
         return OpenedFlow(path=path, identity=identity, sources=start.sources, checkpoint=None)
 
@@ -250,17 +311,16 @@ class FlowOpener:
                 params={"flow": flow.name, "old": old},
             )
         # The flow of the old name may still run, in a process that has not seen the new one.
-        lease = Lease.acquire(storage.lease(flow.target, old), old)
-        try:
+        with Heart() as heart:
+            heart.acquire(storage.lease(flow.target, old), old)
             self._rename(old, known[-1], identity, table)
-        finally:
-            lease.release()
 
     def _rename(
         self, old: str, checkpoint: Location, identity: CheckpointIdentity, table: TableState
     ) -> None:
         flow = self._planned.flow
         self.fold(table.table_id, old)
+        self._fence_rows(table, old)
         if flow.name not in table.checkpoints:
             self.target.open_generation(
                 OpenedGeneration(
@@ -272,9 +332,15 @@ class FlowOpener:
                     renamed_from=old,
                 )
             )
+        reach("flow-renamed", flow.name, 0)
+        # A batch that comes again replaces only rows of its flow's name.
+        held = table.transactions.get(identity.checkpoint, -1)
+        for side in side_tables(flow.target, self._settings.storage):
+            side.rename(self.spark, identity.checkpoint, held, flow.name)
         for kind in {source.kind for source in identity.sources}:
             kind_of(kind).take_over(self._ledger(old).folder, self._ledger().folder)
         (checkpoint / FILE).replace_json(identity.with_flow(flow.name).to_json())
+        reach("identity-renamed", flow.name, 0)
         self.surveyor.checkpoints.delete_folder()
         checkpoint.parent.move(self.surveyor.checkpoints)
 

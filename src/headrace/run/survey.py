@@ -17,7 +17,7 @@ from headrace.model.ranges import Position
 from headrace.model.remedies import Remedies
 from headrace.plan.sources import refuse_read_twice
 from headrace.plan.stages import PlannedFlow
-from headrace.sinks.delta.table import REFRESHING_PROPERTY, TableState
+from headrace.sinks.delta.table import CLEARING, REFRESHING_PROPERTY, TableState
 from headrace.sources.ranges import committed_positions, committed_sources, load_next_positions
 from headrace.sources.registry import describe_source
 from headrace.sources.systems import Past, Systems
@@ -84,15 +84,11 @@ class FlowSurveyor:
         return Ledger(self.settings.storage.ledger(flow.target, flow.name), flow.target, flow.name)
 
     def survey(self, remedies: Remedies) -> Survey:
-        """Collect the facts that decide how the flow starts.
-
-        Raises:
-            RefusedError: A file on disk cannot be read, or belongs to another flow.
-            TransientError: The broker does not answer.
-        """
+        """Collect the facts that decide how the flow starts."""
         planned, flow, ledger = self.planned, self.planned.flow, self.ledger
         table = self.read_table(self.table)
-        _refuse_unfinished_refresh(planned, table)
+        if table.properties.get(REFRESHING_PROPERTY, CLEARING) != CLEARING:
+            raise unfinished_refresh(planned)
         reset = flow.name in remedies.reset
         current = table.checkpoints.get(flow.name)
         history = load_history(ledger, self.table, table.table_id, table.version, current)
@@ -131,10 +127,6 @@ class FlowSurveyor:
 
         Args:
             past: What the flow has read so far; ``None`` if its table does not exist or is emptied.
-
-        Raises:
-            SourceReadTwiceError: Two patterns of its query match the same topic now.
-            UpstreamMissingError: A table that it reads does not exist.
         """
         known = past or Past(flow=self.planned.flow)
         found = tuple(source.look(self.systems, known) for source in self.planned.sources)
@@ -208,16 +200,16 @@ def _with_remedy(error: CheckpointCorruptError, facts: FlowFacts) -> HeadraceErr
     )
 
 
-def _refuse_unfinished_refresh(planned: PlannedFlow, table: TableState) -> None:
+def unfinished_refresh(planned: PlannedFlow) -> RefreshUnfinishedError:
+    """The error for a table whose full refresh was interrupted."""
     flow = planned.flow
-    if REFRESHING_PROPERTY in table.properties:
-        raise RefreshUnfinishedError(
-            f"a full refresh of {flow.target.short} was interrupted",
-            location=flow.location,
-            facts=("its rows were removed, but not all of its flows start from the beginning yet",),
-            remedies=(f"complete it:   headrace full-refresh {flow.target.short}",),
-            params={"flow": flow.name, "dataset": str(flow.target)},
-        )
+    return RefreshUnfinishedError(
+        f"a full refresh of {flow.target.short} was interrupted",
+        location=flow.location,
+        facts=("its rows were removed, and not all of its flows start from the beginning yet",),
+        remedies=(f"complete it:   headrace full-refresh {flow.target.short}",),
+        params={"flow": flow.name, "dataset": str(flow.target)},
+    )
 
 
 def _table_facts(
