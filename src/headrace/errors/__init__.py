@@ -187,6 +187,7 @@ from headrace.errors.state import (
     CheckpointCorruptError as CheckpointCorruptError,
     CheckpointForeignError as CheckpointForeignError,
     CheckpointLostError as CheckpointLostError,
+    CommitLostError as CommitLostError,
     FlowRenamedError as FlowRenamedError,
     KeyTwiceError as KeyTwiceError,
     LeaseLostError as LeaseLostError,

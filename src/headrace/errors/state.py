@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.errors.base import RefusedError, SetupError, UsageError
+from headrace.errors.base import RefusedError, SetupError, TransientError, UsageError
 
 
 class CheckpointLostError(RefusedError):
@@ -154,6 +154,17 @@ class BatchFencedError(RefusedError):
     """Another process has committed with the same checkpoint while this batch was being written."""
 
     code = "BATCH_FENCED"
+
+
+class CommitLostError(TransientError):
+    """Delta reported a commit that is not part of the table.
+
+    The process stood still while it committed. Meanwhile other commits, a checkpoint and a cleanup of the log
+    removed the versions after the one that it had read, so Delta wrote one of their files again. Nothing of
+    this commit is visible. The flow starts again from the table as it is.
+    """
+
+    code = "COMMIT_LOST"
 
 
 class StorageUnwritableError(SetupError):

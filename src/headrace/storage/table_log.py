@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -76,9 +76,17 @@ class LoggedCommit:
 
 
 def versions(table: Location) -> tuple[int, ...]:
-    """The versions whose commit files the log still holds, ascending."""
+    """The versions whose commit files the log still holds, ascending.
+
+    Files below a gap are left out. The log is cleaned from its beginning; a writer that was stopped meanwhile
+    can then write a version again, and its commit is not part of the table.
+    """
     names = (table / LOG).list_files()
-    return tuple(int(name[:20]) for name in names if len(name) == 25 and name.endswith(".json"))
+    found = [int(name[:20]) for name in names if len(name) == 25 and name.endswith(".json")]
+    first = len(found) - 1
+    while first > 0 and found[first - 1] == found[first] - 1:
+        first -= 1
+    return tuple(found[max(first, 0) :])
 
 
 def commit_file(table: Location, version: int) -> Location:
@@ -105,11 +113,7 @@ def readable_versions(table: Location) -> Sequence[int]:
     if commits and commits[0] == 0:
         starts.add(0)
     newest = max([*starts, *commits[-1:]], default=-1)
-    # The log is cleaned from its beginning, so what it holds is one piece up to the newest.
-    held = set(commits)
-    first = newest
-    while first in held:
-        first -= 1
+    first = commits[0] - 1 if commits and commits[-1] == newest else newest
     oldest = min((start for start in starts if start >= first), default=newest + 1)
     return range(oldest, newest + 1)
 
@@ -190,10 +194,28 @@ def follow_commits(table: Location, first: int, last: int | None = None) -> Iter
         version += 1
 
 
-def find_batch(table: Location, checkpoint: str, batch: int) -> LoggedCommit | None:
-    """The commit of a batch, if the log still has it; the newest commits are tried first."""
-    held = (commit for commit in newest_commits(table) if commit.metadata is not None)
-    return next((commit for commit in held if commit.transactions.get(checkpoint) == batch), None)
+def find_commit(table: Location, after: int, matches: Callable[[LoggedCommit], bool]) -> LoggedCommit | None:
+    """The first commit after a version that matches, if the log still has it."""
+    # Listing a long log is slow, and the first version is nearly always there.
+    found = next(filter(matches, follow_commits(table, after + 1)), None)
+    return found or next(filter(matches, iter_commits(table, after + 1)), None)
+
+
+def find_batch(table: Location, checkpoint: str, batch: int, after: int = -1) -> LoggedCommit | None:
+    """The commit of a batch, if the log still has it after a version; the newest commits are tried first."""
+    for version in reversed(versions(table)):
+        if version <= after:
+            return None
+        commit = load_commit(table, version)
+        if commit.metadata is not None and commit.transactions.get(checkpoint) == batch:
+            return commit
+    return None
+
+
+def is_followed(table: Location, version: int) -> bool:
+    """Whether a commit that was made after a version is part of the table for sure: the log has that version,
+    and no checkpoint is newer, so no later version can have been cleaned away and written again."""
+    return (version < 0 or commit_file(table, version).exists()) and last_checkpoint(table) <= version
 
 
 def read_actions(file: Location, *names: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

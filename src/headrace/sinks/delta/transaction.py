@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.sinks.delta.table import checksum_transactions, delta_log, read_scala
+from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.table_log import checksum_matches_log
 
@@ -50,6 +51,11 @@ def start_transaction(session: SparkSession, table: Location, checkpoint: str) -
 def watch_checkpoint(transaction: Any, checkpoint: str) -> None:
     """Let a concurrent commit of a checkpoint be a conflict."""
     getattr(transaction.readTxn(), "$plus$eq")(checkpoint)
+
+
+def table_of(transaction: Any) -> Location:
+    """The folder of the transaction's table."""
+    return locate(transaction.deltaLog().dataPath().toString())
 
 
 def held_batch(transaction: Any, checkpoint: str, table: Location) -> int:
