@@ -33,7 +33,7 @@ from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import SHUFFLE_PARTITIONS, seed_files
 from headrace.storage.location import Location
-from headrace.storage.table_log import LoggedCommit
+from headrace.storage.table_log import LoggedCommit, commit_file, load_commit, stray_versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,8 +123,13 @@ class FlowOpener:
         return Ledger(self._settings.storage.ledger(target, flow), target, flow)
 
     def _tidy(self) -> None:
-        """Fold the ledger, and remove a checkpoint whose opening was interrupted by a crash."""
+        """Fold the ledger, and remove what a crash has left: a checkpoint that was not opened, and commits of
+        the flow that are not part of the table."""
         table = self.surveyor.read_table(self.surveyor.table)
+        for version in stray_versions(self.surveyor.table):
+            stray = load_commit(self.surveyor.table, version)
+            if stray.is_ours and (stray.metadata or {}).get("flow") == self._planned.flow.name:
+                commit_file(self.surveyor.table, version).delete()
         self.fold(table.table_id)
         unfinished = find_unfinished(self.surveyor.checkpoints, table)
         if unfinished is not None:

@@ -81,12 +81,23 @@ def versions(table: Location) -> tuple[int, ...]:
     Files below a gap are left out. The log is cleaned from its beginning; a writer that was stopped meanwhile
     can then write a version again, and its commit is not part of the table.
     """
-    names = (table / LOG).list_files()
-    found = [int(name[:20]) for name in names if len(name) == 25 and name.endswith(".json")]
+    found = _commit_files(table)
     first = len(found) - 1
     while first > 0 and found[first - 1] == found[first] - 1:
         first -= 1
     return tuple(found[max(first, 0) :])
+
+
+def stray_versions(table: Location) -> tuple[int, ...]:
+    """The versions of commit files that are not part of the table: below a gap, and below a checkpoint."""
+    found, held = _commit_files(table), versions(table)
+    covered = bool(held) and last_checkpoint(table) >= held[0] - 1
+    return tuple(version for version in found if version < held[0]) if covered else ()
+
+
+def _commit_files(table: Location) -> list[int]:
+    names = (table / LOG).list_files()
+    return [int(name[:20]) for name in names if len(name) == 25 and name.endswith(".json")]
 
 
 def commit_file(table: Location, version: int) -> Location:

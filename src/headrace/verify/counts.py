@@ -11,6 +11,7 @@ from headrace.verify.balance import Baseline, RowBalance, RowDelta
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.commits import Batches, CommitClaims
 from headrace.verify.data_files import FileFacts, contradictions
+from headrace.verify.delta_log import TableLog
 from headrace.verify.equations import RowCounts
 from headrace.verify.report import Finding, GradeReport, Judgement
 
@@ -52,6 +53,7 @@ def judge_counts(lineage: Lineage, balance: RowBalance, files: FileFindings) -> 
 
 
 def judge_table(
+    log: TableLog,
     balance: RowBalance,
     baseline: Baseline,
     metadata: CommitClaims,
@@ -66,6 +68,10 @@ def judge_table(
         if version > balance.baseline:
             text = f"version {version} does not count as a batch: {why}"
             found.find("COMMIT_UNNUMBERED", text, version=version)
+    for version in log.strays:
+        text = f"version {version} has a commit file, but the log lacks versions between it and "
+        text += f"{log.first_version}: the commit is not part of the table"
+        found.find("COMMIT_STRAY", text, version=version)
     _judge_baseline(balance, baseline, lineages, found)
     _judge_earlier(balance, found)
     _judge_rewrites(balance, found)

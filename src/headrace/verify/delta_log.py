@@ -110,6 +110,7 @@ class TableLog:
     base: Mapping[FileKey, DataFile]
     base_version: int
     transactions: Mapping[str, int]  # the last version of every application id, at the snapshot
+    strays: tuple[int, ...] = ()  # versions whose commit files lie below a gap: not part of the table
 
     @property
     def first_version(self) -> int:
@@ -207,7 +208,8 @@ def load_table_log(table: Path, at: int | None = None, since: int | None = None)
             transactions |= commit.transactions
     if metadata is None:
         raise LogDamagedError(f"the log of {table} has no metadata action")
-    return TableLog(table, newest, metadata, commits, state.files, base_version, transactions)
+    strays = tuple(version for version in versions if version < first)
+    return TableLog(table, newest, metadata, commits, state.files, base_version, transactions, strays)
 
 
 def load_commit(table: Path, version: int) -> Commit:
