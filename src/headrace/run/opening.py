@@ -157,6 +157,7 @@ class FlowOpener:
         """Write a new checkpoint, and let the target name it in one commit."""
         flow, storage, table = self._planned.flow, self._settings.storage, start.table
         assert table is not None, "a run opens the table first"
+        held = None if opening.fences is None else table.transactions.get(opening.fences, -1)
         known = generations(self.surveyor.checkpoints)
         generation = int(known[-1].name) + 1 if known else 1
         identity = CheckpointIdentity.create(
@@ -186,10 +187,10 @@ class FlowOpener:
                 layout=layout,
                 refreshing=refreshing,
                 replaces=table.checkpoints.get(flow.name),
+                fenced_at=held,
             )
         )
-        if opening.fences is not None:
-            held = table.transactions.get(opening.fences, -1)
+        if opening.fences is not None and held is not None:
             for side in side_tables(flow.target, storage):
                 side.forget(self.spark, opening.fences, held)
         (path / QUERY).replace_json(self._planned.record.to_json())

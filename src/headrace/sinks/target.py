@@ -148,6 +148,7 @@ class OpenedGeneration:
     layout: TableLayout | None = None
     refreshing: bool = False  # whether a full refresh still has to open other flows of the target
     replaces: str | None = None  # the checkpoint that feeds the target until now; any other is refused
+    fenced_at: int | None = None  # the last batch of the fenced checkpoint; a later one is refused
 
 
 class TargetState(Protocol):

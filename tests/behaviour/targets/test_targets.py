@@ -169,6 +169,20 @@ def test_of_two_openings_only_one_succeeds(flow: FlowHarness) -> None:
     assert flow.commits == before
 
 
+def test_an_opening_is_refused_if_the_old_checkpoint_has_committed_since(flow: FlowHarness) -> None:
+    """A driver that stood still commits a batch between the survey and the opening."""
+    flow.open(flow.checkpoint, Open(reason="first"))
+    flow.write(0, *ONE)
+    flow.write(1, *TWO)
+    before = flow.commits
+    with pytest.raises(BatchFencedError) as caught:
+        open_new(flow, fenced_at=0)
+    assert (caught.value.params["found"], flow.commits) == (1, before)
+    flow.spark.sql(f"ALTER TABLE delta.`{flow.path}` SET TBLPROPERTIES ('foreign' = 'x')")
+    open_new(flow, fenced_at=1)
+    assert flow.target.state().transactions == {flow.checkpoint: FENCED}
+
+
 def test_a_full_refresh_removes_all_rows_in_the_commit_that_opens_it(flow: FlowHarness) -> None:
     flow.open(flow.checkpoint, Open(reason="first"))
     flow.write(0, *ONE)

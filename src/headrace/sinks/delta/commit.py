@@ -373,6 +373,9 @@ def commit_generation(spark: SparkSession, table: Location, opened: OpenedGenera
     fences = opened.opening.fences
     if fences is not None and fences != opened.checkpoint:
         watch_checkpoint(transaction, fences)
+        held = held_batch(transaction, fences, table)
+        if opened.fenced_at not in (None, held):
+            raise _opened_meanwhile(opened, f"committed batch {held} with checkpoint {fences}", held)
         actions = prepend(actions, _set_transaction(jvm, fences, FENCED))
     if opened.opening.positions is not None:
         actions = prepend(actions, _set_transaction(jvm, opened.checkpoint, 0))
@@ -388,11 +391,7 @@ def _update_properties(jvm: Any, transaction: Any, opened: OpenedGeneration) -> 
     key = CHECKPOINT_PROPERTY + opened.flow
     now = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(configuration)).get(key)
     if now != opened.replaces:
-        raise BatchFencedError(
-            f"flow {opened.flow}: another process has opened checkpoint {now} at the same time",
-            facts=("nothing was written",),
-            params={"flow": opened.flow, "checkpoint": now},
-        )
+        raise _opened_meanwhile(opened, f"opened checkpoint {now}", now)
     configuration = configuration.updated(key, opened.checkpoint)
     if opened.renamed_from is not None:
         configuration = configuration.removed(CHECKPOINT_PROPERTY + opened.renamed_from)
@@ -416,6 +415,15 @@ def _update_properties(jvm: Any, transaction: Any, opened: OpenedGeneration) -> 
             metadata.createdTime(),
         ),
         False,
+    )
+
+
+def _opened_meanwhile(opened: OpenedGeneration, what: str, found: Any) -> BatchFencedError:
+    return BatchFencedError(
+        f"flow {opened.flow}: another process has {what} at the same time",
+        facts=("nothing was written",),
+        remedies=("stop one of the two processes, then run again:   headrace run",),
+        params={"flow": opened.flow, "checkpoint": opened.replaces, "found": found},
     )
 
 
