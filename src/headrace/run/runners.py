@@ -25,7 +25,7 @@ from headrace.run.targets import flow_target, quarantine_of, refresh_target
 from headrace.run.view_counts import ViewCountingRefreshSplit
 from headrace.run.views import ViewRunner, inputs_of
 from headrace.sinks.delta.table import read_state
-from headrace.storage.table_log import LoggedCommit
+from headrace.storage.table_log import LoggedCommit, undone_versions
 
 
 def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> FlowOpener:
@@ -40,6 +40,7 @@ def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> Flo
                 version=commit.version,
                 operation=commit.operation,
                 engine=commit.engine,
+                undone=undone_versions(context.settings.storage.table(target), commit),
             )
         )
 

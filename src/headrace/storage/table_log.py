@@ -39,6 +39,7 @@ class LoggedCommit:
     delta_id: str | None = None
     properties: Mapping[str, str] | None = None
     declares_erasure: bool = False  # whether its metadata declares that it removes rows on purpose
+    restores: int | None = None  # the version that a RESTORE went back to
 
     @property
     def at(self) -> datetime:
@@ -267,7 +268,16 @@ def load_commit(table: Location, version: int) -> LoggedCommit:
         delta_id=info.get("txnId"),
         properties=properties,
         declares_erasure=_declares_erasure(info),
+        restores=_restored(info),
     )
+
+
+def undone_versions(table: Location, restore: LoggedCommit) -> tuple[int, ...]:
+    """The commits with rows of this pipeline that a RESTORE has undone, as far as the log shows them."""
+    if restore.restores is None:
+        return ()
+    between = iter_commits(table, restore.restores + 1, restore.version - 1)
+    return tuple(commit.version for commit in between if commit.is_ours and commit.changes_data)
 
 
 def added_bytes(table: Location, version: int) -> int:
@@ -352,6 +362,11 @@ def describe_rollback(table: Location, seen: Mapping[str, Any]) -> str | None:
     if commit_mark(table, seen["version"]) in (None, seen["commit"]):
         return None
     return f"version {seen['version']} was read, but the table now has another commit of this version"
+
+
+def _restored(info: Mapping[str, Any]) -> int | None:
+    version = str((info.get("operationParameters") or {}).get("version"))
+    return int(version) if info.get("operation") == "RESTORE" and version.isdecimal() else None
 
 
 def _declares_erasure(info: Mapping[str, Any]) -> bool:

@@ -89,6 +89,13 @@ class Commit:
     metadata: TableMetadata | None
     written_ms: int  # when the commit's file was last modified on disk
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # those of its operation
+
+    @property
+    def restores(self) -> int | None:
+        """The version that a RESTORE went back to, if the commit says it."""
+        version = str(self.parameters.get("version")) if self.operation == "RESTORE" else ""
+        return int(version) if version.isdecimal() else None
 
     @property
     def changes_data(self) -> bool:
@@ -256,6 +263,7 @@ def load_commit(table: Path, version: int) -> Commit:
         metadata=metadata,
         written_ms=written_ms,
         metrics=info.get("operationMetrics") or {},
+        parameters=info.get("operationParameters") or {},
     )
 
 

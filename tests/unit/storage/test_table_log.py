@@ -39,6 +39,7 @@ from headrace.storage.table_log import (
     property_since,
     read_actions,
     readable_versions,
+    undone_versions,
     versions,
 )
 from headrace.storage.table_snapshot import SnapshotUnreadableError, load_held_batch
@@ -274,3 +275,23 @@ def test_a_batch_is_searched_only_after_a_version(tmp_path: Path) -> None:
     for version in range(3):
         (log / f"{version:020d}.json").replace("damaged {")
     assert find_batch(locate(tmp_path), "ours", 0, after=2) is None
+
+
+def test_a_restore_names_the_commits_that_it_has_undone(tmp_path: Path) -> None:
+    log = locate(tmp_path) / "_delta_log"
+    log.make_folder()
+    add = '{"add":{"path":"a","dataChange":true}}'
+    for version in range(4):
+        said = {"headrace": 1, "checkpoint": "ours", "batch": version}
+        info = {"commitInfo": {"userMetadata": json.dumps(said)}}
+        txn = {"txn": {"appId": "ours", "version": version}}
+        lines = [*(json.dumps(one, separators=(",", ":")) for one in (info, txn)), *[add][: version % 2]]
+        (log / f"{version:020d}.json").replace("\n".join(lines))
+    restore = {
+        "commitInfo": {"operation": "RESTORE", "operationParameters": {"version": 0, "timestamp": None}}
+    }
+    (log / f"{4:020d}.json").replace(json.dumps(restore, separators=(",", ":")))
+    commit = load_commit(locate(tmp_path), 4)
+    assert commit.restores == 0
+    assert undone_versions(locate(tmp_path), commit) == (1, 3), "batch 2 has no rows"
+    assert undone_versions(locate(tmp_path), load_commit(locate(tmp_path), 3)) == ()
