@@ -43,6 +43,7 @@ class BatchStamp:
     batch: int
     ranges: tuple[SourceRange, ...]
     replayed: int | None = None
+    replay: str | None = None  # the name of the replay
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,9 +71,40 @@ class LoggedCommit:
         return self.metadata is not None and (
             self.opens
             or self.refreshes_view
-            or str(self.metadata.get("replay")) in self.transactions
+            or replay_transaction(str(self.metadata.get("replay")))[0] in self.transactions
             or self.transactions.get(str(self.metadata.get("checkpoint"))) == self.metadata.get("batch")
         )
+
+
+def replay_transaction(replay: str) -> tuple[str, int]:
+    """The transaction id and the number with which a replay is committed, from its name.
+
+    The replays of a flow share one id, with rising even numbers; the number after one of them fences it. An
+    older replay has an id of its own.
+    """
+    name, _, number = replay.rpartition("#")
+    return (name, int(number)) if name and number.isdecimal() else (replay, 0)
+
+
+def logged_batch(table: Location, last: int, checkpoint: str) -> int | None:
+    """The last batch of a checkpoint up to a version, by the newest commits; -1 if there is none.
+
+    Returns:
+        ``None`` if the log does not show it: it does not hold enough commits, or it is damaged.
+    """
+    try:
+        # One after another, for the log of a busy table holds too many to be listed for each batch.
+        for version in range(last, max(last - _NEWEST, -1), -1):
+            commit = load_commit(table, version)
+            if checkpoint in commit.transactions:
+                return commit.transactions[checkpoint]
+            opened = commit.metadata if commit.opens else None
+            if opened and opened["checkpoint"] == checkpoint and opened["opens"]["reason"] != "renamed":
+                return -1
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        # Delta cleans logs meanwhile, and may never look at what is damaged.
+        return None
+    return -1 if last < _NEWEST else None
 
 
 def versions(table: Location) -> tuple[int, ...]:

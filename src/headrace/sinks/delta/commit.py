@@ -267,7 +267,7 @@ def mark_replaying(table: Location, outcome: pa.Table, stamp: BatchStamp) -> Non
         outcome: The ``id`` of each row, its new ``state``, and its ``reasons`` and ``row`` where they change.
     """
     changed = {name: f"coalesce(new.{name}, old.{name})" for name in ("reasons", "row")}
-    values = {"state": "new.state", "replay": f"'{stamp.checkpoint}'", **changed}
+    values = {"state": "new.state", "replay": f"'{stamp.replay}'", **changed}
     change_rows(table, outcome, before="quarantined", values=values, metadata=_replay_metadata(stamp))
 
 
@@ -288,12 +288,14 @@ def fence_replay(spark: SparkSession, table: Location, stamp: BatchStamp) -> boo
     held = held_batch(transaction, stamp.checkpoint, table)
     if held == stamp.batch:
         return False
-    if held != FENCED:
+    # A later replay of the flow was committed only after this one was settled.
+    if held < stamp.batch:
+        fence = stamp.batch + 1
         jvm: Any = spark.sparkContext._jvm
-        actions = prepend(scala_list(jvm), _set_transaction(jvm, stamp.checkpoint, FENCED))
+        actions = prepend(scala_list(jvm), _set_transaction(jvm, stamp.checkpoint, fence))
         metadata = {**_replay_metadata(stamp), "fenced": True}
         version = int(transaction.commit(actions, _operation(jvm, stamp.checkpoint, stamp.batch, metadata)))
-        confirm_batch(spark, table, transaction.readVersion(), version, replace(stamp, batch=FENCED))
+        confirm_batch(spark, table, transaction.readVersion(), version, replace(stamp, batch=fence))
     return True
 
 
@@ -442,7 +444,7 @@ def _replay_metadata(stamp: BatchStamp) -> dict[str, Any]:
         "headrace": FORMAT,
         "pipeline": stamp.pipeline,
         "flow": stamp.flow,
-        "replay": stamp.checkpoint,
+        "replay": stamp.replay,
     }
 
 
