@@ -5,12 +5,14 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python3.1
 	done)
 BIN := .venv/bin
 
-.PHONY: help demo test prove lint format bench soak lock lock-jars python dev runtime clean
+.PHONY: help demo test check-proofs prove thorough lint format bench soak lock lock-jars python dev runtime clean
 
 help:
 	@echo "make demo    the whole job on a real local broker, with the proof"
-	@echo "make test    the tests, with one proof of each guarantee"
-	@echo "make prove   every guarantee under kills, lost files and other faults, the long matrices, every page of the docs"
+	@echo "make test    the tests, without the proofs"
+	@echo "make check-proofs  one proof of each guarantee, a quarter of all proofs, those of changed packages"
+	@echo "make prove   every guarantee under kills, lost files and other faults, every page of the docs"
+	@echo "make thorough  every case of the long matrices, and every benchmark in a short form"
 	@echo "make lint    style, types and layers"
 	@echo "make format  put the code into the house style"
 	@echo "make bench   the figures, beside plain Structured Streaming"
@@ -22,13 +24,20 @@ demo: runtime
 	@$(BIN)/headrace demo $(ARGS)
 
 # As many processes as cores and memory allow (tests/workers.py), each with a Spark session and a broker.
-PYTEST = $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest -n auto --dist worksteal
 
 test: dev
-	@$(PYTEST) -m "not proof or guarantee" $(ARGS)
+	@$(PYTEST) -m "not proof and not thorough" $(ARGS)
+
+check-proofs: dev
+	@$(PYTEST) -m "(guarantee or chosen) and not thorough" --chosen "$$($(BIN)/python tools/choose_proofs.py)" $(ARGS)
 
 prove: dev
-	@$(PYTEST) -m proof $(ARGS)
+	@$(PYTEST) -m "proof and not thorough" $(ARGS)
+
+thorough: dev
+	@$(PYTEST) -m thorough $(ARGS)
+	@$(MAKE) --no-print-directory bench ARGS=--quick
 
 lint: dev
 	@$(BIN)/ruff check .

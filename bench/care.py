@@ -24,7 +24,7 @@ import click
 from bench import long_log
 from bench.load import PARTITIONS, SCHEMA, broker_in, fill
 from bench.processes import HEADRACE, await_, running, timed
-from bench.results import keep, quantile, ratio, table
+from bench.results import expect, keep, quantile, ratio, table
 from headrace.runtime.broker import Broker
 from headrace.storage.locate import locate
 from headrace.storage.table_snapshot import load_snapshot
@@ -95,7 +95,7 @@ def main(commits: int, rounds: int, day: int, quick: bool) -> None:
                 fill(bootstrap, flow, records, first=turn * records)
             # The sides take turns in running first, because the speed of the machine may change.
             for side in list(SIDES)[:: 1 if turn % 2 else -1]:
-                for flow, gaps in _process(folder / side, commits // rounds * (turn + 1)).items():
+                for flow, gaps in _process(folder / side, commits // rounds * (turn + 1), records).items():
                     found[side][flow] += gaps
                     click.echo(f"turn {turn + 1}, care {side}, {flow}: p50 {quantile(gaps, 0.5):.2f} s")
         reads = _before_and_after(folder, broker, day)
@@ -120,15 +120,20 @@ def _write_pipelines(folder: Path, bootstrap: str) -> None:
         (folder / side / "care.py").write_text(_CODE)
 
 
-def _process(home: Path, commits: int) -> dict[str, list[float]]:
-    """Run until both flows have no lag; returns the seconds between the commits of each flow."""
+def _process(home: Path, commits: int, records: int) -> dict[str, list[float]]:
+    """Run until both flows have no lag; returns the seconds between the commits of each flow.
+
+    Each flow must process exactly ``records`` records.
+    """
     log = home.with_suffix(f".{commits}.log")
     command = [*HEADRACE, "run", "--continuous", "--json", "--project", str(home)]
     with running(command, log) as process:
         await_(lambda: _is_drained(log), _ROUND_S, "the last batch", process)
     gaps: dict[str, list[float]] = {}
     for flow in FLOWS:
-        times = [one["at"] for one in _batches(log) if one["flow"] == flow][_WARM_UP:]
+        batches = [one for one in _batches(log) if one["flow"] == flow]
+        expect(f"{home.name}, {flow}", sum(one["rows"] for one in batches), records)
+        times = [one["at"] for one in batches][_WARM_UP:]
         gaps[flow] = [b - a for a, b in itertools.pairwise(times)]
     return gaps
 

@@ -20,7 +20,7 @@ import click
 from bench.load import PARTITIONS, broker_in, fill
 from bench.memory import TreeMemory
 from bench.pipelines import Content
-from bench.results import keep, ratio, table
+from bench.results import expect, keep, ratio, table
 
 SIDES = ("plain", "plain-batches", "expert", "headrace", "parquet")
 
@@ -41,14 +41,14 @@ def main(records: int, rounds: int, sides: str, contents: str, quick: bool) -> N
         click.echo(f"writing {records:,} records")
         fill(bootstrap, "catchup", records)
         broker_pid = broker.status().pid or 0
-        for turn in range(rounds):
+        for number in range(rounds):
             for content in contents.split(","):
                 for side in sides.split(","):
-                    folder = Path(name) / f"{side}-{content}-{turn}"
+                    folder = Path(name) / f"{side}-{content}-{number}"
                     folder.mkdir()
                     one = _measure(side, cast("Content", content), bootstrap, folder, broker_pid)
-                    if one["warm"]["rows"] != records:
-                        raise SystemExit(f"{side} has {one['warm']['rows']} rows instead of {records}")
+                    for turn in ("cold", "warm"):
+                        expect(f"{side} {content}, {turn}", one[turn]["rows"], records)
                     one |= {"side": side, "content": content, "rows_s": records / one["warm"]["seconds"]}
                     click.echo(f"{side} {content}: {one['rows_s']:,.0f} rows/s, {one['peak_mb']} MB")
                     found.append(one)

@@ -17,7 +17,7 @@ import click
 from confluent_kafka import Producer
 
 from bench.load import PARTITIONS, broker_in
-from bench.results import keep, ratio, table
+from bench.results import expect, keep, ratio, table
 
 SCHEMA = (
     "id LONG, customer STRING, amount DOUBLE, at TIMESTAMP, status STRING, country STRING, items INT, "
@@ -99,8 +99,7 @@ def _measure(side: str, bootstrap: str, root: Path, turn: int, records: int, rej
     if result.errors:
         raise SystemExit(str([error.to_dict() for error in result.errors]))
     expected = records - (rejected if side == "rejected" else 0)
-    if (rows := sum(flow.rows for flow in result.flows)) != expected:
-        raise SystemExit(f"{side} has {rows} rows instead of {expected}")
+    expect(side, sum(flow.rows for flow in result.flows), expected)
     return ended - started[0]
 
 

@@ -12,7 +12,7 @@ import click
 
 from bench.memory import TreeMemory
 from bench.processes import HEADRACE
-from bench.results import keep, table
+from bench.results import expect, keep, rows_of, table
 
 
 @click.command()
@@ -32,13 +32,15 @@ def main(records: int, rate: int, quick: bool) -> None:
                 process.wait()
         took = time.monotonic() - began
         click.echo((Path(name) / "log").read_text())
+        if process.returncode != 0:
+            raise SystemExit(f"the demo ended with {process.returncode}")
+        expect("demo", rows_of(next(folder.glob("lake/tables/*/bronze"))), records)
     rows = [("seconds", took, 90), ("peak MB", memory.peak_mb, 3072)]
     table(("demo", "measured", "aim"), rows)
     table(("at the peak", "MB"), memory.parts.items())
     keep(
         "demo",
-        {"records": records, "exit_code": process.returncode, "seconds": took, "peak_mb": memory.peak_mb}
-        | {"peak_parts": memory.parts},
+        {"records": records, "seconds": took, "peak_mb": memory.peak_mb} | {"peak_parts": memory.parts},
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from bench.results import keep, table
+from bench.results import expect, keep, table
 from headrace.runtime.session import open_spark
 
 _FIELDS = [
@@ -78,6 +78,9 @@ def measure(spark: Any, folder: Path, records: int, times: int) -> dict[str, tup
         "avro": AvroDecoder(avro()),
         "registry": AvroDecoder(avro(_NOTE), {1: avro(), 2: avro(_NOTE)}),
     }
+    for name, decoder in decoders.items():
+        decoded = source.select(decode_or_stop(decoder, F.col(name)).alias("record"))
+        expect(name, decoded.where("record.id IS NOT NULL").count(), records)
     rates: dict[str, list[float]] = {name: [] for name in decoders}
     for _ in range(times + 1):
         for name, decoder in decoders.items():

@@ -26,7 +26,7 @@ from bench.load import PARTITIONS, Trickle, broker_in, fill
 from bench.memory import TreeMemory
 from bench.pipelines import table_of, write_pipeline
 from bench.processes import HEADRACE, await_, running
-from bench.results import keep, quantile, ratio, table
+from bench.results import expect, keep, quantile, ratio, table
 from headrace.runtime.broker import Broker
 
 SIDES = ("plain", "expert", "headrace")
@@ -116,6 +116,7 @@ def measure(
             ended = time.time()
         await_(lambda: _rows(place) >= load.sent + _FIRST, _READY_S, "the last record", process)
     commits = load_commits(place)
+    expect(side, sum(len(one.produced) for one in commits), load.sent + _FIRST)
     latencies = [c.at - p for c in commits for p in c.produced if began <= p < ended]
     spans = [c.at for c in commits if began <= c.at < ended]
     gaps = [b - a for a, b in itertools.pairwise(spans)]
@@ -138,9 +139,12 @@ def measure_growth(broker: Broker, folder: Path, commits: int) -> dict[str, Any]
     command, place = _command("headrace", folder, bootstrap, topic)
     with running(command, folder / "log") as process:
         _await_first_commit(bootstrap, topic, place, process)
-        with Trickle(bootstrap, topic, 200):
+        with Trickle(bootstrap, topic, 200) as load:
             await_(lambda: _last_version(place) >= commits + 30, 3600, f"{commits} commits", process)
-    durations = _batch_seconds(folder)
+        await_(lambda: _rows(place) >= load.sent + _FIRST, _READY_S, "the last record", process)
+    measured = _batches(folder)
+    expect("growth", sum(rows for rows, _ in measured), load.sent + _FIRST)
+    durations = [seconds for _, seconds in measured]
     half = min(25, commits // 4)
     early, late = min(50, commits // 2), min(commits, len(durations) - half)
     sides = {
@@ -161,7 +165,8 @@ def load_commits(place: Path) -> list[Commit]:
         produced: list[float] = []
         for line in file.read_text().splitlines():
             action = json.loads(line)
-            if "add" in action:
+            # A compaction writes rows again that were visible before.
+            if "add" in action and action["add"]["dataChange"]:
                 rows = pq.read_table(place / unquote(action["add"]["path"]), columns=["timestamp"])
                 micros = pc.cast(pc.cast(rows["timestamp"], "timestamp[us]"), "int64")
                 produced += [value / 1e6 for value in micros.to_pylist()]
@@ -193,21 +198,22 @@ def _last_version(place: Path) -> int:
 
 
 def _rows(place: Path) -> int:
-    """The rows that the log's adds have told so far."""
+    """The rows that commits have added so far; those of compactions do not count."""
     total = 0
     for file in (place / "_delta_log").glob("[0-9]*.json"):
         for line in file.read_text().splitlines():
-            if line.startswith('{"add"'):
-                total += int(json.loads(json.loads(line)["add"]["stats"])["numRecords"])
+            if line.startswith('{"add"') and (added := json.loads(line)["add"])["dataChange"]:
+                total += int(json.loads(added["stats"])["numRecords"])
     return total
 
 
-def _batch_seconds(folder: Path) -> list[float]:
+def _batches(folder: Path) -> list[tuple[int, float]]:
+    """Rows and seconds of each batch with rows."""
     from headrace import Pipeline
 
     with Pipeline.load(folder / "pipeline") as pipeline:
         metrics = [one.details["metrics"] for one in pipeline.events() if one.level == "METRICS"]
-    return [one["duration_ms"] / 1000 for one in metrics if one["num_output_rows"]]
+    return [(one["num_output_rows"], one["duration_ms"] / 1000) for one in metrics if one["num_output_rows"]]
 
 
 if __name__ == "__main__":

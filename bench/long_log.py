@@ -22,8 +22,8 @@ from confluent_kafka import Producer
 from bench.load import broker_in
 from bench.memory import TreeMemory
 from bench.processes import HEADRACE, running, timed
-from bench.results import keep, table
-from headrace.model.marks import RecordMark
+from bench.results import expect, keep, rows_of, table
+from headrace.model.ranges import RecordMark
 from headrace.runtime.broker import Broker
 
 TOPIC = "long"
@@ -79,6 +79,7 @@ def main(commits: int, folder: Path | None, quick: bool) -> None:
                 written.produce(1)
             found[title] = measure(home, *command)
             click.echo(f"{title}: {found[title]}")
+        expect("the table", rows_of(table_of(home)), written.next)
     table(
         ("command", "seconds", "peak MB", "exit code"),
         [(title, one["seconds"], one["peak_mb"], one["exit_code"]) for title, one in found.items()],

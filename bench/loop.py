@@ -18,7 +18,7 @@ import click
 
 from bench.load import PARTITIONS, broker_in
 from bench.processes import HEADRACE, timed
-from bench.results import keep, ratio, table
+from bench.results import expect, keep, ratio, rows_of, table
 from headrace.project.template import TOPIC, write_template
 from headrace.runtime import aot
 from headrace.runtime.fetch import ensure_jars
@@ -52,7 +52,8 @@ def main(times: int, quick: bool, with_engine_only: bool) -> None:
             "PYTHONDONTWRITEBYTECODE": "",
         }
         produce = [*HEADRACE, "produce", TOPIC, "--sample", "--project", str(shop), "--limit"]
-        timed([*produce, "1000"], log, environment)
+        records = 1000
+        timed([*produce, str(records)], log, environment)
         pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         commands = {
             "plan": [*HEADRACE, "plan", "--project", str(shop)],
@@ -83,6 +84,7 @@ def main(times: int, quick: bool, with_engine_only: bool) -> None:
                     for what, command in commands.items():
                         if what == "run, one record":
                             timed([*produce, "1"], log, environment)
+                            records += 1
                         os.chdir(shop)
                         took = timed(command, log, own)
                         if number:
@@ -91,6 +93,7 @@ def main(times: int, quick: bool, with_engine_only: bool) -> None:
         finally:
             timed(stop, log, environment)
             os.chdir(here)
+        expect("the first table", rows_of(next(shop.glob("lake/tables/*/bronze"))), records)
     medians = {side: {what: statistics.median(all_) for what, all_ in found[side].items()} for side in sides}
     rows = [
         (what, *(medians[side][what] for side in sides), ratio(medians["on"][what], medians[sides[0]][what]))

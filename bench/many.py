@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import click
 from bench.load import Trickle, broker_in
 from bench.memory import TreeMemory
 from bench.processes import HEADRACE, await_, running
-from bench.results import keep, quantile, ratio, table
+from bench.results import expect, keep, quantile, ratio, rows_of, table
 
 _READY_S = 300.0
 _SPEC = """\
@@ -64,6 +65,7 @@ def main(flows: str, bad: str, rate: int, trigger: str, warm_up: int, seconds: i
     if quick:
         flows, warm_up, seconds = "1,3", 10, 15
     counts = [int(part) for part in flows.split(",")]
+    produced: Counter[int] = Counter()
     found: list[dict[str, Any]] = []
     cases = [(count, None) for count in counts] + [(max(counts) - 1, kind) for kind in bad.split(",")]
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name, broker_in() as broker:
@@ -72,7 +74,7 @@ def main(flows: str, bad: str, rate: int, trigger: str, warm_up: int, seconds: i
         bootstrap = broker.start()
         for count, kind in cases:
             folder = Path(name) / f"{count}-{kind}"
-            one = measure(folder, bootstrap, count, kind, rate, trigger, warm_up, seconds)
+            one = measure(folder, bootstrap, count, kind, rate, trigger, warm_up, seconds, produced)
             click.echo(f"{count} flows{f' and one {kind}' if kind else ''}: {one}")
             found.append({"flows": count, "bad": kind, **one})
     base = next((one["p50_s"] for one in found if one["bad"] == "good"), float("nan"))
@@ -103,8 +105,12 @@ def measure(
     trigger: str,
     warm_up: int,
     seconds: int,
+    produced: Counter[int],
 ) -> dict[str, Any]:
-    """Batches of the good flows, and the memory of the pipeline's processes."""
+    """Batches of the good flows, and the memory of the pipeline's processes.
+
+    ``produced`` counts the records of each topic, which all cases read from the start.
+    """
     (folder / "transformations").mkdir(parents=True)
     (folder / "headrace.yml").write_text(_SPEC.format(bootstrap=bootstrap, trigger=trigger))
     text = "import time\n\nimport headrace as hr\nfrom pyspark.sql import functions as F\n"
@@ -113,8 +119,8 @@ def measure(
     (folder / "transformations" / "many.py").write_text(text)
     command = [*HEADRACE, "run", "--continuous", "--json", "--project", str(folder)]
     with ExitStack() as stack:
-        for number in range(count + 1):
-            stack.enter_context(Trickle(bootstrap, f"many-{number}", rate))
+        trickles = (Trickle(bootstrap, f"many-{number}", rate) for number in range(count + 1))
+        loads = [stack.enter_context(trickle) for trickle in trickles]
         process = stack.enter_context(running(command, folder.parent / f"{folder.name}.log"))
         memory = stack.enter_context(TreeMemory(lambda: [process.pid]))
         good = {f"t{number}" for number in range(1, count + 1)}
@@ -122,6 +128,19 @@ def measure(
         time.sleep(warm_up)
         began = time.time()
         time.sleep(seconds)
+        for number, load in enumerate(loads):
+            load.stop()
+            produced[number] += load.sent
+        expected = {f"t{number}": produced[number] for number in range(1, count + 1)}
+        tables = {flow: folder / "lake" / "tables" / "default" / flow for flow in expected}
+        await_(
+            lambda: all(rows_of(tables[flow]) >= records for flow, records in expected.items()),
+            _READY_S,
+            "the last records",
+            process,
+        )
+    for flow, records in expected.items():
+        expect(flow, rows_of(tables[flow]), records)
     measured = [took for flow, at, took in batches(folder) if flow in good and at >= began]
     return {
         "p50_s": round(quantile(measured, 0.5), 3),

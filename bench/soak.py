@@ -34,7 +34,7 @@ from bench.load import PARTITIONS, SCHEMA, Trickle, broker_in
 from bench.many import batches
 from bench.picture import Panel, Points, draw
 from bench.processes import HEADRACE, await_, running
-from bench.results import keep, table
+from bench.results import expect, keep, rows_of, table
 from headrace.maintain.condition import small_files
 from headrace.model.care import CarePolicy
 from headrace.runtime.java import find_java
@@ -309,7 +309,7 @@ def soak(home: Path, bootstrap: str, seconds: float, rate: int, every: float, re
         str(home),
     ]
     logs = {"HEADRACE_LOGS": str(home / "logs")}
-    with Trickle(bootstrap, TOPIC, rate), running(command, home / "run.log", logs) as process:
+    with Trickle(bootstrap, TOPIC, rate) as load, running(command, home / "run.log", logs) as process:
         tables = [locate(str(home / "lake" / "tables" / "default" / name)) for name in FLOWS]
         await_(lambda: all(map(is_table, tables)), _READY_S, "the first commits", process)
         probe = Probe(home, process.pid)
@@ -319,8 +319,17 @@ def soak(home: Path, bootstrap: str, seconds: float, rate: int, every: float, re
                 raise SystemExit(f"the run has ended: {(home / 'run.log').read_text()[-4000:]}")
             probe.sample()
             time.sleep(max(0.0, every - (time.monotonic() - began)))
+        load.stop()
+        await_(lambda: _orders(home) >= load.sent, _READY_S, "the last records", process)
+    expect("orders", _orders(home), load.sent)
     probe.add_events()
     return probe
+
+
+def _orders(home: Path) -> int:
+    """The accepted and the rejected records of the flow that appends."""
+    folders = (home / "lake" / place / "default" / "orders" for place in ("tables", "quarantine"))
+    return sum(rows_of(folder) for folder in folders if (folder / "_delta_log").is_dir())
 
 
 def slope(points: Points) -> Slope:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from bench.processes import HEADRACE, timed
-from bench.results import keep, table
+from bench.results import expect, keep, rows_of, table
 from headrace.runtime.broker import Broker
 
 AIMS = {"status": 1.0, "verify": 3.0}
@@ -40,6 +40,7 @@ def main(records: int, times: int, directory: Path | None, quick: bool) -> None:
             }
         finally:
             broker.stop()
+        expect("demo", rows_of(next(demo.glob("lake/tables/*/bronze"))), records)
     rows = [(verb, statistics.median(s), max(s), AIMS[verb]) for verb, s in found.items()]
     table(("command", "median s", "max s", "aim s"), rows)
     keep("tools", {"seconds": found})

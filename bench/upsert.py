@@ -10,6 +10,7 @@ table has a change feed.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import statistics
@@ -23,7 +24,7 @@ import click
 from confluent_kafka import Producer
 
 from bench.load import PARTITIONS, broker_in
-from bench.results import keep, ratio, table
+from bench.results import expect, keep, ratio, table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,8 +63,11 @@ _CODE |= {f"{side} with feed": _CODE[side] for side in ("auto cdc", "scd 2")}
 
 def headrace_side(
     spark: SparkSession, bootstrap: str, root: Path, side: str, topic: str = TOPIC
-) -> Callable[[int], list[float]]:
-    """A pipeline of Headrace; a call processes what the topic has, and gives the seconds of its batches."""
+) -> Callable[[int, int], list[float]]:
+    """A pipeline of Headrace; a call processes what the topic has, and gives the seconds of its batches.
+
+    A call takes the records of a batch, and the number of records that the topic has had.
+    """
     from headrace import Pipeline
     from headrace.model.events import BatchCommitted, Event
 
@@ -78,7 +82,10 @@ def headrace_side(
     )
     (folder / "headrace.yml").write_text(spec, encoding="utf-8")
 
-    def run(records: int) -> list[float]:
+    processed = 0
+
+    def run(records: int, produced: int) -> list[float]:
+        nonlocal processed
         read = (
             f'hr.read_kafka("{topic}", format="json", schema="{SCHEMA}", '
             f'options={{"maxOffsetsPerTrigger": "{records}"}})'
@@ -89,19 +96,22 @@ def headrace_side(
         found: list[float] = []
 
         def watch(event: Event) -> None:
+            nonlocal processed
             if isinstance(event, BatchCommitted):
                 found.append(event.duration_s)
+                processed += event.rows
 
         with Pipeline.load(folder) as pipeline:
             result = pipeline.run(emit=watch)
         if result.errors:
             raise SystemExit(str([error.to_dict() for error in result.errors]))
+        expect(side, processed, produced)
         return found
 
     return run
 
 
-def _merge(spark: SparkSession, bootstrap: str, root: Path, side: str) -> Callable[[int], list[float]]:
+def _merge(spark: SparkSession, bootstrap: str, root: Path, side: str) -> Callable[[int, int], list[float]]:
     """The usual code: a foreachBatch function that keeps the newest record of each key, and merges it."""
     from pyspark.sql import Window, functions as F
 
@@ -130,7 +140,7 @@ def _merge(spark: SparkSession, bootstrap: str, root: Path, side: str) -> Callab
         )
         found.append(time.monotonic() - started)
 
-    def run(records: int) -> list[float]:
+    def run(records: int, produced: int) -> list[float]:
         found.clear()
         raw = (
             session.readStream.format("kafka")
@@ -148,6 +158,8 @@ def _merge(spark: SparkSession, bootstrap: str, root: Path, side: str) -> Callab
             .start()
         )
         query.awaitTermination()
+        ends = json.loads(query.recentProgress[-1].sources[0].endOffset)[TOPIC]
+        expect(side, sum(ends.values()), produced)
         return list(found)
 
     return run
@@ -219,7 +231,7 @@ def main(keys: int, batch: str, batches: int, sides: str, quick: bool) -> None:
         runs = {side: _SIDES[side](running.spark, bootstrap, Path(name), side) for side in sides.split(",")}
         version = produce(bootstrap, range(keys), 0)
         for side, run in runs.items():
-            click.echo(f"load, {side}: {sum(run(keys)):.2f} s")
+            click.echo(f"load, {side}: {sum(run(keys, version)):.2f} s")
         for size in map(int, batch.split(",")):
             for turn in range(1 + batches):
                 chosen = random.Random(turn).sample(range(keys), size)
@@ -227,7 +239,7 @@ def main(keys: int, batch: str, batches: int, sides: str, quick: bool) -> None:
             found[size] = {}
             for side, run in runs.items():
                 # A batch reads as many records of each partition as it has of them; sizes differ a little.
-                found[size][side] = seconds = run(size)[: 1 + batches]
+                found[size][side] = seconds = run(size, version)[: 1 + batches]
                 shown = " ".join(f"{one:.2f}" for one in seconds[1:])
                 click.echo(f"{size:,} records, {side}: first {seconds[0]:.2f} s, then {shown}")
         running.stop()

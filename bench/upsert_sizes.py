@@ -85,7 +85,7 @@ def _measure(
 
     run = headrace_side(spark, bootstrap, root, "auto cdc", topic)
     version = produce(bootstrap, [0], 0, topic)
-    run(batch)
+    run(batch, version)
     path = next(root.glob("*/lake/tables/*/records"))
     started = time.monotonic()
     spark.sql(
@@ -97,7 +97,7 @@ def _measure(
     filled = time.monotonic() - started
     for turn in range(batches):
         version = produce(bootstrap, random.Random(turn).sample(range(count), batch), version, topic)
-    first, *seconds = run(batch)[:batches]
+    first, *seconds = run(batch, version)[:batches]
     read = _read(spark, path)
     spark.sql(f"REORG TABLE delta.`{path}` APPLY (PURGE)")
     spark.sql(f"OPTIMIZE delta.`{path}`")

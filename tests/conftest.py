@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import fcntl
 import itertools
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from tools.choose_proofs import MATRICES, split
 
-from headrace.model.connections import EMBEDDED, KafkaConnection
+from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
 from headrace.model.project import ProjectSettings
 from headrace.model.secrets import Redactor
 from headrace.runtime import aot
@@ -61,34 +64,10 @@ _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.fact
 """For the session of all tests, whose queries run once over a few rows each: to generate and compile
 code for them was a fifth of its processor time. Processes that tests start keep Spark's defaults."""
 
-_LONGEST = (
-    *("test_history.py", "test_changes.py", "test_kill.py", "test_snapshots.py", "test_partial_history.py"),
-    *("test_history_in_order.py", "test_auto_cdc.py", "test_docs.py", "test_table.py", "test_engine.py"),
-    *("test_metastore.py", "test_topic.py", "test_run.py", "test_erase.py", "test_sql_files.py"),
-    *("test_quarantine.py", "test_demo.py", "test_partial_changes.py", "test_ingest.py", "test_files.py"),
-    *("test_targets.py", "test_drift.py", "test_dialects.py", "test_checkpoint.py", "test_examples.py"),
-    *("test_library.py", "test_testing.py", "test_stateful.py", "test_subscription.py", "test_replay.py"),
-    *("test_bad_records.py", "test_checkpoint_repair.py", "test_narrowing.py", "test_noop_check.py"),
-    *("test_table_care.py", "test_broker.py", "test_secured.py", "test_secrets.py"),
-    *("test_changed_columns.py", "test_append.py", "test_record_formats.py", "test_names_in_use.py"),
-    *("test_groups.py", "test_folders.py", "test_handed_over_care.py", "test_driver.py", "test_verify.py"),
-    *("test_care_properties.py", "test_recovery.py", "test_update.py", "test_command_line.py"),
-    *("test_streams_of_changing_tables.py", "test_change_images.py", "test_folding.py"),
-    *("test_engine_clients.py",),
-)
-"""Files that take half a minute and more, the longest first."""
+_SECONDS = Path(__file__).with_name("seconds.json")
+"""The seconds of each file with Spark, summed over its tests, with three processes on two cores."""
 
-_MATRICES = frozenset(
-    (
-        *("test_changes.py", "test_history.py", "test_history_in_order.py", "test_snapshots.py"),
-        *("test_partial_changes.py", "test_partial_history.py", "test_targets.py", "test_bad_records.py"),
-        *("test_replay.py", "test_narrowing.py", "test_metastore.py", "test_examples.py", "test_dialects.py"),
-        *("test_runs.py", "test_ingest.py", "test_noop_check.py", "test_quarantine.py"),
-        *("test_change_images.py", "test_folding.py"),
-    )
-)
-"""Files of integration and behaviour tests that try many cases of one thing: `make prove` runs them."""
-
+_RECORD = "--record-seconds"
 
 _making: subprocess.Popen[bytes] | None = None
 """Makes the cache that halves the starts of Spark, while tests run that need none."""
@@ -98,25 +77,77 @@ def needs_spark(item: pytest.Item) -> bool:
     return "unit" not in item.path.parts
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--chosen", default="", help="Files whose proofs get the marker `chosen`.")
+    parser.addoption(_RECORD, action="store_true", help="Write the seconds of each file to seconds.json.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption(_RECORD) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Recorder())
+
+
+class _Recorder:
+    """Adds up the seconds of tests by file, in the process that hands the tests out."""
+
+    def __init__(self) -> None:
+        self._seconds: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        file = report.nodeid.partition("::")[0].removeprefix("tests/")
+        if not file.startswith("unit/"):
+            self._seconds[file] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        known = read_seconds() | {file: round(seconds, 1) for file, seconds in self._seconds.items()}
+        present = {file: known[file] for file in sorted(known) if (_SECONDS.parent / file).is_file()}
+        _SECONDS.write_text(json.dumps(present, indent=0) + "\n", encoding="utf-8")
+
+
+def read_seconds() -> dict[str, float]:
+    known: dict[str, float] = json.loads(_SECONDS.read_text(encoding="utf-8"))
+    return known
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """Answers `-n auto`."""
     return choose_workers(available_cores(), psutil.virtual_memory().available)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the proof tests, and puts the longest files first.
-
-    Otherwise one process could be left alone at the end with a file that takes minutes. Before those come
-    the tests that can run while the cache is made.
-    """
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Marks the proofs before tests are selected; then orders the selected tests for several processes."""
+    chosen = set(config.getoption("--chosen").split(","))
     for item in items:
-        is_matrix = item.path.name in _MATRICES and needs_spark(item)
+        is_matrix = item.path.name in MATRICES and needs_spark(item)
         if "proof" in item.path.parts or is_matrix:
             item.add_marker("proof")
+        if item.path.relative_to(_SECONDS.parent).as_posix() in chosen and item.get_closest_marker("proof"):
+            item.add_marker("chosen")
+    yield
     if hasattr(config, "workerinput"):
-        order = {name: place for place, name in enumerate(_LONGEST)}
-        items.sort(key=lambda item: needs_spark(item) * (1 + order.get(item.path.name, len(order))))
+        items[:] = in_blocks(items, config.workerinput["workercount"], read_seconds())
+
+
+def in_blocks(items: list[pytest.Item], workers: int, seconds: Mapping[str, float]) -> list[pytest.Item]:
+    """Returns the tests in an order whose equal parts, one for each process, take about the same time.
+
+    Each part begins with tests that need no Spark: they run while the cache of its start is made. Files stay
+    whole, the longest first, because a process that is idle takes tests from the end of another's part.
+    """
+    quick = [item for item in items if not needs_spark(item)]
+    slow: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if needs_spark(item):
+            slow.setdefault(item.path.relative_to(_SECONDS.parent).as_posix(), []).append(item)
+    ordered: list[pytest.Item] = []
+    for number, files in enumerate(split(slow, seconds, workers)):
+        block = [item for file in files for item in slow[file]]
+        left = len(items) - len(ordered)
+        room = max(0, left // (workers - number) - len(block))
+        ordered += [*quick[:room], *block]
+        quick = quick[room:]
+    return [*ordered, *quick]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

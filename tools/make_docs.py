@@ -13,9 +13,8 @@ import click
 from pydantic import BaseModel
 
 from headrace.cli.main import COMMANDS
-from headrace.declare.spec_model import Overridable, Spec
-from headrace.declare.spec_schema import describe_fields
-from headrace.errors.pages import ErrorPage, build_pages
+from headrace.declare.spec_model import Overridable, Spec, describe_fields
+from headrace.errors import ErrorPage, build_pages
 
 DOCS = Path(__file__).parents[1] / "docs"
 

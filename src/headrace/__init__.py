@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headrace.declare.cdc import apply_changes, create_auto_cdc_flow
-    from headrace.declare.debezium import debezium
+    from headrace.declare.cdc import (
+        apply_changes,
+        apply_changes_from_snapshot,
+        create_auto_cdc_flow,
+        create_auto_cdc_from_snapshot_flow,
+    )
     from headrace.declare.expectations import (
         expect,
         expect_all,
@@ -26,7 +30,6 @@ if TYPE_CHECKING:
         expect_row_count,
         expect_unique,
     )
-    from headrace.declare.file_reads import read_files
     from headrace.declare.python import (
         append_flow,
         create_streaming_table,
@@ -34,10 +37,9 @@ if TYPE_CHECKING:
         table,
         temporary_view,
     )
-    from headrace.declare.reads import parse_json, read_kafka
+    from headrace.declare.reads import debezium, parse_json, read_kafka
     from headrace.declare.sinks import create_sink, foreach_batch_sink
-    from headrace.declare.snapshots import apply_changes_from_snapshot, create_auto_cdc_from_snapshot_flow
-    from headrace.declare.table_reads import read_changes, read_table_stream
+    from headrace.declare.stored_reads import read_changes, read_files, read_table_stream
     from headrace.errors import HeadraceError
     from headrace.project.ingest import ingest
     from headrace.project.pipeline import Pipeline
@@ -87,12 +89,12 @@ _HOMES = {
     "Pipeline": "headrace.project.pipeline",
     "append_flow": "headrace.declare.python",
     "apply_changes": "headrace.declare.cdc",
-    "apply_changes_from_snapshot": "headrace.declare.snapshots",
+    "apply_changes_from_snapshot": "headrace.declare.cdc",
     "create_auto_cdc_flow": "headrace.declare.cdc",
-    "create_auto_cdc_from_snapshot_flow": "headrace.declare.snapshots",
+    "create_auto_cdc_from_snapshot_flow": "headrace.declare.cdc",
     "create_sink": "headrace.declare.sinks",
     "create_streaming_table": "headrace.declare.python",
-    "debezium": "headrace.declare.debezium",
+    "debezium": "headrace.declare.reads",
     "expect": "headrace.declare.expectations",
     "expect_all": "headrace.declare.expectations",
     "expect_all_or_drop": "headrace.declare.expectations",
@@ -108,12 +110,12 @@ _HOMES = {
     "ingest": "headrace.project.ingest",
     "materialized_view": "headrace.declare.python",
     "parse_json": "headrace.declare.reads",
-    "read_changes": "headrace.declare.table_reads",
+    "read_changes": "headrace.declare.stored_reads",
     "read_delta": "headrace.project.reading",
-    "read_files": "headrace.declare.file_reads",
+    "read_files": "headrace.declare.stored_reads",
     "read_kafka": "headrace.declare.reads",
-    "read_table_stream": "headrace.declare.table_reads",
-    "spark": "headrace.declare.session",
+    "read_table_stream": "headrace.declare.stored_reads",
+    "spark": "headrace.declare.registry",
     "table": "headrace.declare.python",
     "temporary_view": "headrace.declare.python",
 }

@@ -23,7 +23,7 @@ from headrace.errors import (
     TopicExistsError,
     UsageError,
 )
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import ProjectSettings
 from headrace.runtime.broker import Broker, ensure_embedded, resolve_embedded
 from headrace.runtime.doctor import run_checks

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession, functions as F
 from pyspark.sql.types import StructType
 
 from headrace.cli.main import run as headrace
-from headrace.model.drift import Drift
+from headrace.model.declarations import Drift
 from headrace.model.events import BatchCommitted, SchemaDrifted
 from headrace.sources.json_drift import DriftingJsonDecoder
 from integration.test_quarantine import ids, quarantined

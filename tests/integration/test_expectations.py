@@ -11,14 +11,13 @@ import pytest
 from headrace.contracts.conditions import with_checks
 from headrace.contracts.rejected import REASONS
 from headrace.contracts.split import RowSplit
-from headrace.declare.activation import activate
-from headrace.declare.loader import load_declarations
+from headrace.declare.loader import activate, load_declarations
 from headrace.declare.registry import ActivePipeline
 from headrace.errors import HeadraceError, SourceLocation
-from headrace.model.expectations import Action, Expectation
+from headrace.model.declarations import Action, Expectation
 from headrace.model.project import ProjectSettings
+from headrace.plan.build import build_plan
 from headrace.plan.evaluate import loading
-from headrace.plan.resolve import build_plan
 from headrace.plan.stages import Plan
 
 if TYPE_CHECKING:

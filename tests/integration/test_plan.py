@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.declare.activation import activate
-from headrace.declare.loader import load_declarations
+from headrace.declare.loader import activate, load_declarations
 from headrace.declare.registry import ActivePipeline
 from headrace.errors import HeadraceError, SourceLocation
-from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import Flow
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.plan.build import build_plan
 from headrace.plan.evaluate import evaluate, loading
 from headrace.plan.modes import Running
-from headrace.plan.resolve import build_plan
 from headrace.plan.stages import (
     Coordinates,
     OpenTableStage,

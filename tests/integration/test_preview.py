@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from deltalake import write_deltalake
 
 from headrace.cli.main import run
-from headrace.declare.activation import activate
+from headrace.declare.loader import activate
 from headrace.declare.registry import ActivePipeline
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.ranges import SourceRange

@@ -296,7 +296,7 @@ def test_records_that_the_broker_has_expired_lower_the_grade(proven: Proven) -> 
 
 
 def test_several_spans_of_a_partition_are_read_from_the_broker(proven: Proven) -> None:
-    from headrace.model.connections import KafkaConnection
+    from headrace.model.kafka_settings import KafkaConnection
     from headrace.verify.offsets import load_offsets, load_topics
     from headrace.verify.spans import Spans
 
@@ -330,5 +330,6 @@ def test_a_topic_that_was_created_again(proven: Proven, broker: Broker) -> None:
 
 def _active(proven: Proven) -> list[tuple[str, str]]:
     from headrace.verify.delta_log import load_table_log
+    from headrace.verify.stored import StoredPath
 
-    return list(load_table_log(proven.table()).active())
+    return list(load_table_log(StoredPath.at(str(proven.table()))).active())

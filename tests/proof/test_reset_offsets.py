@@ -8,7 +8,7 @@ import deltalake
 import pytest
 
 from headrace.errors import HeadraceError
-from headrace.model.chosen_start import ChosenStart
+from headrace.model.remedies import ChosenStart
 from headrace.project.pipeline import Pipeline
 from headrace.verify.report import GradeReport
 from proof.driver import start

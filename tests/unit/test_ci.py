@@ -1,16 +1,23 @@
-"""The numbers that a test run starts with and ends with."""
+"""The numbers of test runs and of benchmarks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from bench.latency import load_commits
+from bench.results import expect, rows_of
+from deltalake import DeltaTable, write_deltalake
+from tools.choose_proofs import BUDGET_S, PACKAGES, choose, find_proofs, split
 from tools.total import main
 
 from workers import choose_workers
 
 GB = 1 << 30
+TESTS = Path(__file__).parents[1]
 
 Total = Callable[..., tuple[int, list[str]]]
 
@@ -62,3 +69,51 @@ def test_a_run_that_failed_or_ran_no_test_fails_the_whole(total: Total, prove: s
 )
 def test_a_run_has_as_many_processes_as_cores_and_memory_allow(cores: int, memory: int, workers: int) -> None:
     assert choose_workers(cores, memory) == workers
+
+
+def test_four_checks_in_a_row_run_every_proof() -> None:
+    files = find_proofs(TESTS)
+    chosen = [choose(files, {}, commits, []).files for commits in range(100, 104)]
+    assert sorted(file for part in chosen for file in part) == files
+
+
+def test_the_parts_of_the_proofs_take_about_the_same_time() -> None:
+    seconds = {"a": 90.0, "b": 50.0, "c": 45.0, "d": 30.0, "e": 30.0, "f": 10.0, "g": 5.0}
+    assert split(seconds, seconds, 3) == [["a"], ["b", "e", "g"], ["c", "d", "f"]]
+
+
+def test_a_check_runs_the_proofs_of_packages_that_changed_since_their_part_was_chosen() -> None:
+    files = ["proof/test_kill.py", "proof/test_topic.py", "proof/test_table_care.py", "proof/test_engine.py"]
+    seconds = {file: float(40 - number) for number, file in enumerate(files)}
+    sources, maintain = "src/headrace/sources/kafka/source.py", "src/headrace/maintain/vacuum.py"
+    # Part 3 was chosen one commit ago, part 2 two commits ago, part 1 three.
+    changes = [{sources}, {sources}, {sources, maintain}]
+    choice = choose(files, seconds, 8, changes)
+    assert (choice.files, choice.changed) == ([files[0]], [files[1]])
+    assert choose(files, seconds, 8, [set(), {maintain}, {maintain}]).changed == [files[2]]
+    assert choose(files, seconds, 8, [{"tests/proof/test_engine.py"}, set(), set()]).changed == [files[3]]
+
+
+def test_a_check_leaves_out_the_longest_proofs_of_changed_packages_rather_than_take_too_long() -> None:
+    files = ["proof/test_kill.py", "proof/test_stop.py", "proof/test_once.py"]
+    seconds = {files[0]: BUDGET_S - 100, files[1]: 90.0, files[2]: 20.0}
+    choice = choose(files, seconds, 4, [{"src/headrace/run/batch.py"}] * 3)
+    assert (choice.files, choice.changed, choice.left_out) == ([files[0]], [files[2]], [files[1]])
+
+
+def test_every_name_of_a_proof_belongs_to_a_file() -> None:
+    names = {Path(file).stem.removeprefix("test_") for file in find_proofs(TESTS)}
+    assert {name for proofs in PACKAGES.values() for name in proofs} - {*names} == set()
+    assert names - {name for proofs in PACKAGES.values() for name in proofs} == set()
+
+
+def test_a_benchmark_counts_each_record_once_and_fails_if_one_is_missing(tmp_path: Path) -> None:
+    for number in range(4):
+        at = datetime(2026, 1, 1, 0, 0, number, tzinfo=UTC)
+        write_deltalake(tmp_path, pa.table({"timestamp": [at] * 3}), mode="append")
+    assert DeltaTable(tmp_path).optimize.compact()["numFilesAdded"] == 1
+    produced = [at for commit in load_commits(tmp_path) for at in commit.produced]
+    assert (len(produced), rows_of(tmp_path)) == (12, 12)
+    expect("the table", len(produced), 12)
+    with pytest.raises(SystemExit, match="12 records were measured, and 13 were produced"):
+        expect("the table", len(produced), 13)

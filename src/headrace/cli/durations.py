@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from headrace.model.durations import parse_duration
+from headrace.model.texts import parse_duration
 
 
 def parse_time(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:

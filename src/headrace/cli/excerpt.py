@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from headrace.errors import HeadraceError, SourceLocation, more_command
-from headrace.model.wrapping import wrap
+from headrace.model.texts import wrap
 
 _LONGEST = 200
 """Characters of a line that are shown."""

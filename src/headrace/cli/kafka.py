@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headrace.cli.output import Output
 from headrace.cli.verb import Invocation
 from headrace.errors import TopicNotFoundError
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 
 if TYPE_CHECKING:
     from headrace.sources.kafka.cluster import KafkaCluster

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import click
 
-from headrace.model.logs import LogFormat, LogLevel
+from headrace.model.project import LogFormat, LogLevel
 
 
 def log_options(function: Callable[..., Any]) -> Callable[..., Any]:

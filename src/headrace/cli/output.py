@@ -21,7 +21,7 @@ from headrace.cli.excerpt import error_lines
 from headrace.cli.redacted import redacted
 from headrace.errors import HeadraceError, NotConfirmedError
 from headrace.model.secrets import Redactor
-from headrace.model.wrapping import wrap
+from headrace.model.texts import wrap
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -13,8 +13,7 @@ from headrace.cli.output import Output
 from headrace.errors import HeadraceError
 from headrace.model.secrets import is_secret_key
 from headrace.runtime.places import cache_folder
-from headrace.shell.completion import NamesCompleter, is_complete
-from headrace.shell.names import Names
+from headrace.shell.completion import Names, NamesCompleter, is_complete
 from headrace.shell.queries import Answer
 from headrace.syntax.tokens import SqlTokenError, tokenize
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from headrace.model.durations import duration_text
-from headrace.model.sizes import size_text
+from headrace.model.texts import duration_text, size_text
 
 if TYPE_CHECKING:
     from rich.console import Group

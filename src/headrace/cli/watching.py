@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.output import Output, Result
-from headrace.model.durations import duration_text
+from headrace.model.texts import duration_text
 from headrace.observe.display import Display, open_display
 from headrace.observe.events import event_to_json
 from headrace.runtime.signals import handling_signals

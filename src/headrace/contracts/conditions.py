@@ -1,17 +1,23 @@
-"""Conditions as columns: true where a row passes, false where it fails, and never NULL."""
+"""Conditions of expectations as columns, expectations of temporary views, and checks of whole datasets.
+
+A condition is true where a row passes, false where it fails, and never NULL.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, assert_never
 
-from headrace.model.expectations import Expectation
+from headrace.model.declarations import DatasetCheck, Expectation, ExpectationCount, TemporaryView
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
 
 OWN_COLUMNS = "__headrace_"
 """How the names of columns begin that are added to rows to check them. A query may not return such a name."""
@@ -132,3 +138,126 @@ def accepted(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
     """The rows that no expectation rejects."""
     rejecting = [passes(one) for one in expectations if one.rejects]
     return rows.where(reduce(and_, rejecting)) if rejecting else rows
+
+
+@dataclass(frozen=True)
+class CheckOutcome:
+    """The outcome of a check."""
+
+    passed: bool
+    fact: str
+
+
+def run_check(check: DatasetCheck, rows: DataFrame, like: DataFrame | None) -> CheckOutcome:
+    """Run a check."""
+    match check.kind:
+        case "unique":
+            return _unique(check, rows)
+        case "row_count":
+            own, other = rows.count(), 0 if like is None else like.count()
+            return CheckOutcome(own == other, f"it has {own:,} rows, {check.like} has {other:,}")
+        case "fresh":
+            return _fresh(check, rows)
+        case _:
+            assert_never(check.kind)
+
+
+def _unique(check: DatasetCheck, rows: DataFrame) -> CheckOutcome:
+    from pyspark.sql import functions as F
+
+    keys = [F.col(name) for name in check.columns]
+    complete = rows.where(reduce(and_, (key.isNotNull() for key in keys)))
+    several = complete.groupBy(*keys).agg(F.count(F.lit(1)).alias("rows")).where("rows > 1")
+    example = F.min(F.to_json(F.struct(*keys)))
+    found = several.agg(
+        F.count(F.lit(1)).alias("keys"), F.sum("rows").alias("rows"), example.alias("one")
+    ).first()
+    assert found is not None
+    if not found["keys"]:
+        return CheckOutcome(True, "no two rows have equal keys")
+    keys_are = "1 key is" if found["keys"] == 1 else f"{found['keys']:,} keys are"
+    return CheckOutcome(False, f"{keys_are} in several rows ({found['rows']:,} rows), such as {found['one']}")
+
+
+def _fresh(check: DatasetCheck, rows: DataFrame) -> CheckOutcome:
+    from pyspark.sql import functions as F
+
+    newest = F.max(check.columns[0])
+    age = F.unix_micros(F.current_timestamp()) - F.unix_micros(newest.cast("timestamp"))
+    found = rows.agg(newest.cast("string").alias("newest"), (age / 1_000_000).alias("age")).first()
+    assert found is not None
+    if found["newest"] is None:
+        return CheckOutcome(False, f"{check.columns[0]} has no value")
+    return CheckOutcome(found["age"] <= check.within_s, f"the newest {check.columns[0]} is {found['newest']}")
+
+
+_METRIC = "headrace.expectations."
+
+
+def counted(rows: DataFrame, view: TemporaryView) -> DataFrame:
+    """The rows of a temporary view, which are counted by its expectations when a query computes them."""
+    from pyspark.sql import functions as F
+
+    if not view.expectations:
+        return rows
+    number = len(view.expectations)
+    failed = [F.count_if(~is_passed(index)).alias(f"failed_{index}") for index in range(number)]
+    counted = with_checks(rows, view.expectations).observe(
+        f"{_METRIC}{view.name}", F.count(F.lit(1)).alias("rows"), *failed
+    )
+    return counted.drop(*check_columns(number))
+
+
+def read_counts(metrics: Any, views: Sequence[TemporaryView]) -> tuple[ExpectationCount, ...]:
+    """The counts of temporary views in one computation of a query.
+
+    ``metrics`` is Spark's ``QueryExecution.observedMetrics``.
+    """
+    found: list[ExpectationCount] = []
+    for view in views:
+        row = metrics.get(f"{_METRIC}{view.name}")
+        if row.isEmpty():
+            continue
+        rows, *failed = (int(row.get().getLong(n)) for n in range(len(view.expectations) + 1))
+        found += [
+            ExpectationCount(
+                name=one.name,
+                dataset=str(view.name),
+                action=one.action,
+                passed=rows - number,
+                failed=number,
+            )
+            for one, number in zip(view.expectations, failed, strict=True)
+        ]
+    return tuple(found)
+
+
+def guarded(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
+    """The rows of a temporary view without those that its expectations drop.
+
+    A row that fails an ``expect_or_fail`` makes the query raise an error with the expectation and the row.
+    """
+    from pyspark.sql import functions as F
+
+    # One condition: Spark may change the order of several, and a dropped row would not stop the flow.
+    kept = reduce(and_, (passes(one) for one in expectations if one.action == "drop"), F.lit(True))
+    for one in expectations:
+        if one.action == "fail":
+            row = F.coalesce(F.to_json(F.struct("*")), F.lit("{}"))
+            error = F.raise_error(F.concat(F.lit(f"{FAILED}{json.dumps(one.name)}: "), row)).cast("boolean")
+            kept = F.when(passes(one), kept).otherwise(error)
+    return rows.where(kept) if any(one.rejects for one in expectations) else rows
+
+
+FAILED = "[HEADRACE_EXPECTATION] "
+"""How the text of the error of a failed row begins; the expectation's name as JSON and the row follow."""
+
+
+def with_declared_columns(rows: DataFrame, schema: Mapping[str, Any]) -> DataFrame:
+    """The rows with a column of NULLs for each column of a schema that they lack."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    given = {name.casefold() for name in rows.columns}
+    absent = [one for one in StructType.fromJson(dict(schema)) if one.name.casefold() not in given]
+    return rows.select("*", *(F.lit(None).cast(one.dataType).alias(one.name) for one in absent))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.model.drift import RESCUED, Drift, DriftAction, field_name
+from headrace.model.declarations import RESCUED, Drift, DriftAction, field_name
 
 Type = str | Mapping[str, Any]
 """A type as ``StructType.jsonValue()`` gives it."""
@@ -20,14 +20,11 @@ _RESERVED = ("_source", "_metadata", RESCUED)
 
 @dataclass(frozen=True, kw_only=True)
 class Evolution:
-    """How a schema changes.
-
-    Args:
-        refused: The names of new fields that cannot become columns, with the reason.
-    """
+    """How a schema changes."""
 
     schema: Mapping[str, Any]
     added: tuple[str, ...] = ()  # the dotted names of the new fields
+    # The names of new fields that cannot become columns, with the reason.
     refused: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -38,11 +35,7 @@ class Evolution:
 def evolve(
     schema: Mapping[str, Any], found: Mapping[str, Any], drift: Drift, taken: Iterable[str] = ()
 ) -> Evolution:
-    """Add the fields that records have and a schema does not.
-
-    Args:
-        schema: The schema now, as ``StructType.jsonValue()`` gives it.
-    """
+    """Add the fields that records have and a schema does not."""
     change = _Change(drift, taken)
     fields = change.merged(schema["fields"], found["fields"], "", drift.default)
     return Evolution(
@@ -68,8 +61,7 @@ class _Change:
     ) -> list[Mapping[str, Any]]:
         """The fields of a struct, with those that were found; new ones come last, by name.
 
-        Args:
-            path: The dotted name of the struct, with a dot at its end; empty for the record.
+        ``path`` is the dotted name of the struct, with a dot at its end; empty for the record.
         """
         types = {one["name"]: one["type"] for one in found}
         actions = {name: self._drift.own(path, name) or inherited for name in types}

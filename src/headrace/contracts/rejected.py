@@ -1,11 +1,11 @@
-"""Rejected rows as the quarantine table keeps them."""
+"""Rejected rows as the quarantine table keeps them, and as a replay reads them back."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from headrace.model.names import quoted_column, quoted_path
 from headrace.sources.parts import ROW_JSON
@@ -13,6 +13,7 @@ from headrace.sources.parts import ROW_JSON
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
+
 
 REASONS = "__headrace_reasons"
 """The column with the names of the expectations that a row fails."""
@@ -51,11 +52,7 @@ COLUMNS = f"""
 
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
-    """What has rejected some rows: a batch of a flow, or a refresh of a materialized view.
-
-    Args:
-        coordinates: The columns (dotted paths) of each row's topic, partition and offset.
-    """
+    """What has rejected some rows: a batch of a flow, or a refresh of a materialized view."""
 
     pipeline: str
     flow: str
@@ -64,15 +61,12 @@ class Rejection:
     ranges: Any  # what the batch has read, as its commit holds it; for a refresh the versions of its inputs
     checkpoint: str | None = None  # the checkpoint's id; ``None`` for a refresh
     batch: int | None = None  # the batch's number; ``None`` for a refresh
+    # The columns (dotted paths) of each row's topic, partition and offset.
     coordinates: Mapping[str, str] = field(default_factory=dict)
 
 
 def describe_record(source: Mapping[str, Any]) -> str:
-    """The coordinates of an original record, in words; empty if it has none.
-
-    Args:
-        source: The fields of the quarantine's ``source``.
-    """
+    """The coordinates of an original record, in words; empty if it has none."""
     if source.get("topic") is not None:
         return f"{source['topic']}/{source['partition']} offset {source['offset']}"
     row = "" if source.get("offset") is None else f", row {source['offset']}"
@@ -112,9 +106,7 @@ def as_bad_records(
 ) -> DataFrame:
     """Records that give no row, for the quarantine table.
 
-    Args:
-        records: The records; each column that has the name of a field of ``source`` becomes that field.
-        kind: Whether a reader cannot decode the records, or the query raises an exception on them.
+    Each column of ``records`` that has the name of a field of ``source`` becomes that field.
     """
     from pyspark.sql import functions as F
 
@@ -193,3 +185,63 @@ def _columns_of_record(schema: StructType) -> dict[str, str]:
     if not ({"topic", "partition", "offset"} <= names or "path" in names):
         return {}
     return {name: f"_source.{name}" for name in _RECORD if name in names}
+
+
+ID: Final = "__headrace_id"
+"""The column with the id of the rejected row that a row comes from."""
+PROBLEM: Final = "__headrace_problem"
+"""The column that says why a row cannot be read back; NULL if it can."""
+_CORRUPT = "__headrace_corrupt"
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A row that stays in the quarantine, with its new reasons."""
+
+    id: str
+    reasons: Sequence[dict[str, Any]] = field(default_factory=tuple)
+    row: str | None = None  # what the query returned for it now, as JSON; ``None`` keeps what the table has
+
+    @classmethod
+    def because(cls, id: str, kind: str, name: str, message: str | None = None) -> Rejected:
+        """A row with one reason."""
+        return cls(id, ({"kind": kind, "name": name, "message": message},))
+
+    @classmethod
+    def failing(cls, id: str, expectations: Sequence[str], row: str | None = None) -> Rejected:
+        """A row that fails expectations."""
+        return cls(id, [{"kind": "expectation", "name": name, "message": None} for name in expectations], row)
+
+
+def has_record() -> Column:
+    """Whether a rejected row still has its original record. The value of a record can be null."""
+    from pyspark.sql import functions as F
+
+    source = F.col("source")
+    return source.isNotNull() & (source["value"].isNotNull() | F.col("row").isNull())
+
+
+def rows_of_json(rejected: DataFrame, schema: StructType) -> DataFrame:
+    """Read the JSON of rejected rows back. The rows have `ID` and `PROBLEM`."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType, StructType
+
+    wide = StructType([*schema.fields]).add(_CORRUPT, StringType())
+    options = {**ROW_JSON, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    unknown = F.array_except(F.json_object_keys("row"), F.array(*map(F.lit, schema.fieldNames())))
+    read = rejected.select(
+        F.col("id").alias(ID), F.from_json("row", wide, options).alias("read"), unknown.alias("unknown")
+    )
+    wrong = F.when(
+        F.col(f"read.{_CORRUPT}").isNotNull() | F.col("read").isNull(),
+        F.lit("a value does not have the type of its column"),
+    ).when(F.size("unknown") > 0, F.concat(F.lit("the table has no column "), F.array_join("unknown", ", ")))
+    return read.select(ID, wrong.alias(PROBLEM), "read.*").drop(_CORRUPT)
+
+
+def row_as_json(columns: Sequence[str]) -> Column:
+    """A row as the quarantine table keeps it."""
+    from pyspark.sql import functions as F
+
+    quoted = ("`" + name.replace("`", "``") + "`" for name in columns if name not in (ID, REASONS))
+    return F.to_json(F.struct(*map(F.col, quoted)), ROW_JSON)

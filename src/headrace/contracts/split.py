@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.contracts.conditions import check_columns, count_failed, failed_counts, is_passed
 from headrace.contracts.rejected import REASONS
 from headrace.model.counts import BatchCounts
-from headrace.model.expectations import Action, Expectation, ExpectationCount
+from headrace.model.declarations import Action, Expectation, ExpectationCount
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession

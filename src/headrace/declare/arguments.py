@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from headrace.declare.registry import current_pipeline
+from headrace.declare.registry import ActivePipeline, current_pipeline
 from headrace.errors import ArgumentInvalidError, FormatUnsupportedError, HeadraceError, SourceLocation
-from headrace.model.names import TableName
-from headrace.model.names_in_use import names_in_use
-from headrace.model.rejection_limit import RejectionLimit
+from headrace.model.declarations import EVERY_COLUMN, RESCUED, Drift, DriftAction, RejectionLimit
+from headrace.model.names import TableName, names_in_use
+from headrace.model.queries import running_query
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
 from headrace.sources.schemas import SchemaFile, read_schema
+from headrace.state.schema_versions import SchemaVersions
 from headrace.syntax.locations import caller, function_location
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from headrace.sources.new_fields import Evolving
+
 
 _PART = re.compile(r"[A-Za-z0-9_]{1,200}")
 _FLOW = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
@@ -243,3 +251,73 @@ def _kind(value: Any) -> str:
             return "text"
         case _:
             return f"a {type(value).__name__}"
+
+
+def checked_care(arguments: Arguments, given: Any) -> Mapping[str, Any]:
+    """The policy of a declaration, by the names of `headrace.model.care.CarePolicy`."""
+    from pydantic import ValidationError
+
+    from headrace.declare.spec_model import TableCareSpec
+
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise arguments.invalid("maintenance", "must be a dict, such as {'small_files': 100}")
+    known = list(TableCareSpec.model_fields)
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            remedy = f"did you mean `{near[0]}`?" if near else f"the keys are: {', '.join(known)}"
+            raise arguments.invalid("maintenance", f"has an unknown key `{key}`", remedy)
+    try:
+        return TableCareSpec.model_validate(dict(given)).values
+    except ValidationError as error:
+        first = error.errors()[0]
+        said = first.get("ctx", {}).get("error") or first["msg"][:1].lower() + first["msg"][1:]
+        raise arguments.invalid("maintenance", f"`{first['loc'][0]}`: {said}") from None
+
+
+_ACTIONS = get_args(DriftAction)
+
+
+def parse_drift(arguments: Arguments, value: Any, schema: StructType | None) -> Drift:
+    """The actions of an argument `drift`: one for all fields, or a dict by the name of the field."""
+    if value is None:
+        return Drift()
+    actions = value if isinstance(value, Mapping) else {EVERY_COLUMN: value}
+    for name, action in actions.items():
+        if not isinstance(name, str) or action not in _ACTIONS:
+            near = difflib.get_close_matches(str(action), _ACTIONS, n=1)
+            raise arguments.invalid(
+                "drift",
+                f"has {action!r} for {name!r}; known are {', '.join(_ACTIONS)}",
+                f"did you mean {near[0]!r}?" if near else 'write drift={"*": "evolve", "amount": "fail"}',
+            )
+    if schema is None:
+        raise arguments.invalid(
+            "drift", "works with JSON records that have a schema", 'set format="json" and a schema'
+        )
+    drift = Drift(actions.get(EVERY_COLUMN), {k: v for k, v in actions.items() if k != EVERY_COLUMN})
+    if drift.has("rescue") and RESCUED in schema.fieldNames():
+        raise arguments.invalid("drift", f"adds the column {RESCUED}, which the schema has too")
+    return drift
+
+
+def evolving_schema(
+    active: ActivePipeline, arguments: Arguments, source: str, declared: StructType | None, drift: Drift
+) -> Evolving | None:
+    """The schema of a read that takes up new fields; ``None`` if it does not."""
+    from pyspark.sql.types import StructType as Struct
+
+    from headrace.contracts.evolution import evolve
+    from headrace.sources.new_fields import Evolving
+
+    if declared is None or not drift.has("evolve"):
+        return None
+    if active.registry is not None:
+        raise arguments.invalid("drift", '"evolve" works within the function of a table or a view only')
+    versions = SchemaVersions(active.settings.storage.schemas, f"{running_query()} {source}")
+    newest = versions.newest()
+    if newest is None:
+        return Evolving(versions=versions, number=0, schema=declared, drift=drift)
+    found = evolve(declared.jsonValue(), newest.schema, drift)
+    schema = Struct.fromJson(dict(found.schema))
+    return Evolving(versions=versions, number=newest.number, schema=schema, drift=drift)

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.declare.arguments import Arguments, arguments_of
-from headrace.declare.drift import evolving_schema
-from headrace.declare.file_reads import folder_path, kept_schema
+from headrace.declare.arguments import Arguments, arguments_of, evolving_schema
 from headrace.declare.reads import declared_schema, value_limit
 from headrace.declare.registry import ActivePipeline, require_pipeline
+from headrace.declare.stored_reads import folder_path, kept_schema
 from headrace.model.auto_loader import AutoLoader, AutoLoaderError, parse_options, split_hints
-from headrace.model.drift import RESCUED, Drift, DriftAction, field_name
+from headrace.model.declarations import RESCUED, Drift, DriftAction, field_name
 from headrace.model.folders import FileFolder
 from headrace.sources.formats import FormatRead
 
@@ -46,11 +45,7 @@ _TEXTS = ("json", "csv")
 
 
 def read_cloud_files(read: FormatRead) -> DataFrame:
-    """The DataFrame of a reader with the format `cloudFiles`.
-
-    Raises:
-        ArgumentInvalidError: An option cannot be used.
-    """
+    """The DataFrame of a reader with the format `cloudFiles`."""
     function = read.options.get(READ_FILES)
     arguments = arguments_of(function or 'spark.readStream.format("cloudFiles")')
     active = require_pipeline("cloudFiles")

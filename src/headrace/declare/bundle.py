@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.declare.loader import find_files
 from headrace.declare.outside_names import entry_lines, find_outside
-from headrace.declare.yaml_source import Mapped, Scalar, Sequence, Value, build_values
+from headrace.declare.spec_values import Mapped, Scalar, Sequence, Value, build_values
 from headrace.errors import SourceLocation, SpecAmbiguousError, SpecInvalidError, SpecNotFoundError
 from headrace.model.project import ProjectSettings
 from headrace.storage.layout import Storage
@@ -80,17 +80,7 @@ class _Variables:
 
 
 def build_specs(source: Path, folder: Path, target: str | None = None) -> tuple[NewSpec, ...]:
-    """The specs for the pipelines of a bundle, or for a folder of Python and SQL files.
-
-    Args:
-        source: The bundle's file or folder, or another folder.
-        target: The target of the bundle; by default the one that is marked as the default.
-
-    Raises:
-        SpecNotFoundError: The file or folder does not exist.
-        SpecInvalidError: The bundle has no pipeline, or no such target.
-        PipelineFilesMissingError: A pipeline has no files.
-    """
+    """The specs for the pipelines of a bundle, or for a folder of Python and SQL files."""
     bundle = next((source / name for name in BUNDLES if (source / name).is_file()), source)
     if bundle.is_dir():
         pattern = f"{_relative(bundle, folder)}/**".removeprefix("./")
@@ -111,13 +101,10 @@ def build_specs(source: Path, folder: Path, target: str | None = None) -> tuple[
 
 @dataclass(frozen=True)
 class _Settings:
-    """The settings of a pipeline of a bundle that a spec takes over.
-
-    Args:
-        libraries: The patterns of its files, with `glob` or `file`, relative to a folder.
-    """
+    """The settings of a pipeline of a bundle that a spec takes over."""
 
     values: Mapping[str, str]  # the keys and values of a spec, without `libraries` and `configuration`
+    # The patterns of its files, with `glob` or `file`, relative to a folder.
     libraries: tuple[tuple[str, str], ...]
     configuration: Mapping[str, str]
     ignored: tuple[str, ...]
@@ -219,11 +206,7 @@ def _relative(path: Path, folder: Path) -> str:
 def find_bundle(file: Path) -> tuple[Path, str | None] | None:
     """The bundle that a file belongs to, and the file's pipeline if it declares one.
 
-    Args:
-        file: ``databricks.yml``, or a file that it includes, such as ``resources/shop.pipeline.yml``.
-
-    Returns:
-        ``None`` if it is neither.
+    ``None`` for other files. A file that the bundle includes belongs to it, too.
     """
     if file.name in BUNDLES:
         return file, None
@@ -245,13 +228,7 @@ def read_bundle(
 ) -> tuple[Mapped, list[str]]:
     """A pipeline of a bundle as the document of a spec, and its settings that have no meaning here.
 
-    Args:
-        target: The target; by default the one that is marked as the default.
-        pipeline: The key of the pipeline; needed if the bundle has several.
-
-    Raises:
-        SpecInvalidError: The bundle has no pipeline, or no such target or pipeline.
-        SpecAmbiguousError: It has several pipelines, and none is named.
+    A bundle with several pipelines needs the key of one.
     """
     pipelines, variables, _ = _load(bundle, target)
     keys = [one.key for one in pipelines]

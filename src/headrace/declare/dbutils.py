@@ -16,8 +16,7 @@ from headrace.syntax.locations import caller
 class Dbutils:
     """The utilities of Databricks that pipeline files use.
 
-    Args:
-        settings: The pipeline's settings: ``configuration`` has the widgets, ``secrets`` the secrets.
+    The spec's ``configuration`` has the widgets, and ``secrets`` the secrets.
     """
 
     def __init__(self, settings: ProjectSettings) -> None:
@@ -60,11 +59,7 @@ class _Widgets:
     combobox = multiselect = dropdown
 
     def get(self, name: str) -> str:
-        """The value of a widget.
-
-        Raises:
-            PipelineValueUnsetError: Neither the spec nor the file has a value.
-        """
+        """The value of a widget."""
         found = self._settings.configuration.get(name, self._defaults.get(name))
         if found is None:
             raise _unset(self._settings, "the widget", name, f"configuration: {{{name}: VALUE}}")
@@ -107,12 +102,7 @@ class _Files:
         self._settings = settings
 
     def ls(self, dir: str) -> list[FileInfo]:
-        """The entries of a folder, or the file itself.
-
-        Raises:
-            PathUnmappedError: The path is of another system, and no entry of `paths` has it.
-            FileNotFoundError: It does not exist.
-        """
+        """The entries of a folder, or the file itself."""
         given = Path(mapped_path(dir, self._settings, caller(self._settings.root)))
         found = sorted(given.iterdir()) if given.is_dir() else [given]
         return [_file_info(entry) for entry in found]
@@ -142,11 +132,7 @@ class _Secrets:
         self._settings = settings
 
     def get(self, scope: str, key: str) -> str:
-        """The value of a secret.
-
-        Raises:
-            PipelineValueUnsetError: The spec does not have it.
-        """
+        """The value of a secret."""
         name = f"{scope}/{key}"
         found = self._settings.secrets.get(name)
         if found is None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headrace.contracts.conditions import text_of_column
 from headrace.declare.arguments import Arguments, arguments_of
 from headrace.declare.registry import current_pipeline
-from headrace.model.durations import parse_seconds
-from headrace.model.expectations import Action, DatasetCheck, Expectation, NullRule
+from headrace.model.declarations import Action, DatasetCheck, Expectation, NullRule
+from headrace.model.texts import parse_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -192,12 +192,7 @@ def expect_fresh(column: str, *, within: str | float, fail: bool = False) -> Dec
 def checked_expectations(
     arguments: Arguments, given: Mapping[str, Conditions | None]
 ) -> tuple[Expectation, ...]:
-    """The expectations of a declaration without a function.
-
-    Args:
-        arguments: The call.
-        given: The conditions by the names of its arguments: ``expect_all``, ``expect_all_or_drop``, ...
-    """
+    """The expectations of a declaration without a function."""
     return tuple(
         one
         for argument, conditions in given.items()
@@ -243,15 +238,7 @@ def _decorator(
 def build_expectations(
     arguments: Arguments, argument: str, action: Action, conditions: Any, nulls: Any = None
 ) -> tuple[Expectation, ...]:
-    """The checked expectations of a declaration.
-
-    Args:
-        arguments: The call.
-        argument: The name of its argument, for errors.
-        action: What happens to rows that fail.
-        conditions: The conditions by name.
-        nulls: Whether NULL passes; ``None`` takes the pipeline's rule.
-    """
+    """The checked expectations of a declaration."""
     if not isinstance(conditions, Mapping):
         raise arguments.invalid(
             argument, "must be a dict of conditions by name", 'write {"amount is positive": "amount > 0"}'

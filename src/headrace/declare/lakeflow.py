@@ -15,7 +15,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from headrace.declare import cdc, python, snapshots
+from headrace.declare import cdc, python
+from headrace.declare.arguments import arguments_of
 from headrace.declare.expectations import (
     expect,
     expect_all,
@@ -26,16 +27,17 @@ from headrace.declare.expectations import (
     expect_or_fail,
     expect_or_quarantine,
 )
-from headrace.declare.path_argument import check_path
-from headrace.declare.registry import current_pipeline
-from headrace.declare.session import spark
+from headrace.declare.registry import current_pipeline, spark
 from headrace.declare.sinks import create_sink, foreach_batch_sink
 from headrace.errors import FeatureUnsupportedError
 from headrace.model.notes import Note
+from headrace.storage.locate import locate_supported
+from headrace.storage.table_log import is_table
 from headrace.syntax.locations import caller
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
 
 __all__ = [
     "append_flow",
@@ -175,7 +177,7 @@ create_streaming_table = _adapted("dp.create_streaming_table", python.create_str
 create_target_table = create_streaming_live_table = create_streaming_table
 create_auto_cdc_flow = apply_changes = _adapted("dp.create_auto_cdc_flow", cdc.create_auto_cdc_flow)
 create_auto_cdc_from_snapshot_flow = _adapted(
-    "dp.create_auto_cdc_from_snapshot_flow", snapshots.create_auto_cdc_from_snapshot_flow
+    "dp.create_auto_cdc_from_snapshot_flow", cdc.create_auto_cdc_from_snapshot_flow
 )
 
 
@@ -254,3 +256,40 @@ def _ours(call: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if name not in _UNSUPPORTED and name not in _WITHOUT_MEANING:
             kept[name] = value
     return kept
+
+
+def check_path(call: str, path: Any) -> None:
+    """Compare the ``path`` of the table that was declared last with its folder in the storage.
+
+    An entry of `paths` in the spec can map the path to that folder. Otherwise the plan gets a warning,
+    because programs that read the path do not find the rows.
+    """
+    arguments = arguments_of(call)
+    text = arguments.text("path", path)
+    active = current_pipeline()
+    if active is None or active.registry is None:
+        return
+    settings, name = active.settings, active.registry.newest.name
+    folder = locate_supported(settings.paths.map(text), settings.root)
+    own = settings.storage.table(name)
+    if folder is not None and folder.below(settings.storage.tables) == (name.schema, name.name):
+        return
+    shown = "/".join(own.below(settings.storage.root) or ())
+    entry = f'paths: {{"{text}": {own}}}'
+    if folder is not None and is_table(folder):
+        raise FeatureUnsupportedError(
+            f"{call}: `{name.short}` cannot be stored in {text}, which already has a table",
+            location=arguments.location,
+            facts=[
+                f"tables are stored in the pipeline's storage; this table in {shown}",
+                "programs that read the other table would find no new rows",
+            ],
+            remedies=[
+                f"let these programs read {own}, and remove `path`",
+                f"or map the path in the spec:   {entry}",
+            ],
+            params={"argument": "path", "path": text},
+        )
+    text = f"`{name.short}` is stored in {shown} of the storage, not in {text}"
+    remedy = f"let other programs read {own}; for queries of this pipeline, add to the spec:   {entry}"
+    active.registry.add_note(Note(level="warning", text=text, location=arguments.location, remedy=remedy))

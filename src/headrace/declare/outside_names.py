@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.errors import SourceLocation
-from headrace.model.code_files import code_language
 from headrace.model.mappings import FOREIGN_PATH
+from headrace.model.project import code_language
 
 _IDENTIFIER = r"(?:`[^`\n]+`|\w+)"
 _NAME = rf"{_IDENTIFIER}(?:\.{_IDENTIFIER}){{2}}"

@@ -31,11 +31,9 @@ def set_import_path(
 ) -> None:
     """Let files and queries import modules of the pipeline, until another pipeline is loaded.
 
-    Args:
-        folders: The folders of the pipeline's code; the modules of the first can be imported by their names.
-        paths: The paths of other systems, for entries that files add to ``sys.path``.
-        files: The pipeline's files. They import modules of their own folders, as notebooks do, and those
-            beside the folder `transformations`, as on Databricks, if no other module has the name.
+    Modules of the first folder are imported by their names. The files also import modules of their own
+    folders, as notebooks do, and those beside the folder `transformations`, as on Databricks, if no other
+    module has the name.
     """
     others = [entry for entry in sys.path if not isinstance(entry, _PipelineFolder)]
     roots = [one.parent for file in files for one in file.parents if one.name == "transformations"]

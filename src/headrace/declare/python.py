@@ -343,12 +343,7 @@ def create_streaming_table(
 
 
 class Scope:
-    """One declaration: its source location, the checks of its arguments, and the registry.
-
-    Args:
-        call: The decorator, function or statement, for errors.
-        function: The query function, if there is one.
-    """
+    """One declaration: its source location, the checks of its arguments, and the registry."""
 
     def __init__(self, call: str, function: Any) -> None:
         active = current_pipeline()
@@ -394,7 +389,7 @@ class Scope:
         """The checked policy of a dataset that is stored as a table."""
         if maintenance is None:
             return {}
-        from headrace.declare.care import checked_care
+        from headrace.declare.arguments import checked_care
 
         return {"maintenance": checked_care(self.arguments, maintenance)}
 

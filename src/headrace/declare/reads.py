@@ -1,18 +1,17 @@
-"""`read_kafka` and `parse_json`: Kafka topics and JSON records in query functions."""
+"""`read_kafka`, `parse_json` and `debezium`: Kafka topics and their records in query functions."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from headrace.declare.arguments import Arguments, arguments_of
-from headrace.declare.avro_reads import AvroRead
-from headrace.declare.drift import evolving_schema, parse_drift
+from headrace.declare.arguments import Arguments, arguments_of, evolving_schema, parse_drift
 from headrace.declare.registry import ActivePipeline, current_pipeline, require_pipeline
-from headrace.errors import SpecInvalidError
+from headrace.errors import SchemaInvalidError, SpecInvalidError
 from headrace.sources.kafka.subscription import compile_pattern, is_topic_name
 from headrace.sources.schemas import SchemaFile
 
@@ -20,8 +19,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-    from headrace.model.drift import DriftAction
+    from headrace.model.declarations import DriftAction
+    from headrace.sources.avro_decoder import AvroDecoder
     from headrace.sources.kafka.read import StartingOffsets
+    from headrace.sources.schema_registry import SchemaRegistry
 
 
 def read_kafka(
@@ -175,11 +176,7 @@ def parse_json(
 
 
 def declared_schema(arguments: Arguments, given: Any) -> StructType | None:
-    """A schema as a ``StructType``; a schema file is recorded, since the plan depends on it.
-
-    Raises:
-        SchemaInvalidError: It cannot be read.
-    """
+    """A schema as a ``StructType``; a schema file is recorded, since the plan depends on it."""
     from headrace.sources.schemas import load_schema
 
     active = current_pipeline()
@@ -191,11 +188,7 @@ def declared_schema(arguments: Arguments, given: Any) -> StructType | None:
 
 
 def value_limit(active: ActivePipeline, arguments: Arguments, given: Any) -> int:
-    """The longest value that a reader decodes, in bytes: its own limit, the spec's, or the default.
-
-    Raises:
-        ArgumentInvalidError: It is not a number above 0.
-    """
+    """The longest value that a reader decodes, in bytes: its own limit, the spec's, or the default."""
     from headrace.sources.bad_records import MAX_VALUE_BYTES
 
     if given is None:
@@ -250,3 +243,197 @@ def _topics(arguments: Arguments, topic: Any, pattern: Any, allow_no_match: Any)
             problem = f"has `{name}`, which is not a valid topic name (letters, digits, `.`, `_` and `-`)"
             raise arguments.invalid("topic", problem)
     return ",".join(named)
+
+
+@dataclass(frozen=True)
+class AvroRead:
+    """The arguments, as the user gave them."""
+
+    schema: Any  # the reader's schema: JSON text or a file
+    registry: Any  # the address of the schema registry; True for the profile's
+    subject: Any
+
+    def decoder(
+        self, active: ActivePipeline, arguments: Arguments, topics: str | None, format: str
+    ) -> AvroDecoder | None:
+        """The decoder of the records; None if the format is not Avro.
+
+        ``topics`` are separated by commas; ``None`` if a pattern is given.
+        """
+        if format == "avro":
+            return self._decoder(active, arguments, topics)
+        for argument, value in (("schema_registry", self.registry), ("subject", self.subject)):
+            if value is not None:
+                raise arguments.invalid(argument, 'works with format="avro" only', f"remove {argument}")
+
+        return None
+
+    def _decoder(self, active: ActivePipeline, arguments: Arguments, topics: str | None) -> AvroDecoder:
+        from headrace.sources.avro_decoder import AvroDecoder
+
+        reader = None if self.schema is None else self._reader(active, arguments)
+        registry = self._registry(active, arguments, has_reader=reader is not None)
+        if registry is None:
+            if reader is None:
+                problem = 'is missing: format="avro" needs a schema, a schema registry, or both'
+                raise arguments.invalid("schema", problem, 'write schema="schemas/orders.avsc"')
+            if self.subject is not None:
+                raise arguments.invalid("subject", "needs a schema registry", "add schema_registry=..")
+            return AvroDecoder(reader)
+        subjects = self._subjects(arguments, topics)
+        if reader is None and len(subjects) > 1:
+            problem = "is missing: topics with a subject each have no common latest version"
+            raise arguments.invalid("schema", problem, "give the reader's schema, or read one topic")
+        versions = [one for subject in subjects for one in registry.load_versions(subject)]
+        return AvroDecoder(
+            reader
+            if reader is not None
+            else _checked(versions[-1].text, arguments, f"subject {subjects[0]}"),
+            {one.id: one.text for one in versions},
+        )
+
+    def _reader(self, active: ActivePipeline, arguments: Arguments) -> str:
+        given = self.schema
+        text = str(given) if isinstance(given, Path) else arguments.text("schema", given).strip()
+        if text.startswith("{"):
+            return _checked(text, arguments, "the argument schema")
+        try:
+            found = SchemaFile(text, (active.settings.root / text).read_text(encoding="utf-8-sig"))
+        except (OSError, UnicodeDecodeError) as error:
+            problem = f"names the file {text}, which cannot be read: {error}"
+            raise arguments.invalid("schema", problem, "write Avro JSON, or name a file of it") from error
+        active.schema_files[found.path] = found.digest
+        return _checked(found.text, arguments, f"the schema file {text}")
+
+    def _registry(
+        self, active: ActivePipeline, arguments: Arguments, *, has_reader: bool
+    ) -> SchemaRegistry | None:
+        from headrace.sources.schema_registry import URL, USER_INFO, SchemaRegistry
+
+        settings = active.settings.kafka.settings
+        wanted = self.registry
+        if wanted is None or isinstance(wanted, bool):
+            # A schema without a registry means records without the wire format.
+            if wanted is False or (wanted is None and (has_reader or URL not in settings)):
+                return None
+            if URL not in settings:
+                problem = f"is True, but the profile `{active.settings.profile}` has no registry"
+                raise arguments.invalid(
+                    "schema_registry", problem, f"set kafka: {{{URL}: ..}} in headrace.yml"
+                )
+            wanted = settings[URL]
+        address = arguments.text("schema_registry", wanted)
+        if not address.startswith(("http://", "https://")):
+            problem = f"must be an address, not {address!r}"
+            raise arguments.invalid("schema_registry", problem, 'write "https://registry.example:8081"')
+        registry = SchemaRegistry.at(address, settings.get(USER_INFO))
+        if registry.user is not None:
+            active.settings.redactor.add(registry.user)
+            active.settings.redactor.add(registry.user.partition(":")[2])
+        return registry
+
+    def _subjects(self, arguments: Arguments, topics: str | None) -> list[str]:
+        if self.subject is not None:
+            return [arguments.text("subject", self.subject)]
+        if topics is None:
+            raise arguments.invalid("subject", "is missing: a pattern of topics has no subject of its own")
+        return [f"{topic}-value" for topic in topics.split(",")]
+
+
+def _checked(text: str, arguments: Arguments, where: str) -> str:
+    """An Avro schema, which must be a record with fields."""
+    problem = "it is not a record with fields"
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        value, problem = None, f"it is not JSON: {error}"
+    if not (isinstance(value, dict) and value.get("type") == "record" and value.get("fields")):
+        raise SchemaInvalidError(
+            f"{where} is not an Avro schema of a record",
+            location=arguments.location,
+            facts=[problem],
+            remedies=['write such as {"type": "record", "name": "Order", "fields": [..]}'],
+            params={"schema": text[:200]},
+        )
+    return text
+
+
+def debezium(
+    df: DataFrame,
+    schema: str | StructType | None = None,
+    *,
+    timestamp_unit: Literal["millis", "micros", "nanos"] | None = None,
+    decimals: Literal["precise", "string"] | None = None,
+) -> DataFrame:
+    """The rows of Debezium's change events, ready for `create_auto_cdc_flow`.
+
+    The result has the columns of the row (after the change; before it for a delete), ``_op`` (``c``, ``u``,
+    ``d``, ``r`` for a snapshot, ``t`` for a truncate), ``_position`` (the position in the database's log, as
+    text that sorts in the order of the changes), ``_changed_at`` (the time of the change) and all other
+    columns of ``df``, such as ``_source``. Tombstones are skipped: the event of the delete comes before them.
+
+    Args:
+        df: A DataFrame with a column ``value`` that holds change events in JSON, with or without the schema
+            part; or with the columns ``before``, ``after``, ``source`` and ``op``, as from Avro.
+        schema: The columns of the database's table, if ``df`` has JSON: a DDL string, a ``StructType``, or
+            a file of either.
+        timestamp_unit: The unit of numbers in ``TIMESTAMP`` columns, for JSON without the schema part.
+        decimals: How text in ``DECIMAL`` columns is read, for JSON without the schema part: ``precise`` is
+            base64, as ``decimal.handling.mode=precise`` writes it, with the scale of the declared type;
+            ``string`` is a decimal number.
+
+    Example:
+        >>> import headrace as hr
+        >>> @hr.temporary_view
+        ... def customer_changes():
+        ...     return hr.debezium(hr.read_kafka("shop.public.customers"), "id LONG, email STRING")
+    """
+    from headrace.sources.debezium import ENVELOPE
+
+    arguments = arguments_of("hr.debezium")
+    if set(ENVELOPE) <= set(df.columns):
+        if schema is not None:
+            problem = "is not used: the DataFrame has decoded change events"
+            raise arguments.invalid("schema", problem, "remove schema")
+        return _events_of_columns(df)
+    if "value" not in df.columns:
+        raise arguments.invalid(
+            "df",
+            f"has neither a column value nor the columns {', '.join(ENVELOPE)}",
+            'write hr.debezium(hr.read_kafka("topic"), schema="id LONG, name STRING")',
+        )
+    return _events_of_json(df, arguments, schema, timestamp_unit, decimals)
+
+
+def _events_of_columns(df: DataFrame) -> DataFrame:
+    """The rows of events whose parts are columns."""
+    from headrace.sources.debezium import ENVELOPE, flatten_columns
+
+    parts = (*ENVELOPE, "ts_ms", "ts_us", "ts_ns", "transaction")
+    kept = [name for name in df.columns if name not in parts]
+    return df.dropna("all", subset=list(ENVELOPE)).select(*flatten_columns(df.schema, kept))
+
+
+def _events_of_json(
+    df: DataFrame, arguments: Arguments, schema: Any, timestamp_unit: Any, decimals: Any
+) -> DataFrame:
+    """The rows of events in JSON, in the column ``value``."""
+    from pyspark.sql import functions as F
+
+    from headrace.sources.debezium import ADDED, build_debezium_decoder
+    from headrace.sources.records import decode_or_stop
+
+    fields = declared_schema(arguments, schema)
+    with arguments.located():
+        decoder = build_debezium_decoder(
+            "hr.debezium", fields, timestamp_unit=timestamp_unit, decimals=decimals
+        )
+    coordinates = ("topic", "partition", "offset") if "_source" in df.columns else ()
+    record = decode_or_stop(decoder, F.col("value"), at=[F.col(f"_source.{name}") for name in coordinates])
+    names = (*decoder.schema.fieldNames(), *ADDED)
+    kept = [name for name in df.columns if name not in ("key", "value") and name not in names]
+    return (
+        df.where(F.col("value").isNotNull())
+        .select(record.alias("_event"), *kept)
+        .select(*(F.col(f"_event.`{name}`") for name in names), *kept)
+    )

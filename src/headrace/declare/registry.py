@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,8 +16,15 @@ from headrace.errors import (
     SourceLocation,
     TargetInvalidError,
 )
-from headrace.model.declarations import Dataset, Declarations, Flow, StreamingTable, TemporaryView
-from headrace.model.expectations import DatasetCheck, Expectation
+from headrace.model.declarations import (
+    Dataset,
+    DatasetCheck,
+    Declarations,
+    Expectation,
+    Flow,
+    StreamingTable,
+    TemporaryView,
+)
 from headrace.model.folders import FileFolder
 from headrace.model.names import TableName
 from headrace.model.notes import Note
@@ -26,6 +34,7 @@ from headrace.state.kept_schemas import SchemaKey
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 Expected = Expectation | DatasetCheck
 """What a decorator expects of the rows of a dataset, or of the whole dataset."""
@@ -103,12 +112,7 @@ class Registry:
         self._notes.append(note)
 
     def declarations(self) -> Declarations:
-        """All declarations so far, in their order.
-
-        Raises:
-            ExpectationInvalidError: A function has expectations and declares no dataset.
-            TargetInvalidError: The name in an ``ALTER TABLE`` is not a declared streaming table.
-        """
+        """All declarations so far, in their order."""
         datasets = dict(self._datasets)
         # Decorators run from the bottom to the top; a reader reads them from the top.
         for function, expectations in reversed(self._expected):
@@ -181,20 +185,17 @@ FolderHook = Callable[[FileFolder, str, Any, Mapping[str, str], SourceLocation],
 
 @dataclass(frozen=True)
 class ActivePipeline:
-    """The pipeline whose files or queries run now.
-
-    Args:
-        folders: Gives the folder that is read in place of another; ``None`` reads the named one.
-        quarantines: Whether reads leave bad records out of their rows, to be found again. Reads at module
-            level are not evaluated again for it.
-    """
+    """The pipeline whose files or queries run now."""
 
     settings: ProjectSettings
     session: Callable[[], SparkSession]
     registry: Registry | None = None  # the registry of decorators; ``None`` after the files have been loaded
     schema_files: dict[str, str] = field(default_factory=dict)
     inferred: list[tuple[SchemaKey, Mapping[str, Any]]] = field(default_factory=list)
+    # Gives the folder that is read in place of another; ``None`` reads the named one.
     folders: FolderHook | None = None
+    # Whether reads leave bad records out of their rows, to be found again. Reads at module level are not
+    # evaluated again for it.
     quarantines: bool = False
     bad_records: list[BadRecords] | None = None  # takes the bad records of reads, if they are wanted
 
@@ -230,3 +231,31 @@ def activate_pipeline(active: ActivePipeline) -> Iterator[None]:
         yield
     finally:
         _active.reset(token)
+
+
+class ActiveSession:
+    """A proxy of the active pipeline's ``SparkSession``, which starts at the first use.
+
+    Each attribute is looked up in the current session, since a flow runs in a clone of its own.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        # Tools probe for dunder attributes (copy, pickle, inspect); none of them may start a JVM.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(require_pipeline("spark").session(), name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(require_pipeline("spark").session(), name, value)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """``SparkSession`` where PySpark is loaded, so that ``isinstance`` answers as users expect."""
+        pyspark_sql = sys.modules.get("pyspark.sql")
+        return ActiveSession if pyspark_sql is None else pyspark_sql.SparkSession
+
+    def __repr__(self) -> str:
+        return "<spark: the active pipeline's session>"
+
+
+spark = ActiveSession()

@@ -7,10 +7,9 @@ from typing import Any, TypeVar, get_args
 
 from headrace.declare.arguments import Arguments, arguments_of
 from headrace.declare.registry import current_pipeline
-from headrace.model.declarations import StreamingTable
+from headrace.model.declarations import Sink, SinkWriter, StreamingTable
 from headrace.model.kafka_settings import unshaded
 from headrace.model.project import ProjectSettings
-from headrace.model.sinks import Sink, SinkWriter
 from headrace.storage.mapped_paths import mapped_path
 
 FunctionT = TypeVar("FunctionT", bound=Callable[[Any, int], object])

@@ -11,11 +11,20 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from headrace.declare.bundle import BUNDLES, find_bundle, read_bundle, target_names
-from headrace.declare.spec_checks import build_error, check_kafka, check_keys
-from headrace.declare.spec_mappings import build_paths, build_tables
+from headrace.declare.spec_checks import build_error, build_paths, build_tables, check_kafka, check_keys
 from headrace.declare.spec_model import KAFKA_SETTINGS, Overridable, Spec
-from headrace.declare.spec_values import DOTENV, Filler, collect_from_text, collect_literals, load_dotenv
-from headrace.declare.yaml_source import Mapped, Scalar, Value, build_scalar, build_values
+from headrace.declare.spec_values import (
+    DOTENV,
+    Filler,
+    Mapped,
+    Scalar,
+    Value,
+    build_scalar,
+    build_values,
+    collect_from_text,
+    collect_literals,
+    load_dotenv,
+)
 from headrace.errors import (
     HeadraceError,
     ProfileUnknownError,
@@ -26,7 +35,7 @@ from headrace.errors import (
     SpecUnknownKeyError,
 )
 from headrace.model.care import Maintenance
-from headrace.model.connections import EMBEDDED, KafkaConnection
+from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.secrets import Redactor, is_secret_key
@@ -47,12 +56,7 @@ DEFAULT_LIBRARIES = ("transformations/**",)
 def find_spec(path: Path | None = None) -> Path:
     """The named spec file, or the nearest one from a folder upward.
 
-    Args:
-        path: A spec file, a pipeline's folder, or ``None`` for the current folder.
-
-    Raises:
-        SpecNotFoundError: It does not exist.
-        SpecAmbiguousError: A folder has two specs of one kind.
+    The path is a spec file or a folder; ``None`` for the current folder.
     """
     start = Path.cwd() if path is None else path.expanduser().absolute()
     if start.is_file():
@@ -94,23 +98,9 @@ def load_project(
 ) -> ProjectSettings:
     """Read the spec, merge the profile into it, fill in variables and files, and check the result.
 
-    Args:
-        path: The pipeline's folder or spec file; by default found from the current folder upward.
-        profile: The profile's name; else ``HEADRACE_PROFILE``, else ``dev``.
-        overrides: Values that replace those of the file, by dotted key: ``{"storage": "./other",
-            "kafka.bootstrap.servers": "127.0.0.1:9092"}``.
-        redactor: Learns the secrets, also if an error is raised; a new one by default.
-        text: The spec in place of a file; relative paths in it are relative to the current folder.
-
-    Raises:
-        SpecNotFoundError: The spec does not exist.
-        SpecInvalidError: A value is missing or of the wrong type, or the file is not YAML.
-        SpecUnknownKeyError: A key is unknown.
-        SpecVariableUnsetError: A value that is used names a variable that is not set.
-        SpecFileUnreadableError: A value that is used names a file that cannot be read.
-        DotenvInvalidError: The ``.env`` file beside the spec cannot be parsed.
-        ProfileUnknownError: The spec has no such profile.
-        StorageUnsupportedError: The storage is of a kind that is not supported.
+    The profile is the named one, else ``HEADRACE_PROFILE``, else ``dev``. Overrides replace values of the
+    file by dotted key: ``{"kafka.bootstrap.servers": "127.0.0.1:9092"}``. The redactor learns the secrets,
+    also if an error is raised. ``text`` is the spec in place of a file.
     """
     redactor = redactor or Redactor()
     file = find_spec(path) if text is None else Path.cwd() / SPEC_NAMES[0]
@@ -127,16 +117,7 @@ def load_project_anywhere(
     overrides: Mapping[str, str] | None = None,
     redactor: Redactor | None = None,
 ) -> ProjectSettings:
-    """The settings of a pipeline; outside of a pipeline's folder the defaults, with the overrides.
-
-    Args:
-        path: The pipeline's folder or spec file; by default found from the current folder upward.
-        profile: The profile's name. Outside of a pipeline's folder, there is only ``dev``.
-        redactor: Learns the secrets; a new one by default.
-
-    Raises:
-        UsageError: The path has no spec, or a value is wrong.
-    """
+    """The settings of a pipeline; outside of a pipeline's folder the defaults, with the overrides."""
     try:
         return load_project(path, profile=profile, overrides=overrides, redactor=redactor)
     except SpecNotFoundError:
@@ -236,11 +217,7 @@ def _plain_value(document: Mapped, key: str) -> str | None:
 
 
 def profile_names(file: Path) -> list[str]:
-    """The names of a spec's profiles, with the default one.
-
-    Raises:
-        SpecInvalidError: The spec cannot be read.
-    """
+    """The names of a spec's profiles, with the default one."""
     profiles = _profiles(build_values(_text(file, _shown(file)), _shown(file)))
     return sorted({DEFAULT_PROFILE, *profiles})
 
@@ -307,9 +284,7 @@ def _merged(base: Mapped, over: Mapped) -> Mapped:
 def _override(key: str, text: str, redactor: Redactor) -> Mapped:
     """One override as a spec.
 
-    Args:
-        key: Such as ``storage``, ``runtime.memory`` or ``kafka.bootstrap.servers``; the part after ``kafka.``
-            and ``configuration.`` is one name, with its dots.
+    The part of a key after ``kafka.`` and ``configuration.`` is one name, with its dots.
     """
     if is_secret_key(key):
         redactor.add(text)

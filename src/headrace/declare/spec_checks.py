@@ -1,4 +1,4 @@
-"""Checks of a spec: unknown keys, values of the wrong type, and Kafka settings that can never work."""
+"""Checks of a spec: keys, types of values, mappings of names, and Kafka settings that can never work."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from headrace.declare.spec_model import KAFKA_SETTINGS, SETTINGS, Library, MaintenanceSpec, TableCareSpec
-from headrace.declare.yaml_source import Mapped, Scalar, Sequence, Value
+from headrace.declare.spec_model import (
+    KAFKA_SETTINGS,
+    SETTINGS,
+    Library,
+    MaintenanceSpec,
+    Spec,
+    TableCareSpec,
+)
+from headrace.declare.spec_values import Mapped, Scalar, Sequence, Value
 from headrace.errors import HeadraceError, SourceLocation, SpecInvalidError, SpecUnknownKeyError
-from headrace.model.connections import EMBEDDED, KafkaConnection
-from headrace.model.kafka_settings import FILES
+from headrace.model.kafka_settings import EMBEDDED, FILES, KafkaConnection
+from headrace.model.mappings import PathMap, TableMap, absolute_target, is_name
+from headrace.model.names import SPARK_CATALOG
 
 _SPARKS_OWN = {
     "auto.offset.reset": "use read_kafka(starting_offsets=..) instead",
@@ -33,12 +41,7 @@ _PROBE = "probe"
 def check_keys(
     value: Value, model: type[BaseModel], path: tuple[str, ...] = (), also: Iterable[str] = ()
 ) -> None:
-    """Refuse unknown keys.
-
-    Raises:
-        SpecUnknownKeyError: A key is unknown.
-        SpecInvalidError: A setting's value is not text.
-    """
+    """Refuse unknown keys."""
     if not isinstance(value, Mapped):
         return
     known = [*model.model_fields, *also]
@@ -196,11 +199,7 @@ def _kind(value: Value | None) -> str:
 
 
 def check_kafka(connection: KafkaConnection, folder: Path) -> KafkaConnection:
-    """Check a connection's settings, and return it with absolute paths.
-
-    Raises:
-        SpecInvalidError: A setting can never work.
-    """
+    """Check a connection's settings, and return it with absolute paths."""
     settings = connection.settings
     for key in sorted(_SPARKS_OWN.keys() & settings.keys()):
         raise _kafka_error(connection, key, f" cannot be set: {_SPARKS_OWN[key]}", "remove it")
@@ -263,4 +262,50 @@ def _kafka_error(connection: KafkaConnection, key: str, wrong: str, remedy: str)
         location=connection.place(key),
         remedies=[remedy],
         params={"key": f"kafka.{key}"},
+    )
+
+
+_TABLE = re.compile(r"(?:`[^`]+`|[\w-]+)(?:\.(?:`[^`]+`|[\w-]+)){0,2}(?:(?<!\.)\.\*)?")
+_TABLES = "write a.b.c, a.b.* or a.*"
+_CATALOG = re.compile(r"spark\.sql\.catalog\.(\w+)$")
+
+
+def build_tables(spec: Spec, folder: Path, locations: Mapping[str, SourceLocation]) -> TableMap:
+    """The tables of other systems."""
+    found = map(_CATALOG.match, spec.configuration)
+    catalogs = {SPARK_CATALOG, spec.catalog, *(one[1] for one in found if one)}
+    targets = {}
+    for name, target in spec.tables.items():
+        if not _TABLE.fullmatch(name):
+            raise _mapping_error(f"tables.{name}", "is not a name of a table", _TABLES, locations)
+        if is_name(target) and target.partition(".")[0] not in catalogs:
+            raise _mapping_error(
+                f"tables.{name}",
+                f"is `{target}`, which is neither a path nor a catalog of `configuration`",
+                f"for a folder write ./{target}",
+                locations,
+            )
+        targets[name] = target if is_name(target) else absolute_target(target, folder)
+    return TableMap(targets)
+
+
+def build_paths(spec: Spec, folder: Path, locations: Mapping[str, SourceLocation]) -> PathMap:
+    """The paths of other systems."""
+    for prefix in spec.paths:
+        if not re.match(r"/[^/]|[a-zA-Z][a-zA-Z0-9+.-]*:", prefix):
+            remedy = "write such as dbfs:/ or /Volumes/main"
+            raise _mapping_error(
+                f"paths.{prefix}", "is not the beginning of an absolute path", remedy, locations
+            )
+    return PathMap({prefix: absolute_target(target, folder) for prefix, target in spec.paths.items()})
+
+
+def _mapping_error(
+    key: str, problem: str, remedy: str, locations: Mapping[str, SourceLocation]
+) -> SpecInvalidError:
+    return SpecInvalidError(
+        f"`{key}` {problem}",
+        location=locations.get(key.partition(".")[2]),
+        remedies=[remedy],
+        params={"key": key},
     )

@@ -9,29 +9,25 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, assert_never
 
-from headrace.declare.cdc import create_auto_cdc_flow
+from headrace.declare.cdc import create_auto_cdc_flow, create_auto_cdc_from_snapshot_flow
 from headrace.declare.expectations import build_expectations
 from headrace.declare.python import Scope
 from headrace.declare.registry import ActivePipeline, Registry
-from headrace.declare.snapshots import create_auto_cdc_from_snapshot_flow
 from headrace.declare.sql_functions import find_calls
 from headrace.errors import PipelineFileFailedError, SourceLocation, SqlInvalidError, SqlParameterUnsetError
 from headrace.model.declarations import (
     AppendFlow,
+    Expectation,
     MaterializedView,
     RefreshFlow,
     StreamingTable,
     TemporaryView,
 )
-from headrace.model.edits import Edit
-from headrace.model.expectations import Expectation
-from headrace.model.names import TableName
-from headrace.model.names_in_use import names_in_use, separate_names, use_names
+from headrace.model.names import TableName, names_in_use, separate_names, use_names
 from headrace.model.notes import Note
-from headrace.model.queries import SqlQuery
+from headrace.model.queries import Edit, SqlQuery
 from headrace.syntax.cdc_statement import CdcFlow, ColumnChoice, without_live
 from headrace.syntax.locations import display_path, located_at
-from headrace.syntax.notebook_cells import build_note, find_cells
 from headrace.syntax.sql import SqlText
 from headrace.syntax.statements import (
     AlterColumns,
@@ -42,7 +38,15 @@ from headrace.syntax.statements import (
     UseNames,
     parse_statement,
 )
-from headrace.syntax.tokens import Cursor, SqlTokenError, Token, split_statements, tokenize
+from headrace.syntax.tokens import (
+    Cursor,
+    SqlTokenError,
+    Token,
+    build_note,
+    find_cells,
+    split_statements,
+    tokenize,
+)
 
 _DECLARES = frozenset({"CREATE", "APPLY", "AUTO", "SET", "USE"})
 """What the statements of a notebook are read for; the plan has a note for each other one."""
@@ -57,13 +61,7 @@ _REMEDIES = {
 
 
 def declare_file(file: Path, active: ActivePipeline) -> None:
-    """Declare what the statements of an SQL file declare.
-
-    Raises:
-        SqlInvalidError: A statement is wrong.
-        SqlParameterUnsetError: A parameter has no value.
-        FeatureUnsupportedError: A statement is not supported.
-    """
+    """Declare what the statements of an SQL file declare."""
     path = display_path(file, active.settings.root)
     try:
         text = file.read_bytes().decode("utf-8-sig")
@@ -86,9 +84,7 @@ def declare_file(file: Path, active: ActivePipeline) -> None:
 def declare_text(text: str, path: str, active: ActivePipeline, *, is_notebook: bool = False) -> None:
     """Declare what the statements of a text declare.
 
-    Args:
-        is_notebook: Whether the text is a notebook, or a cell of one. Queries of a notebook are not run;
-            the plan has a note for each.
+    Queries of a notebook are not run; the plan has a note for each.
     """
     scope = _File(active)
     whole = SqlText(text, SourceLocation(path, 1, 1))
@@ -311,9 +307,6 @@ def with_values(written: SqlText, values: Mapping[str, str]) -> SqlText:
     """A statement with the values of its parameters, ``${name}`` and ``:name``.
 
     Those in comments are replaced too, if they have values: else Spark would do it, and shift locations.
-
-    Raises:
-        SqlParameterUnsetError: A parameter has no value.
     """
     if "${" not in written.text and ":" not in written.text:
         return written

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.declare.auto_loader import CLOUD_FILES, READ_FILES
 from headrace.declare.dbutils import Dbutils
-from headrace.declare.file_reads import read_files
 from headrace.declare.reads import read_kafka
-from headrace.declare.registry import require_pipeline
-from headrace.declare.session import spark
+from headrace.declare.registry import require_pipeline, spark
+from headrace.declare.stored_reads import read_files
 from headrace.errors import SourceLocation
-from headrace.model.edits import Edit
-from headrace.model.queries import SqlCall
+from headrace.model.queries import Edit, SqlCall
 from headrace.syntax.locations import located_at
 from headrace.syntax.sql import SqlText
 from headrace.syntax.tokens import Cursor, SqlTokenError, Token
@@ -44,12 +42,7 @@ class _Arguments:
 
 
 def find_calls(query: Cursor) -> Iterator[SqlCall]:
-    """The table functions of a query that Headrace reads.
-
-    Raises:
-        SqlInvalidError: An argument is wrong.
-        FeatureUnsupportedError: A function or an argument is not supported.
-    """
+    """The table functions of a query that Headrace reads."""
     tokens = query.tokens
     for index, token in enumerate(tokens[:-1]):
         if not tokens[index + 1].is_symbol("(") or (index and tokens[index - 1].is_symbol(".")):
@@ -86,12 +79,7 @@ _NAMED = re.compile(r"\b(?:read_\w+|cloud_files)\s*\(", re.IGNORECASE)
 
 
 def find_calls_in(text: str, location: SourceLocation) -> tuple[SqlCall, ...]:
-    """The table functions of an SQL text in Python code.
-
-    Raises:
-        SqlInvalidError: An argument is wrong.
-        FeatureUnsupportedError: A function or an argument is not supported.
-    """
+    """The table functions of an SQL text in Python code."""
     if not _NAMED.search(text):
         return ()
     try:

@@ -31,10 +31,10 @@ from headrace.maintain.table_policy import load_policy, load_properties
 from headrace.maintain.turns import Turns
 from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuum, vacuum_table
 from headrace.model.care import CarePolicy
-from headrace.model.durations import DAY_S
 from headrace.model.events import Emitter, OperationProgressed
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.model.texts import DAY_S
 from headrace.runtime.engine.attachment import pool_name
 from headrace.sinks.delta.checkpointer import LogCheckpointer
 from headrace.sinks.delta.compaction import Compaction, compact_files, conflict_kind

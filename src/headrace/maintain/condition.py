@@ -13,8 +13,7 @@ from headrace.maintain.closed_partitions import closed_before
 from headrace.maintain.holders import Holder
 from headrace.maintain.log_cleanup import LogPlan, plan_log_cleanup
 from headrace.maintain.vacuum import StoredFile, VacuumPlan, list_stored, plan_vacuum
-from headrace.model.care import CarePolicy
-from headrace.model.foldable import FoldableFiles, count_foldable, is_mostly_deleted
+from headrace.model.care import CarePolicy, FoldableFiles, count_foldable, is_mostly_deleted
 from headrace.storage.location import Location
 from headrace.storage.table_log import commits_since_compaction
 from headrace.storage.table_snapshot import TableSnapshot, load_snapshot

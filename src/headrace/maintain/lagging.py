@@ -11,8 +11,8 @@ from headrace.errors import HeadraceError
 from headrace.maintain.holders import Holder, find_holders, find_read_tables, lag_seconds
 from headrace.maintain.registered_readers import load_readers
 from headrace.model.care import CarePolicy, Maintenance
-from headrace.model.durations import DAY_S, duration_text
 from headrace.model.names import TableName
+from headrace.model.texts import DAY_S, duration_text
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 from headrace.storage.table_log import load_checksum, versions

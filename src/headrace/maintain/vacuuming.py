@@ -12,8 +12,7 @@ from headrace.maintain.holders import UNKNOWN, Holder, lag_seconds
 from headrace.maintain.record import load_care, record_care
 from headrace.maintain.vacuum import delete_stored
 from headrace.model.care import SAFE_RETENTION_S
-from headrace.model.durations import duration_text
-from headrace.model.sizes import counted, size_text
+from headrace.model.texts import counted, duration_text, size_text
 from headrace.storage.layout import Storage
 
 MIN_RETENTION_DURING_RUNS_S = 3600.0

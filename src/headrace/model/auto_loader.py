@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from headrace.model.drift import RESCUED
+from headrace.model.declarations import RESCUED
 
 EvolutionMode = Literal["addnewcolumns", "rescue", "failonnewcolumns", "none"]
 

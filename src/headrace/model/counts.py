@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
-from headrace.model.expectations import ExpectationCount
+from headrace.model.declarations import ExpectationCount
 
 
 @dataclass(frozen=True, kw_only=True)

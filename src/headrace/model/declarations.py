@@ -2,20 +2,218 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, assert_never
+from typing import Any, Literal, Self, assert_never
 
 from headrace.errors import SourceLocation
 from headrace.model.changes import ChosenColumns
-from headrace.model.expectations import DatasetCheck, Expectation
 from headrace.model.names import TableName
 from headrace.model.notes import Note
 from headrace.model.queries import Query
-from headrace.model.rejection_limit import RejectionLimit
-from headrace.model.sinks import Sink
 from headrace.model.snapshots import Snapshots
 from headrace.model.triggers import Trigger
+
+Action = Literal["warn", "drop", "quarantine", "fail"]
+"""What happens to a row that fails: it is kept and counted, dropped, moved to the quarantine table, or it
+stops the flow."""
+
+NullRule = Literal["pass", "fail"]
+"""Whether a condition that is NULL for a row counts as passed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expectation:
+    """A condition on the rows of one dataset."""
+
+    name: str
+    condition: Any  # SQL text, or a ``pyspark.sql.Column``
+    text: str  # the condition in SQL, for people; a Column is known only while Spark runs
+    action: Action
+    location: SourceLocation
+    nulls: NullRule | None = None  # whether NULL passes; ``None`` takes the pipeline's rule
+
+    @property
+    def rejects(self) -> bool:
+        """Whether a row that fails is kept out of the dataset."""
+        return self.action != "warn"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetCheck:
+    """A check of a whole table or materialized view, after each batch or refresh.
+
+    Args:
+        kind: ``unique``: no two rows have equal keys. ``row_count``: the dataset has as many rows as another.
+            ``fresh``: the newest value of a column is recent.
+    """
+
+    kind: Literal["unique", "row_count", "fresh"]
+    columns: tuple[str, ...] = ()
+    like: str = ""
+    within_s: float = 0.0  # the maximum age of the newest value in seconds
+    fails: bool  # whether the flow stops; otherwise the check only warns
+    location: SourceLocation
+
+    @property
+    def name(self) -> str:
+        """The check for a person."""
+        match self.kind:
+            case "unique":
+                return f"unique {', '.join(self.columns)}"
+            case "row_count":
+                return f"as many rows as {self.like}"
+            case "fresh":
+                return f"{self.columns[0]} within {self.within_s:g} s"
+            case _:
+                assert_never(self.kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectationCount:
+    """How many rows of a batch passed and failed one expectation."""
+
+    name: str
+    dataset: str  # the dataset that declares it: the flow's target, or a temporary view that it reads
+    action: Action
+    passed: int
+    failed: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The count as a batch's commit holds it."""
+        return {
+            "name": self.name,
+            "dataset": self.dataset,
+            "action": self.action,
+            "passed": self.passed,
+            "failed": self.failed,
+        }
+
+
+DriftAction = Literal["evolve", "rescue", "quarantine", "fail"]
+
+EVERY_COLUMN = "*"
+"""The key of the default among actions by column."""
+
+RESCUED = "_rescued_data"
+"""The column with the fields of a record that have no column, or a value of another type, as JSON."""
+
+
+def field_name(name: str) -> str:
+    """A field within a dotted name; a name that has a dot itself is quoted, as in Spark."""
+    return f"`{name}`" if "." in name else name
+
+
+@dataclass(frozen=True)
+class Drift:
+    """What to do with a field that the schema does not have, and with a value of another type.
+
+    ``evolve`` adds a column for a new field, and quarantines records with a value of another type; ``rescue``
+    keeps the value in `RESCUED`, ``quarantine`` sets the record apart, ``fail`` stops the flow. Without an
+    action a record with a value of another type is quarantined, and a field without a column is ignored.
+
+    Args:
+        columns: Actions by the dotted name of the field. An action for an object is also that for its fields
+            that have none of their own.
+    """
+
+    default: DriftAction | None = None
+    columns: Mapping[str, DriftAction] = field(default_factory=dict)
+
+    def own(self, path: str, name: str) -> DriftAction | None:
+        """The action of one field; ``path`` is the dotted name of its object and a dot, or empty."""
+        return self.columns.get(f"{path}{field_name(name)}") or (None if path else self.columns.get(name))
+
+    def has(self, action: DriftAction) -> bool:
+        """Whether any field has an action."""
+        return action == self.default or action in self.columns.values()
+
+    @property
+    def is_default(self) -> bool:
+        return self.default is None and not self.columns
+
+
+_LIMIT = re.compile(r"(\d{1,3}(?:\.\d+)?) ?%|(\d+)")
+_WINDOW = re.compile(r"(.+?) +of +([1-9]\d{0,2}) +batches")
+
+
+@dataclass(frozen=True)
+class RejectionLimit:
+    """The maximum share, or the maximum number, of rejected records in one or more batches.
+
+    Example:
+        >>> RejectionLimit.parse("5%").allows(6, 100)
+        False
+        >>> RejectionLimit.parse("6 of 20 batches").allows(6, 100)
+        True
+    """
+
+    percent: float | None = None  # the share in percent; ``None`` for a number
+    records: int | None = None  # the number; ``None`` for a share
+    batches: int = 1  # how many batches are judged together: the batch and those before it
+
+    @classmethod
+    def parse(cls, value: Any) -> Self:
+        """The limit from ``5%``, a number of records, or one of the two ``of 20 batches``.
+
+        Raises:
+            ValueError: The value is something else.
+        """
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return cls(records=value)
+        text = value.strip() if isinstance(value, str) else ""
+        window = _WINDOW.fullmatch(text)
+        batches = 1 if window is None else int(window[2])
+        found = _LIMIT.fullmatch(text if window is None else window[1])
+        if found is not None and found[2] is not None and window is not None:
+            return cls(records=int(found[2]), batches=batches)
+        if found is not None and found[1] is not None and float(found[1]) <= 100:
+            return cls(percent=float(found[1]), batches=batches)
+        raise ValueError(
+            f"must be a share such as 5%, or a number of records, also `5% of 20 batches`, not {value!r}"
+        )
+
+    def allows(self, rejected: int, records: int) -> bool:
+        """Whether so many rejected records, of so many, are within the limit."""
+        if self.percent is not None:
+            return rejected * 100 <= self.percent * records
+        return self.records is None or rejected <= self.records
+
+    def __str__(self) -> str:
+        limit = f"{self.records:,} records" if self.percent is None else f"{self.percent:g}%"
+        return limit if self.batches == 1 else f"{limit} of {self.batches} batches"
+
+
+SinkWriter = Literal["delta", "kafka", "parquet", "json", "csv", "orc", "function"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sink:
+    """Where the rows of a sink go."""
+
+    writer: SinkWriter  # spark's writer of a format, or a function of the user
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    function: Callable[[Any, int], object] | None = None
+
+    @property
+    def guarantee(self) -> Literal["exactly once", "at least once"]:
+        """Delta skips a batch that it holds already; other systems get it again after a crash."""
+        return "exactly once" if self.writer == "delta" else "at least once"
+
+    @property
+    def text(self) -> str:
+        """What the sink does, for people."""
+        match self.writer:
+            case "delta":
+                where = f"appends to the Delta table {self.options['path']}"
+            case "kafka":
+                where = f"sends to the Kafka topic {self.options.get('topic', 'of each row')}"
+            case "parquet" | "json" | "csv" | "orc":
+                where = f"adds {self.writer} files to {self.options['path']}"
+            case "function":
+                where = f"calls {getattr(self.function, '__name__', 'its function')} with each batch"
+        return f"{where}: {self.guarantee}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,13 @@
-"""What Java's Kafka client and librdkafka call alike, and what a setting can be wrong in."""
+"""How to reach a Kafka cluster: settings for Spark's client, which is Java's, and for librdkafka."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from headrace.errors import SourceLocation, SpecInvalidError
 
 FILES = (
     "ssl.ca.location",
@@ -24,7 +27,10 @@ the value empty."""
 REGISTRY = "schema.registry."
 """Begins the settings of the schema registry, which are not for Kafka clients."""
 
-_JAVAS_CIPHER = re.compile(r"(TLS|SSL)_", re.IGNORECASE)
+_JAVA_CIPHER = re.compile(r"(TLS|SSL)_", re.IGNORECASE)
+
+EMBEDDED = "embedded"
+"""The value of ``bootstrap.servers`` that means the broker of Headrace's own."""
 
 
 def unshaded(options: Mapping[str, str]) -> dict[str, str]:
@@ -59,5 +65,273 @@ def read_text(settings: Mapping[str, str], key: str) -> str:
 def ciphers(settings: Mapping[str, str], *, java: bool) -> str | None:
     """The cipher suites that a client knows by these names; the two have different names for them."""
     names = [name.strip() for name in settings.get("ssl.cipher.suites", "").replace(":", ",").split(",")]
-    known = [name for name in names if name and bool(_JAVAS_CIPHER.match(name)) is java]
+    known = [name for name in names if name and bool(_JAVA_CIPHER.match(name)) is java]
     return ("," if java else ":").join(known) or None
+
+
+@dataclass(frozen=True)
+class KafkaConnection:
+    """Kafka client settings under Kafka's own names (``bootstrap.servers``, ``security.protocol``, ..).
+
+    A user name and a password may stand as ``sasl.username`` and ``sasl.password``, or inside of
+    ``sasl.jaas.config``; certificates and keys as files in PEM, as text in PEM, or as Java's stores.
+    Each client is given the form that it understands.
+    """
+
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Left out of traces and logs, for passwords are among them."""
+
+    places: Mapping[str, SourceLocation] = field(default_factory=dict, repr=False, compare=False)
+    """Where each setting stands in the spec, as far as it does."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.settings.get("bootstrap.servers", "")
+
+    @property
+    def is_embedded(self) -> bool:
+        return self.bootstrap_servers == EMBEDDED
+
+    @property
+    def protocol(self) -> str:
+        """The security protocol: ``PLAINTEXT``, ``SSL``, ``SASL_PLAINTEXT`` or ``SASL_SSL``."""
+        return self.settings.get("security.protocol", "PLAINTEXT").upper()
+
+    def with_bootstrap_servers(self, servers: str) -> KafkaConnection:
+        return replace(self, settings={**self.settings, "bootstrap.servers": servers})
+
+    def place(self, *keys: str) -> SourceLocation | None:
+        """Where the first of these settings stands that stands anywhere."""
+        return next((self.places[key] for key in keys if key in self.places), None)
+
+    def for_spark(self) -> dict[str, str]:
+        """Options of Spark's Kafka source, which is a Java client.
+
+        Raises:
+            SpecInvalidError: A key or a certificate cannot be read.
+        """
+        try:
+            return {f"kafka.{key}": value for key, value in _build_java(self.settings).items()}
+        except SettingError as error:
+            raise self._invalid(error) from error
+
+    def for_librdkafka(self) -> dict[str, str]:
+        """Settings of ``confluent_kafka`` clients.
+
+        Raises:
+            SpecInvalidError: A store of Java's is not to be read by anything else.
+        """
+        try:
+            return _build_librdkafka(self.settings)
+        except SettingError as error:
+            raise self._invalid(error) from error
+
+    def _invalid(self, error: SettingError) -> SpecInvalidError:
+        return SpecInvalidError(
+            f"kafka.{error.key} {error.wrong}",
+            location=self.place(error.key),
+            remedies=error.remedies,
+            params={"key": f"kafka.{error.key}"},
+        )
+
+
+_KNOWN = re.compile(
+    r"bootstrap\.servers|metadata\.broker\.list|client\.(id|rack|dns\.lookup)|security\.protocol"
+    r"|sasl\.(mechanisms?|username|password|kerberos\.(service\.name|principal|keytab|kinit\.cmd"
+    r"|min\.time\.before\.relogin))"
+    r"|sasl\.oauthbearer\.(config|method|client\.id|client\.secret|scope|extensions|token\.endpoint\.url)"
+    r"|enable\.sasl\.oauthbearer\.unsecure\.jwt|enable\.ssl\.certificate\.verification"
+    r"|ssl\.(curves\.list|sigalgs\.list|key\.(location|password|pem)|certificate\.(location|pem)"
+    r"|ca\.(location|pem|certificate\.stores)|crl\.location|providers|endpoint\.identification\.algorithm)"
+    r"|socket\.(timeout|connection\.setup\.timeout)\.ms|socket\.(send|receive)\.buffer\.bytes"
+    r"|socket\.(keepalive\.enable|nagle\.disable|max\.fails)"
+    r"|broker\.address\.(ttl|family)|broker\.version\.fallback"
+)
+"""What a client needs to connect. The rest tunes Java's consumer, or is of Java alone."""
+
+_JAAS_VALUE = r'\b{}\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))'
+_LOGIN_MODULES = re.compile(r"Plain|Scram")
+
+
+def _build_librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings for librdkafka.
+
+    Raises:
+        SettingError: Certificates are in a store that only Java reads.
+    """
+    found = {key: value for key, value in settings.items() if _KNOWN.fullmatch(key)}
+    _login(settings, found)
+    _authorities(settings, found)
+    _client_certificate(settings, found)
+    if found.get("ssl.endpoint.identification.algorithm") == "":
+        found["ssl.endpoint.identification.algorithm"] = NO_HOST_CHECK
+    if suites := ciphers(settings, java=False):
+        found["ssl.cipher.suites"] = suites
+    return found
+
+
+def _login(settings: Mapping[str, str], found: dict[str, str]) -> None:
+    login = settings.get("sasl.jaas.config", "")
+    if not _LOGIN_MODULES.search(login.partition("required")[0]):
+        return
+    for name in ("username", "password"):
+        if written := re.search(_JAAS_VALUE.format(name), login):
+            text = re.sub(r"\\(.)", r"\1", written[1]) if written[1] is not None else written[2]
+            found.setdefault(f"sasl.{name}", text)
+
+
+def _authorities(settings: Mapping[str, str], found: dict[str, str]) -> None:
+    if found.keys() & {"ssl.ca.location", "ssl.ca.pem"}:
+        return
+    if (text := settings.get("ssl.truststore.certificates")) is not None:
+        found["ssl.ca.pem"] = text
+    elif (location := settings.get("ssl.truststore.location")) is not None:
+        if settings.get("ssl.truststore.type", "").upper() != "PEM":
+            raise SettingError(
+                "ssl.truststore.location",
+                "is a Java key store; librdkafka, which Headrace also uses, cannot read it",
+                [
+                    "use a PEM file with the authorities:   ssl.ca.location: ca.pem",
+                    f"keytool -exportcert -rfc -keystore {location} -alias NAME > ca.pem",
+                ],
+            )
+        found["ssl.ca.location"] = location
+
+
+def _client_certificate(settings: Mapping[str, str], found: dict[str, str]) -> None:
+    if any(f"ssl.certificate.{form}" in found for form in ("location", "pem")):
+        return
+    if chain := settings.get("ssl.keystore.certificate.chain"):
+        found["ssl.certificate.pem"] = chain
+        found["ssl.key.pem"] = settings.get("ssl.keystore.key", "")
+        return
+    location, kind = settings.get("ssl.keystore.location"), settings.get("ssl.keystore.type", "JKS").upper()
+    if location is None:
+        return
+    if kind == "PEM":
+        # One file holds both, and each reader passes over what is not its own.
+        found |= {"ssl.certificate.location": location, "ssl.key.location": location}
+    elif kind == "PKCS12":
+        found["ssl.keystore.location"] = location
+        if (password := settings.get("ssl.keystore.password")) is not None:
+            found["ssl.keystore.password"] = password
+    else:
+        raise SettingError(
+            "ssl.keystore.location",
+            f"is a key store of the type {kind}; librdkafka, which Headrace also uses, cannot read it",
+            [
+                "if it is a PKCS #12 store, add:   ssl.keystore.type: PKCS12",
+                f"else convert it:   keytool -importkeystore -srckeystore {location} "
+                "-destkeystore client.p12 -deststoretype PKCS12",
+                "or use PEM files:   ssl.certificate.location, ssl.key.location",
+            ],
+        )
+
+
+_JAVA_LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+_PLAIN_KEY = "-----BEGIN PRIVATE KEY-----"
+
+
+def _build_java(settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings for Java.
+
+    Raises:
+        SettingError: A key or a certificate cannot be read.
+    """
+    left = {key: value for key, value in settings.items() if not key.startswith(REGISTRY)}
+    _java_login(left)
+    _java_authorities(left)
+    _java_client_certificate(left)
+    if left.get("ssl.endpoint.identification.algorithm", "").lower() == NO_HOST_CHECK:
+        left["ssl.endpoint.identification.algorithm"] = ""
+    if "ssl.cipher.suites" in left:
+        suites = ciphers(settings, java=True)
+        del left["ssl.cipher.suites"]
+        if suites:
+            left["ssl.cipher.suites"] = suites
+    return left
+
+
+def _java_login(left: dict[str, str]) -> None:
+    if "sasl.mechanisms" in left:
+        left.setdefault("sasl.mechanism", left.pop("sasl.mechanisms"))
+    user, password = left.pop("sasl.username", None), left.pop("sasl.password", None)
+    module = _JAVA_LOGIN_MODULES.get(left.get("sasl.mechanism", "").upper())
+    if user is not None and password is not None and module is not None:
+        login = f'{module} required username="{_escaped(user)}" password="{_escaped(password)}";'
+        left.setdefault("sasl.jaas.config", login)
+
+
+def _java_authorities(left: dict[str, str]) -> None:
+    location, text = left.pop("ssl.ca.location", None), left.pop("ssl.ca.pem", None)
+    if any(key.startswith("ssl.truststore.") for key in left):
+        return
+    if text is not None:
+        left |= {"ssl.truststore.certificates": text, "ssl.truststore.type": "PEM"}
+    elif location is not None:
+        left |= {"ssl.truststore.location": location, "ssl.truststore.type": "PEM"}
+
+
+def _java_client_certificate(left: dict[str, str]) -> None:
+    """Java takes a certificate and its key from two places only as text, not as files."""
+    texts = {}
+    for name in ("certificate", "key"):
+        location, text = f"ssl.{name}.location", f"ssl.{name}.pem"
+        if text in left:
+            texts[name] = left[text], text
+        elif location in left:
+            texts[name] = read_text(left, location), location
+        left.pop(location, None)
+        left.pop(text, None)
+    if not texts or any(key.startswith("ssl.keystore.") for key in left):
+        return
+    if len(texts) == 1:
+        (name, (_, key)), missing = (
+            next(iter(texts.items())),
+            "key" if "certificate" in texts else "certificate",
+        )
+        raise SettingError(
+            key,
+            f"gives the client's {name} without its {missing}",
+            [f"add ssl.{missing}.location, the path of a PEM file"],
+        )
+    certificate, (key_text, origin) = texts["certificate"][0], texts["key"]
+    left |= {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": certificate,
+        "ssl.keystore.key": _java_key(key_text, origin, left.pop("ssl.key.password", None)),
+    }
+
+
+def _java_key(text: str, origin: str, password: str | None) -> str:
+    """The key in the one form that Java reads everywhere: PKCS #8, not encrypted."""
+    if _PLAIN_KEY in text:
+        return text
+    encrypted = "ENCRYPTED" in text
+    if encrypted and password is None:
+        raise SettingError(
+            origin, "gives a key that is encrypted", ["add ssl.key.password, such as ${KEY_PASSWORD}"]
+        )
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+        load_pem_private_key,
+    )
+
+    try:
+        key = load_pem_private_key(text.encode(), password.encode() if password and encrypted else None)
+    except (TypeError, ValueError) as error:
+        if encrypted:
+            remedy = "give the password that the key was encrypted with"
+            raise SettingError("ssl.key.password", f"does not open the key of {origin}", [remedy]) from error
+        raise SettingError(origin, "gives no private key in PEM", ["give a PEM file with a key"]) from error
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -12,17 +12,36 @@ from typing import TYPE_CHECKING, Literal
 from headrace.errors import SourceLocation
 from headrace.model.care import Maintenance
 from headrace.model.changes import DuplicateKeys
-from headrace.model.code_files import code_language
-from headrace.model.connections import KafkaConnection
-from headrace.model.expectations import NullRule
+from headrace.model.declarations import NullRule, RejectionLimit
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.mappings import PathMap, TableMap
 from headrace.model.names import TableName
-from headrace.model.rejection_limit import RejectionLimit
 from headrace.model.secrets import Redactor
 from headrace.model.triggers import Trigger
 
 if TYPE_CHECKING:
     from headrace.storage.layout import Storage
+
+
+def code_language(file: PurePath) -> Literal["python", "sql"] | None:
+    """The language of a file by the end of its name, in any letter case; ``None`` for other files.
+
+    Example:
+        >>> code_language(PurePath("orders.SQL"))
+        'sql'
+    """
+    match file.suffix.lower():
+        case ".py":
+            return "python"
+        case ".sql":
+            return "sql"
+        case _:
+            return None
+
+
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
 
 OnDataLoss = Literal["refuse", "record"]
 

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import SourceLocation
-from headrace.model.edits import Edit
-from headrace.model.names_in_use import NamesInUse, names_in_use
+from headrace.model.names import NamesInUse, names_in_use
+
+
+@dataclass(frozen=True, order=True)
+class Edit:
+    """Characters of a text and their replacement; ``stop`` is exclusive."""
+
+    start: int
+    stop: int
+    text: str
+
+
+def edited(text: str, edits: Iterable[Edit]) -> str:
+    """The text with all edits made; they do not overlap."""
+    for edit in sorted(edits, reverse=True):
+        text = text[: edit.start] + edit.text + text[edit.stop :]
+    return text
+
+
+def original_index(index: int, edits: Iterable[Edit]) -> int:
+    """The index in the original text of a character of the edited text; in an edit, its start."""
+    shift = 0
+    for edit in sorted(edits):
+        if index < edit.start + shift:
+            break
+        if index < edit.start + shift + len(edit.text):
+            return edit.start
+        shift += len(edit.text) - (edit.stop - edit.start)
+    return index - shift
 
 
 @dataclass(frozen=True)

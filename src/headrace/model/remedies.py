@@ -2,10 +2,69 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from headrace.model.chosen_start import ChosenStart
+_OFFSET = re.compile(r"(?P<topic>[\w.-]+):(?P<partition>\d+)=(?P<offset>\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenStart:
+    """Where a new checkpoint of a flow starts.
+
+    Args:
+        edge: All partitions start at their first record, or after their last one.
+        offsets: The first offset to read, by topic and partition; other partitions continue.
+
+    Example:
+        >>> ChosenStart.parse("orders:0=17,orders:1=20").offsets
+        {'orders': {0: 17, 1: 20}}
+    """
+
+    edge: Literal["earliest", "latest"] | None = None
+    offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    allow_duplicates: bool = False  # whether offsets that were committed may be read again
+    accept_loss: bool = False  # whether offsets that were never read may be passed over
+
+    @classmethod
+    def parse(cls, text: str, *, allow_duplicates: bool = False, accept_loss: bool = False) -> ChosenStart:
+        """Parse ``earliest``, ``latest`` or ``TOPIC:PARTITION=OFFSET,..``.
+
+        Raises:
+            ValueError: The text has another form; the message is for users.
+        """
+        allowed = cls(allow_duplicates=allow_duplicates, accept_loss=accept_loss)
+        match text.strip().lower():
+            case "earliest":
+                return replace(allowed, edge="earliest")
+            case "latest":
+                return replace(allowed, edge="latest")
+        offsets: dict[str, dict[int, int]] = {}
+        for part in text.split(","):
+            found = _OFFSET.fullmatch(part.strip())
+            if found is None:
+                raise ValueError(f"`{part.strip()}` is not TOPIC:PARTITION=OFFSET, earliest or latest")
+            partitions = offsets.setdefault(found["topic"], {})
+            if int(found["partition"]) in partitions:
+                raise ValueError(f"{found['topic']}:{found['partition']} has two offsets")
+            partitions[int(found["partition"])] = int(found["offset"])
+        return replace(allowed, offsets=offsets)
+
+    def options(self) -> str:
+        """The options of `headrace reset`."""
+        flags = {" --allow-duplicates": self.allow_duplicates, " --accept-loss": self.accept_loss}
+        return f"--from {self.text()}{''.join(flag for flag, is_set in flags.items() if is_set)}"
+
+    def text(self) -> str:
+        """The start as ``--from`` takes it."""
+        parts = [
+            f"{topic}:{partition}={offset}"
+            for topic, partitions in self.offsets.items()
+            for partition, offset in partitions.items()
+        ]
+        return self.edge or ",".join(parts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.model.durations import parse_seconds
+from headrace.model.texts import parse_seconds
 
 INTERVAL_SETTING = "pipelines.trigger.interval"
 """The setting that other declarative pipelines know for a flow's interval."""

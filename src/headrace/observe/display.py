@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from headrace.model.durations import duration_text
 from headrace.model.events import (
     BatchReplayed,
     DatasetChecked,
@@ -27,6 +26,7 @@ from headrace.model.events import (
     ViewFailed,
     ViewSkipped,
 )
+from headrace.model.texts import duration_text
 from headrace.observe.board import Board, BoardRow
 from headrace.observe.event_lines import LineThrottle, event_line
 

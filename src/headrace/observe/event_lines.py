@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from headrace.model.durations import duration_text
 from headrace.model.events import (
     BatchCommitted,
     BatchReplayed,
@@ -30,7 +29,7 @@ from headrace.model.events import (
     ViewSkipped,
     ViewUpToDate,
 )
-from headrace.model.sizes import counted, size_text
+from headrace.model.texts import counted, duration_text, size_text
 from headrace.observe.board import Board, BoardRow
 
 QUIET = timedelta(seconds=1)

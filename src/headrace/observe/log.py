@@ -37,8 +37,7 @@ from headrace.model.events import (
     ViewFailed,
     ViewRefreshing,
 )
-from headrace.model.logs import LogFormat, LogLevel
-from headrace.model.project import ProjectSettings
+from headrace.model.project import LogFormat, LogLevel, ProjectSettings
 from headrace.model.secrets import Redactor
 from headrace.observe.events import event_to_json
 from headrace.observe.log_tap import TAP

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.flow_state import FlowState, LastFailure, load_failures

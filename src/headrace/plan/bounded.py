@@ -39,14 +39,9 @@ def evaluate_ranges(
 ) -> DataFrame:
     """A flow's query as a batch over ranges of its sources.
 
-    Tables that the query joins are read at their current version.
-
-    Args:
-        leaves_others: Whether sources that cannot read a range again remain streams.
-        treat: Changes the records of each source, given its kind, before the query gets them.
-
-    Raises:
-        SourceUnsupportedError: A source cannot read a range again.
+    Tables that the query joins are read at their current version. ``leaves_others`` lets sources that cannot
+    read a range again remain streams. ``treat`` changes the records of each source before the query gets
+    them.
     """
     for source in planned.sources:
         if not source.rereads and not leaves_others:
@@ -81,10 +76,8 @@ def evaluate_records(
 ) -> DataFrame:
     """A flow's query as a batch over records that were kept; see `can_evaluate_records`.
 
-    Tables that the query joins are read at their current version.
-
-    Args:
-        records: The records, with the fields of the quarantine's ``source``.
+    Tables that the query joins are read at their current version. The records have the fields of the
+    quarantine's ``source``.
     """
 
     def read(read: SourceRead) -> DataFrame | None:

@@ -115,11 +115,7 @@ class Registrar:
         self._parts: _TableParts | None = None
 
     def add(self, name: TableName, uri: str, provider: str, schema: Any) -> None:
-        """Register an external table; its schema (database) must exist.
-
-        Args:
-            schema: Spark's own ``StructType`` in the JVM.
-        """
+        """Register an external table; its schema (database) must exist."""
         jvm: Any = self._session._jvm
         some = jvm.scala.Some
         if self._parts is None:

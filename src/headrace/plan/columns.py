@@ -105,12 +105,7 @@ def _decimal(text: str) -> tuple[int, int] | None:
 
 
 def altered(schema: Schema, renamed: Mapping[str, str], dropped: Iterable[str]) -> Schema:
-    """The columns after renames and drops.
-
-    Args:
-        renamed: The new name of each column or struct field, by its dotted path.
-        dropped: The dotted paths of the columns and struct fields that are left out.
-    """
+    """The columns after renames and drops."""
     names = {path.lower(): name for path, name in renamed.items()}
     gone = {path.lower() for path in dropped}
 
@@ -154,7 +149,7 @@ def has_grown(now: Any, before: Any) -> bool:
 def new_fields(now: Any, before: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The columns and struct fields that a type has and the other one has not, where `has_grown`.
 
-    Yields: The path of each, as Delta's ``ADD COLUMNS`` takes it, and the field.
+    Each has its path, as Delta's ``ADD COLUMNS`` takes it.
     """
     if isinstance(now, str) or isinstance(before, str) or now["type"] != before["type"]:
         return
@@ -195,8 +190,7 @@ def merged(schemas: Iterable[Schema]) -> Schema:
 def widened(now: Schema, before: Schema, keys: Iterable[str]) -> list[tuple[str, str, str]]:
     """The columns that Delta can change to a wider type: name, new type and type in the table.
 
-    Args:
-        keys: The key columns, which keep their types: the table of deleted keys has them, too.
+    Key columns keep their types: the table of deleted keys has them, too.
     """
     return [
         (name, to, was)
@@ -208,11 +202,7 @@ def widened(now: Schema, before: Schema, keys: Iterable[str]) -> list[tuple[str,
 def refused_changes(
     now: Schema, before: Schema, allowed: Iterable[tuple[str, str, str]] = (), fixed: Collection[str] = ()
 ) -> list[tuple[str, str, str]]:
-    """The columns with another type, which a run does not change: name, new type and type in the table.
-
-    Args:
-        allowed: Columns of `widened` that a run changes, because type widening is enabled.
-    """
+    """The columns with another type, which a run does not change: name, new type and type in the table."""
     changed = set(allowed)
     return [
         one
@@ -249,8 +239,7 @@ def find_column(schema: Schema, name: str) -> Mapping[str, Any] | None:
 def unstorable(schema: Schema, *, maps_names: bool = False) -> tuple[str, str] | None:
     """The first column that a Delta table cannot store, and the reason.
 
-    Args:
-        maps_names: Whether the table maps the names of columns, so that they may have any character.
+    If the table maps the names of columns, they may have any character.
     """
     seen: set[str] = set()
     for field in fields(schema):

@@ -49,12 +49,9 @@ _Value = Part | _Struct | None
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinateColumns:
-    """The columns (dotted paths) that keep a record's coordinates.
+    """The columns (dotted paths) that keep a record's coordinates."""
 
-    Args:
-        coordinates: The columns of topic, partition and offset, as the table's properties name them.
-    """
-
+    # The columns of topic, partition and offset, as the table's properties name them.
     coordinates: Coordinates | None = None
     timestamp: str | None = None
     paths: Mapping[str, Part] = field(default_factory=dict)

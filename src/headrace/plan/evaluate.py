@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
-from headrace.contracts.views import counted, guarded
+from headrace.contracts.conditions import counted, guarded
 from headrace.errors import (
     ColumnNotFoundError,
     HeadraceError,
@@ -20,9 +20,9 @@ from headrace.errors import (
 )
 from headrace.model.declarations import TemporaryView
 from headrace.model.names import TableName
+from headrace.model.notes import suggestions
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery, Query, SqlQuery, running
-from headrace.model.suggestions import suggestions
 from headrace.plan.intercept import Interception, in_force, suspended
 from headrace.plan.modes import Bounded, Loading, Running, SourceHook, TableAccess
 from headrace.plan.names import label_of, shown, split_name
@@ -45,11 +45,7 @@ class Unresolved(Exception):
 def loading(
     settings: ProjectSettings, session: Callable[[], SparkSession], sources: SourceHook | None = None
 ) -> Iterator[Callable[[], SparkSession]]:
-    """Intercept what a pipeline's files ask of Spark at module level; actions are allowed.
-
-    Yields:
-        Gives the same session.
-    """
+    """Intercept what a pipeline's files ask of Spark at module level; actions are allowed."""
 
     def opened() -> SparkSession:
         with suspended():
@@ -69,10 +65,8 @@ def evaluate(
 ) -> DataFrame:
     """Build a query's DataFrame over the real tables.
 
-    Args:
-        session: The session to build it in; the tables that the query reads are registered in its
-            catalog. The user's code gets this session, whatever session it asks for.
-        mode: Whether streams are read as streams, or as batches over records that are there.
+    The tables that the query reads are registered in the catalog of the session. The user's code gets this
+    session, whatever session it asks for.
     """
     views = {str(one.name).casefold(): one for one in plan.datasets if isinstance(one, TemporaryView)}
     known = {str(one.name).casefold() for one in plan.datasets}
@@ -106,12 +100,7 @@ def evaluate(
 
 
 def call_query(query: Query, interception: Interception, *, name: str) -> DataFrame:
-    """Call a query function under an interception.
-
-    Raises:
-        QueryInvalidError: It takes arguments, or does not return a DataFrame.
-        QueryFailedError: It raised an error.
-    """
+    """Call a query function under an interception."""
     from pyspark.sql.classic.dataframe import DataFrame
 
     location = query.location
@@ -130,11 +119,7 @@ def call_query(query: Query, interception: Interception, *, name: str) -> DataFr
 def run_code(
     function: Callable[[], Any], interception: Interception, *, name: str, location: SourceLocation
 ) -> Any:
-    """Run a user's function under an interception.
-
-    Raises:
-        QueryFailedError: It raised an error.
-    """
+    """Run a user's function under an interception."""
     try:
         install()
         with in_force(interception), running(name), located_at(None):
@@ -309,11 +294,7 @@ def bound(frame: DataFrame, session: SparkSession) -> DataFrame:
 def session_settings(
     session: SparkSession, settings: Mapping[str, str], *, name: str, location: SourceLocation
 ) -> Iterator[None]:
-    """Set a session's settings for the code within.
-
-    Raises:
-        QueryFailedError: Spark refuses one of them.
-    """
+    """Set a session's settings for the code within."""
     from pyspark.errors import PySparkException
 
     before = {key: session.conf.get(key, None) for key in settings}

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.contracts.conditions import OWN_COLUMNS, condition
 from headrace.errors import ColumnInvalidError, ExpectationInvalidError, HeadraceError
-from headrace.model.declarations import Dataset, Declarations, TemporaryView
-from headrace.model.expectations import Expectation
+from headrace.model.declarations import Dataset, Declarations, Expectation, TemporaryView
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.evaluate import missing_column, shortened

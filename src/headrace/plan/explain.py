@@ -13,17 +13,17 @@ from headrace.model.declarations import (
     AppendFlow,
     AutoCdcFlow,
     Dataset,
+    DatasetCheck,
+    Expectation,
     Groups,
     MaterializedView,
     StreamingTable,
     TemporaryView,
     snapshots_of,
 )
-from headrace.model.expectations import DatasetCheck, Expectation
 from headrace.model.names import TableName
 from headrace.model.notes import Note
-from headrace.model.sizes import counted
-from headrace.model.wrapping import GLUE, wrap
+from headrace.model.texts import GLUE, counted, wrap
 from headrace.plan.drawing import Graph, Node, draw_mermaid, draw_text
 from headrace.plan.stages import (
     Change,

@@ -11,31 +11,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
 from headrace.errors import ActionInQueryError, SourceLocation
+from headrace.model.event_columns import event_columns
 from headrace.model.mappings import MappedTable
-from headrace.model.names import TableName
-from headrace.model.names_in_use import NamesInUse, names_in_use
+from headrace.model.names import NamesInUse, TableName, names_in_use
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
-from headrace.plan.event_log import EVENT_LOG, open_event_log
-from headrace.plan.modes import (
-    Bounded,
-    Loading,
-    Mode,
-    Planning,
-    Running,
-    SourceHook,
-    TableAccess,
-    TableHook,
-)
+from headrace.plan.modes import Bounded, Loading, Mode, Planning, Running, SourceHook, TableAccess, TableHook
 from headrace.plan.names import NameRules, quoted, quoted_parts, split_name
+from headrace.runtime.active_session import new_frame
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReaderDefaults, ReadRequest, SourceRead
+from headrace.storage.layout import Storage
 from headrace.storage.mapped_paths import mapped_path
+from headrace.storage.table_log import is_table
 from headrace.syntax.locations import caller
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 LOCATION_OPTION = "headrace.location"
 """An option that Spark ignores: it carries the user's line to the leaf of the plan."""
@@ -53,19 +47,15 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Interception:
-    """How the reads and actions of one piece of the user's code are treated.
-
-    Args:
-        session: The session that the code gets, also where it asks Spark for one; ``None`` while the
-            files are loaded.
-        declared: Whether the pipeline declares a dataset; a temporary view never hides its name.
-    """
+    """How the reads and actions of one piece of the user's code are treated."""
 
     mode: Mode
     names: NameRules
     settings: ProjectSettings
+    # The session that the code gets, also where it asks Spark for one; ``None`` while the files are loaded.
     session: SparkSession | None = None
     tables: TableHook | None = None  # called before each read of a table; ``None`` leaves such reads to Spark
+    # Whether the pipeline declares a dataset; a temporary view never hides its name.
     declared: Callable[[TableName], bool] = field(default=lambda _: False)
     views: list[str] = field(default_factory=list)
     """The temporary views that the code has made."""
@@ -195,11 +185,7 @@ class Interception:
             return self.sources(read)
 
     def reader_options(self, request: ReadRequest, location: SourceLocation | None = None) -> dict[str, str]:
-        """The options to add to a reader.
-
-        Args:
-            location: Where; by default the user's line.
-        """
+        """The options to add to a reader."""
         location = caller(self.root) if location is None else location
         self.settings.redactor.add_settings(request.options)
         limit = self.mode.kafka_limit if isinstance(self.mode, Running) else KAFKA_MAX_OFFSETS_PER_TRIGGER
@@ -216,11 +202,7 @@ class Interception:
             kind_for(format).reader.check_path(path, caller(self.root))
 
     def absolute_path(self, path: str) -> str:
-        """A path as Spark gets it: an entry of `paths` applies, and relative paths start at the pipeline.
-
-        Raises:
-            PathUnmappedError: It is a path of another system, and no entry has it.
-        """
+        """A path as Spark gets it: an entry of `paths` applies, and relative paths start at the pipeline."""
         found = self.settings.paths.find(path)
         if found is not None:
             self.note(f"`{path}` is {_shown(found.path, self.root)} (paths: {found.rule})")
@@ -279,12 +261,7 @@ class Interception:
         location: SourceLocation | None = None,
         parts: tuple[str, ...] = (),
     ) -> Answer:
-        """What a read of a dataset becomes.
-
-        Args:
-            changes: Whether its change feed is read.
-            location: Where; by default the user's line.
-        """
+        """What a read of a dataset becomes."""
         if self.tables is None:
             return Answer(quoted(name), name)
         if len(parts) == 3:
@@ -360,3 +337,24 @@ def suspended() -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+EVENT_LOG = "event_log"
+_MARK = "headrace_event_log"
+"""An alias in the plan of the view, which tells it from a view that the user's code has made."""
+
+
+def open_event_log(session: SparkSession, view: Any, storage: Storage) -> None:
+    """Create the view over the event log, unless the user's code has made a view of this name.
+
+    The view is created again at each read: the table may have been created since the last one.
+    """
+    from pyspark.sql.types import StructType
+
+    if view.isDefined() and _MARK not in str(view.get().toString()):
+        return
+    if is_table(storage.events):
+        frame = session.read.format("delta").load(str(storage.events))
+    else:
+        frame = new_frame(session, [], StructType.fromJson(event_columns()))
+    frame.alias(_MARK).createOrReplaceTempView(EVENT_LOG)

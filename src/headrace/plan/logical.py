@@ -1,17 +1,22 @@
-"""Spark's logical plan of a query as data, copied from the JVM in few calls."""
+"""Spark's logical plan of a query as data, copied from the JVM in few calls, and its hash."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.model.project import code_language
+from headrace.storage.location import Location
 from headrace.syntax.sql import items
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 _STREAMING_LEAVES = frozenset({"StreamingRelation", "StreamingRelationV2", "StreamingExecutionRelation"})
 _STATEFUL = frozenset(
@@ -93,17 +98,14 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf:
-    """One streaming relation of a plan.
+    """One streaming relation of a plan."""
 
-    Args:
-        index: Its place among the streaming relations, in the order in which Spark writes their
-            offsets: the plan's leaves from left to right, a relation that occurs twice counted twice.
-        read: The number of the read that made it. A DataFrame that a join uses on both sides has two
-            folders, and one read.
-    """
-
+    # Its place among the streaming relations, in the order in which Spark writes their offsets: the plan's
+    # leaves from left to right, a relation that occurs twice counted twice.
     index: int
     folder: int  # the number of its folder in a checkpoint, which a repeated relation shares
+    # The number of the read that made it. A DataFrame that a join uses on both sides has two folders, and
+    # one read.
     read: int
     provider: str  # spark's name of the format: ``kafka``, ``delta``, ``json``,
     options: Mapping[str, str] = field(default_factory=dict)
@@ -195,11 +197,7 @@ def _has_varying_function(value: Any) -> bool:
 
 
 def build_node(preorder: Sequence[Mapping[str, Any]]) -> Node:
-    """A tree from its nodes, each before its children.
-
-    Raises:
-        ValueError: The nodes are not one tree.
-    """
+    """A tree from its nodes, each before its children."""
     position = 0
 
     def build() -> Node:
@@ -334,3 +332,96 @@ def _provider_and_options(session: SparkSession, kind: str, relation: Any) -> tu
     # One call for the whole map, where each entry of it would be three.
     text = jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(options)
     return provider.lower(), {str(key): str(value) for key, value in json.loads(text).items()}
+
+
+_PRINTED_LEAF = re.compile(r"(Streaming(?:Execution)?Relation(?:V2)?|FileSource(?=\[))(?: |\[).*")
+"""A plan of one stream prints as its source."""
+_OBJECT = re.compile(r"@[0-9a-f]{4,}\b")
+_UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+_SEED = re.compile(r"\b((?:rand|randn|shuffle|uuid|randstr|uniform)\([^()]*?)(?:Some\()?-?\d{6,}\)?(?=[,)])")
+_OPTIONAL_SEED = re.compile(r"\bSome\(-?\d{6,}\)")
+_SAMPLE_SEED = re.compile(r"\b(Sample [\d.E-]+, [\d.E-]+, (?:true|false), )-?\d+")
+_LAMBDA = re.compile(r"\blambda \w+#")
+"""PySpark numbers the variables of lambda functions per process."""
+_SPLITS = re.compile(r"splits=\w+(?:\(\d+\))?")
+_TABLE_EXPRESSION = re.compile(r"\b(CTERelationDef|CTERelationRef|UnionLoop|UnionLoopRef) (\d+)")
+_OBSERVED = re.compile(r"\b(CollectMetrics .*), \d+$", re.MULTILINE)
+"""Spark numbers the DataFrames of a process."""
+_EQUAL = {
+    _OBSERVED: r"\1",
+    _OBJECT: "",
+    _UUID: "uuid",
+    _SEED: r"\1seed",
+    _OPTIONAL_SEED: "seed",
+    _SAMPLE_SEED: r"\1seed",
+    _LAMBDA: "lambda #",
+    _SPLITS: "splits",
+    _TABLE_EXPRESSION: r"\1 #t\2",
+}
+_ID = re.compile(r"#(t?\d+)(L?)")
+
+
+def fingerprint(
+    plan: LogicalPlan, sources: Iterable[str], code: Callable[[], str], expectations: Iterable[str] = ()
+) -> str:
+    """The hash of a plan.
+
+    ``sources`` describe each streaming relation, equally in all profiles. ``code`` hashes the pipeline's
+    code; it is called only if the plan has Python functions or rows, which its text does not show.
+    """
+    digest = hashlib.sha256(canonical(plan.text, sources).encode())
+    if plan.opaque:
+        digest.update(code().encode())
+    for condition in expectations:
+        digest.update(condition.encode())
+    return digest.hexdigest()[:32]
+
+
+def canonical(text: str, sources: Iterable[str] = ()) -> str:
+    """A plan's text without the parts that differ between two analyses of the same query."""
+    remaining = iter(sources)
+    lines = [
+        _PRINTED_LEAF.sub(lambda found: f"{found[1]} {next(remaining, '')}", line)
+        if _PRINTED_LEAF.search(line)
+        else line
+        for line in text.splitlines()
+    ]
+    text = "\n".join(lines)
+    for pattern, replacement in _EQUAL.items():
+        text = pattern.sub(replacement, text)
+    numbers: dict[str, int] = {}
+    return _ID.sub(lambda found: f"#{numbers.setdefault(found[1], len(numbers))}{found[2]}", text)
+
+
+class CodeDigest:
+    """A hash of the pipeline's Python and SQL files, computed at the first call."""
+
+    def __init__(self, folders: Sequence[Path], storage: Location) -> None:
+        self._folders = folders
+        self._storage = storage
+        self._value: str | None = None
+
+    def __call__(self) -> str:
+        if self._value is None:
+            self._value = _code_digest(self._folders, self._storage)
+        return self._value
+
+
+def _code_digest(folders: Sequence[Path], storage: Location) -> str:
+    digest = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(code_files(folder, storage)):
+            digest.update(str(path.relative_to(folder)).encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def code_files(folder: Path, storage: Location) -> Iterator[Path]:
+    """The Python and SQL files of a folder, without hidden folders, virtual environments and the storage."""
+    for path in folder.iterdir():
+        if path.name.startswith(".") or path.name == "__pycache__" or str(path.absolute()) == storage.path:
+            continue
+        if code_language(path) is not None and path.is_file():
+            yield path
+        elif path.is_dir() and not (path / "pyvenv.cfg").exists():
+            yield from code_files(path, storage)

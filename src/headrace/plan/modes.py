@@ -21,16 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TableAccess:
-    """A read of a table, before it happens.
-
-    Args:
-        options: The reader's options, as the user has set them.
-    """
+    """A read of a table, before it happens."""
 
     name: TableName
     streaming: bool
     location: SourceLocation  # the user's line, or the location within an SQL text
     changes: bool = False  # whether the table's change feed is read and not its rows
+    # The reader's options, as the user has set them.
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     parts: tuple[str, ...] = ()  # the name as the user wrote it; empty for a path
 
@@ -59,25 +56,19 @@ class Planning:
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """Queries are built for a run, over the real tables.
-
-    Args:
-        kafka_limit: The records that a first batch from Kafka may take if the user sets no limit.
-    """
+    """Queries are built for a run, over the real tables."""
 
     sources: SourceHook | None = None
+    # The records that a first batch from Kafka may take if the user sets no limit.
     kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounded:
-    """Queries are built as batches over records that are there, for a preview or to read a range again.
-
-    Args:
-        tables: Gives the rows of tables that are not read as they are; ``None`` reads all as they are.
-    """
+    """Queries are built as batches over records that are there, for a preview or to read a range again."""
 
     sources: SourceHook
+    # Gives the rows of tables that are not read as they are; ``None`` reads all as they are.
     tables: TableHook | None = None
 
 

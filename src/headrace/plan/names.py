@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import assert_never
 
-from headrace.model.declarations import AppendFlow, AutoCdcFlow, Flow, RefreshFlow
-from headrace.model.mappings import MappedTable, PathMap, TableMap
+from headrace.errors import TableNotFoundError
+from headrace.model.declarations import AppendFlow, AutoCdcFlow, Declarations, Flow, RefreshFlow
+from headrace.model.mappings import ENTRY_MISSING, MappedTable, PathMap, TableMap
 from headrace.model.names import SPARK_CATALOG, TableName
 from headrace.model.project import ProjectSettings
+from headrace.plan.modes import TableAccess
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate_supported
+from headrace.syntax.locations import pinpoint
 
 _PART = r"`((?:[^`]|``)+)`|([^\s`.]+)"
 _LIVE = "live"
@@ -65,20 +70,17 @@ def label_of(flow: Flow) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class NameRules:
-    """How the names of a pipeline's queries map to datasets.
-
-    Args:
-        catalogs: Catalogs that are Spark's: names that start with them are not datasets.
-        qualifies: Whether Spark gets the schema of names with one part: the session has another one.
-        catalog_in_use: The catalog of names with one or two parts; ``None`` for the pipeline's.
-    """
+    """How the names of a pipeline's queries map to datasets."""
 
     default_schema: str
     storage: Storage  # the pipeline's storage; a path below its tables is a read of that dataset
     root: Path  # the pipeline's folder, where relative paths start
+    # Catalogs that are Spark's: names that start with them are not datasets.
     catalogs: frozenset[str] = frozenset()
+    # Whether Spark gets the schema of names with one part: the session has another one.
     qualifies: bool = False
     catalog: str | None = None
+    # The catalog of names with one or two parts; ``None`` for the pipeline's.
     catalog_in_use: str | None = None
     tables: TableMap = field(default_factory=TableMap)
     paths: PathMap = field(default_factory=PathMap)
@@ -145,3 +147,47 @@ class NameRules:
         tables = self.storage.tables
         parts = folder.below(tables) or folder.below(tables.resolve())
         return TableName(*parts) if len(parts) == 2 else None
+
+
+def table_not_found(
+    access: TableAccess, reader: TableName, declarations: Declarations, settings: ProjectSettings
+) -> TableNotFoundError:
+    """The error for a table that no file declares and the storage does not have."""
+    known = {
+        dataset.name: f"`{shown(dataset.name)}` ({dataset.location})" for dataset in declarations.datasets
+    }
+    for name in settings.storage.find_tables():
+        known.setdefault(name, f"`{shown(name)}` (in the storage)")
+    wanted = shown(access.name)
+    texts = {shown(name): text for name, text in known.items()} | {
+        str(name): text for name, text in known.items()
+    }
+    near = difflib.get_close_matches(wanted, list(texts), n=1)
+    written = ".".join(access.parts)
+    location = access.location
+    if location.column is None:
+        location = pinpoint(location, access.name.name, settings.root)
+    remedies = [f"did you mean {texts[near[0]]}?"] if near else []
+    if len(access.parts) > 1:
+        remedies += _entry_remedies(written, settings)
+    return TableNotFoundError(
+        f"`{shown(reader)}` reads `{written or wanted}`, which no file declares and the "
+        "storage does not have",
+        location=location,
+        remedies=remedies or ["declare it, or correct the name"],
+        params={
+            "table": str(access.name),
+            "name": written or wanted,
+            "reader": str(reader),
+            "suggestion": near[0] if near else None,
+        },
+    )
+
+
+def _entry_remedies(name: str, settings: ProjectSettings) -> Iterator[str]:
+    """The lines of the spec for a table of another system."""
+    entry = f"{name}: ./{name.rpartition('.')[2]}"
+    yield f"{ENTRY_MISSING}{settings.spec_to_edit}:   tables: {{{entry}}}"
+    catalog, _, rest = name.partition(".")
+    if "." in rest and settings.catalog is None:
+        yield f"if `{catalog}` is the catalog of this pipeline, add:   catalog: {catalog}"

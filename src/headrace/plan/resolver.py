@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, assert_never
 
-from headrace.contracts.changes import table_schema, with_sequence
-from headrace.contracts.snapshots import change_schema, without_own_columns
-from headrace.contracts.views import guarded, with_declared_columns
+from headrace.contracts.changes import change_schema, table_schema, with_sequence, without_own_columns
+from headrace.contracts.conditions import guarded, with_declared_columns
 from headrace.errors import (
     CycleError,
     HeadraceError,
     SchemaInvalidError,
     SourceLocation,
-    StreamOverMergedTableError,
-    TableNotFoundError,
-    ViewReadMismatchError,
 )
 from headrace.model.declarations import (
     AppendFlow,
@@ -29,26 +24,24 @@ from headrace.model.declarations import (
     StreamingTable,
     TemporaryView,
 )
-from headrace.model.mappings import ENTRY_MISSING
 from headrace.model.names import TableName
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery, Query
 from headrace.model.snapshots import Snapshots, StoredSnapshots
-from headrace.plan import columns, sinks, validate
+from headrace.plan import columns, validate
 from headrace.plan.catalog import StandIns
 from headrace.plan.coordinates import CoordinateColumns, common_columns, find_coordinates
 from headrace.plan.evaluate import Unresolved, call_query, session_settings
 from headrace.plan.expectations import check_conditions
-from headrace.plan.groups import check_output
 from headrace.plan.intercept import Interception, suspended
 from headrace.plan.logical import Leaf, LogicalPlan, read_plan
 from headrace.plan.modes import Planning, SourceHook, TableAccess
-from headrace.plan.names import shown
-from headrace.plan.once import resolve_once
+from headrace.plan.names import shown, table_not_found
 from headrace.plan.properties import coordinates_of
 from headrace.plan.snapshots import SnapshotReader, marker_stream, without_versions
-from headrace.plan.sources import planned_sources
+from headrace.plan.sources import planned_sources, resolve_once
+from headrace.plan.spark_checks import check_output
 from headrace.plan.stages import TableRead
 from headrace.plan.stored import StoredTable, load_stored, load_stored_at
 from headrace.sources.delta.starting import reads_feed, skips_changes
@@ -57,7 +50,6 @@ from headrace.sources.schemas import load_schema
 from headrace.state.identity import QueryRecord
 from headrace.storage.locate import locate_supported
 from headrace.storage.table_log import is_table
-from headrace.syntax.locations import pinpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,21 +60,18 @@ FindTable = Callable[[TableAccess], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """A resolved query.
-
-    Args:
-        coordinates: The columns that keep each record's Kafka coordinates.
-        batch: The batch query of a flow that is applied once; ``plan`` is then the stream of its marker.
-        applied: The query that such a flow was applied with, if its source can no longer be read.
-    """
+    """A resolved query."""
 
     plan: LogicalPlan
     frame: DataFrame = field(repr=False)
     reads: tuple[TableRead, ...] = ()  # the tables that it reads, also through temporary views
     views: tuple[TableName, ...] = ()
     reads_target: bool = False  # whether it reads the table that it feeds
+    # The columns that keep each record's Kafka coordinates.
     coordinates: CoordinateColumns = field(default_factory=CoordinateColumns)
+    # The batch query of a flow that is applied once; ``plan`` is then the stream of its marker.
     batch: LogicalPlan | None = None
+    # The query that such a flow was applied with, if its source can no longer be read.
     applied: QueryRecord | None = None
     gone: HeadraceError | None = None
 
@@ -106,10 +95,7 @@ class Resolver:
     """Resolves datasets in the order in which they read each other.
 
     Afterwards `declarations` has a materialized view in place of each table that its query has made one.
-
-    Args:
-        parent: The pipeline's session, for tables that the user's code has registered.
-        find_table: Called for each table that no file declares, before it is looked up.
+    ``parent`` is the pipeline's session, for tables that the user's code has registered.
     """
 
     def __init__(
@@ -207,7 +193,7 @@ class Resolver:
         merged = columns.merged(schema for _, schema in fed)
         schema = with_sequence(declared, merged) if declared else merged
         if table.sink is not None:
-            sinks.check_sink(table, table.sink, schema)
+            validate.check_sink(table, table.sink, schema)
         # A row of a sink's table, or of a table with changes by key, is not one record.
         kept = [] if table.sink is not None else [flow for flow, _ in fed if isinstance(flow, AppendFlow)]
         self._accept(table, schema, [self.flows[flow.name].coordinates for flow in kept])
@@ -414,12 +400,12 @@ class Resolver:
         if isinstance(dataset, TemporaryView):
             return self._read_view(access, dataset, visit)
         if isinstance(dataset, StreamingTable) and dataset.sink is not None:
-            raise sinks.sink_read(dataset, access.location)
+            raise validate.sink_read(dataset, access.location)
         is_stream = access.streaming and not access.changes
         if is_stream and isinstance(dataset, MaterializedView):
-            self._note(_stream_over_view(access))
+            self._note(validate.stream_over_view(access))
         if is_stream and self.declarations.changes_rows(dataset.name) and not skips_changes(access.options):
-            raise _stream_over_merged_table(access, dataset.location)
+            raise validate.stream_over_merged_table(access, dataset.location)
         visit.reads.append(
             TableRead(table=dataset.name, streaming=access.streaming, location=access.location, declared=True)
         )
@@ -428,7 +414,7 @@ class Resolver:
     def _read_view(self, access: TableAccess, view: TemporaryView, visit: _Visit) -> DataFrame:
         resolved = self.views[view.name]
         if resolved.plan.streaming != access.streaming:
-            raise _view_mismatch(access, view)
+            raise validate.view_mismatch(access, view)
         visit.reads.extend(resolved.reads)
         visit.views.extend([view.name, *resolved.views])
         return resolved.frame
@@ -474,13 +460,13 @@ class Resolver:
         stored = self._load_stored(access.name)
         if stored is not None:
             if stored.kind == "materialized_view" and access.streaming and not access.changes:
-                self._note(_stream_over_view(access, is_ours=False))
+                self._note(validate.stream_over_view(access, is_ours=False))
             visit.reads.append(read)
             return self._stand_in(access.name, stored.schema, access)
         if self._stand_ins.copy_from(self._parent, access.name):
             visit.reads.append(read)
             return None
-        raise self._not_found(access, visit)
+        raise table_not_found(access, visit.dataset.name, self.declarations, self._settings)
 
     def _note(self, note: Note) -> None:
         self.notes.setdefault(note.text, note)
@@ -493,89 +479,3 @@ class Resolver:
         if name not in self._stored:
             self._stored[name] = load_stored(self._settings.storage, name)
         return self._stored[name]
-
-    def _not_found(self, access: TableAccess, visit: _Visit) -> TableNotFoundError:
-        known = {
-            dataset.name: f"`{shown(dataset.name)}` ({dataset.location})"
-            for dataset in self.declarations.datasets
-        }
-        for name in self._settings.storage.find_tables():
-            known.setdefault(name, f"`{shown(name)}` (in the storage)")
-        wanted = shown(access.name)
-        texts = {shown(name): text for name, text in known.items()} | {
-            str(name): text for name, text in known.items()
-        }
-        near = difflib.get_close_matches(wanted, list(texts), n=1)
-        written = ".".join(access.parts)
-        location = access.location
-        if location.column is None:
-            location = pinpoint(location, access.name.name, self._settings.root)
-        remedies = [f"did you mean {texts[near[0]]}?"] if near else []
-        if len(access.parts) > 1:
-            remedies += _entry_remedies(written, self._settings)
-        return TableNotFoundError(
-            f"`{shown(visit.dataset.name)}` reads `{written or wanted}`, which no file declares and the "
-            "storage does not have",
-            location=location,
-            remedies=remedies or ["declare it, or correct the name"],
-            params={
-                "table": str(access.name),
-                "name": written or wanted,
-                "reader": str(visit.dataset.name),
-                "suggestion": near[0] if near else None,
-            },
-        )
-
-
-def _entry_remedies(name: str, settings: ProjectSettings) -> Iterator[str]:
-    """The lines of the spec for a table of another system."""
-    entry = f"{name}: ./{name.rpartition('.')[2]}"
-    yield f"{ENTRY_MISSING}{settings.spec_to_edit}:   tables: {{{entry}}}"
-    catalog, _, rest = name.partition(".")
-    if "." in rest and settings.catalog is None:
-        yield f"if `{catalog}` is the catalog of this pipeline, add:   catalog: {catalog}"
-
-
-def _stream_over_view(access: TableAccess, *, is_ours: bool = True) -> Note:
-    stops = (
-        "it continues while refreshes only add rows, and stops when a refresh changes or removes rows"
-        if is_ours
-        else "it stops when the pipeline of the view refreshes it"
-    )
-    return Note(
-        level="note",
-        text=f"a stream reads the materialized view `{shown(access.name)}`: {stops}",
-        location=access.location,
-    )
-
-
-def _stream_over_merged_table(access: TableAccess, declared_at: SourceLocation) -> StreamOverMergedTableError:
-    name = shown(access.name)
-    return StreamOverMergedTableError(
-        f"a stream reads the rows of `{name}`, which change records update and delete",
-        location=access.location,
-        facts=[f"the table is declared at {declared_at}"],
-        remedies=[
-            f'read its changes: hr.read_changes("{name}")',
-            "read it with spark.read, in a materialized view",
-            "read only the rows of commits that change no other rows, with the option skipChangeCommits=true",
-        ],
-        params={"table": str(access.name)},
-    )
-
-
-def _view_mismatch(access: TableAccess, view: TemporaryView) -> ViewReadMismatchError:
-    if access.streaming:
-        problem, remedy = "a batch query, but is read as a stream", "read it with spark.read.table"
-    else:
-        problem, remedy = (
-            "a streaming query, but is read as a batch",
-            "read it with spark.readStream.table, or STREAM in SQL",
-        )
-    return ViewReadMismatchError(
-        f"the temporary view `{shown(view.name)}` is {problem}",
-        location=access.location,
-        facts=[f"the view is declared at {view.location}"],
-        remedies=[remedy],
-        params={"view": str(view.name), "streaming": not access.streaming},
-    )

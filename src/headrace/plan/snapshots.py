@@ -5,13 +5,14 @@ A user's function runs as code at module level does: it reads real tables, and m
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
-from headrace.contracts.snapshots import snapshot_columns, with_known_types, without_own_columns
+from headrace.contracts.changes import snapshot_columns, with_known_types, without_own_columns
 from headrace.errors import FeatureUnsupportedError, HeadraceError, SnapshotInvalidError, SnapshotMissingError
 from headrace.model.declarations import AutoCdcFlow, Dataset, Flow, StreamingTable, TemporaryView
 from headrace.model.project import ProjectSettings
@@ -27,7 +28,6 @@ from headrace.plan.evaluate import run_code
 from headrace.plan.intercept import Interception, suspended
 from headrace.plan.modes import Loading
 from headrace.plan.names import NameRules, split_name
-from headrace.plan.snapshot_folders import KNOWN_SUFFIXES, format_of, is_complete, list_snapshots
 from headrace.runtime.active_session import new_frame
 from headrace.sources.files.read import ANY_FILE_NAME
 from headrace.sources.limits import FILES_MAX_AGE
@@ -39,6 +39,7 @@ from headrace.storage.table_log import is_table, newest_version, readable_versio
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 _OPTIONS: Mapping[str, Mapping[str, str]] = {
     "csv": {"header": "true", "inferSchema": "true", "enforceSchema": "false", "mode": "FAILFAST"},
@@ -72,8 +73,7 @@ class FoundSnapshots:
 def marker_stream(session: SparkSession, pattern: str, columns: Mapping[str, Any]) -> DataFrame:
     """The stream of a flow's markers, one in each batch, with the columns of the flow's rows.
 
-    Args:
-        columns: The columns of the flow's rows. Their values are NULL: the batch replaces the row.
+    Their values are NULL: the batch replaces the row.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
@@ -98,11 +98,7 @@ def make_reader(
 
 
 class SnapshotReader:
-    """Finds and reads the snapshots of a flow.
-
-    Args:
-        declared: The declared columns of the target, if there are any.
-    """
+    """Finds and reads the snapshots of a flow."""
 
     def __init__(
         self,
@@ -124,11 +120,7 @@ class SnapshotReader:
         return SnapshotLog(self._settings.storage.snapshots(self._flow.target))
 
     def find(self, markers: Sequence[SnapshotMarker]) -> FoundSnapshots:
-        """Ask the source for the next snapshot.
-
-        Raises:
-            SnapshotInvalidError: The source returned something else.
-        """
+        """Ask the source for the next snapshot."""
         last = markers[-1].version if markers else None
         match self._source:
             case SnapshotFunction(function=function):
@@ -170,11 +162,7 @@ class SnapshotReader:
         return self.example()[0] if rows is None else rows
 
     def example(self) -> tuple[DataFrame, str]:
-        """The next snapshot or the last one, which has the columns of the table, and the type of its version.
-
-        Raises:
-            SnapshotMissingError: There is none.
-        """
+        """The next or last snapshot, which has the columns of the table, and the type of its version."""
         markers = self.log.load()
         try:
             found = self.find(markers).next
@@ -350,3 +338,66 @@ def without_versions(name: str, *, is_view: bool) -> FeatureUnsupportedError:
 
 
 _NAMES = "name the snapshots by whole numbers, dates (2026-01-31) or timestamps (2026-01-31T08-30-00)"
+
+
+_FORMATS: Mapping[str, str] = {
+    ".parquet": "parquet",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".csv": "csv",
+    ".orc": "orc",
+}
+_COMPRESSED = re.compile(r"\.(gz|bz2|zst)$")
+_SUFFIXES = re.compile(r"(\.(gz|bz2|zst|snappy|parquet|json|jsonl|ndjson|csv|orc))+$")
+_TIME = re.compile(r"(\d{4}-\d{2}-\d{2})[T_ ](\d{2})[-:]?(\d{2})(?:[-:]?(\d{2}))?Z?")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+KNOWN_SUFFIXES = ", ".join(_FORMATS)
+
+
+def list_snapshots(folder: Path) -> list[tuple[Path, Version | None]]:
+    """What is in a folder, without hidden names, and the versions; ``None`` if a name is not a version."""
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [(path, parse_name(path.name)) for path in paths if not _is_hidden(Path(path.name))]
+
+
+def is_complete(path: Path) -> bool:
+    """Whether a snapshot has files, and Spark is not writing it."""
+    return not (path / "_temporary").exists() and bool(_data_files(path))
+
+
+def parse_name(name: str) -> Version | None:
+    """The version in the name of a folder or a file, such as ``date=2026-01-31`` or ``7.csv``.
+
+    A number, a date, or a datetime without a zone; ``None`` if the name is none of them.
+    """
+    text = _SUFFIXES.sub("", name).rpartition("=")[2]
+    try:
+        if text.isdecimal():
+            return int(text)
+        if (found := _TIME.fullmatch(text)) is not None:
+            day, hour, minute, second = found.groups()
+            return datetime.fromisoformat(f"{day}T{hour}:{minute}:{second or '00'}")
+        return date.fromisoformat(text) if _DATE.fullmatch(text) else None
+    except ValueError:
+        return None
+
+
+def format_of(path: Path) -> str | None:
+    """Spark's format of the files of a snapshot; ``None`` if they have none of the suffixes, or several."""
+    suffixes = {Path(_COMPRESSED.sub("", one.name)).suffix for one in _data_files(path)}
+    formats = {_FORMATS.get(one) for one in suffixes}
+    return formats.pop() if len(formats) == 1 else None
+
+
+def _data_files(path: Path) -> list[Path]:
+    """The files of a snapshot that Spark reads."""
+    if path.is_file():
+        return [path]
+    return [one for one in path.rglob("*") if one.is_file() and not _is_hidden(one.relative_to(path))]
+
+
+def _is_hidden(path: Path) -> bool:
+    """Whether Spark ignores a relative path: a name in it begins with ``.`` or ``_``."""
+    return any(part.startswith((".", "_")) for part in path.parts)

@@ -1,26 +1,47 @@
-"""The streaming sources of a resolved query."""
+"""The streaming sources of a resolved query; flows whose batch query is applied once.
+
+Such a flow is a stream of one file, the marker of the storage: its one batch has the rows of the batch query.
+So it has a checkpoint, a transaction id and ranges as every flow has.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, assert_never
+from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
-from headrace.errors import BrokerUnreachableError, SourceLocation, SourceReadTwiceError
+from headrace.errors import (
+    BrokerUnreachableError,
+    HeadraceError,
+    SourceLocation,
+    SourceReadTwiceError,
+    StreamingQueryForOnceFlowError,
+)
+from headrace.model.declarations import StreamingFlow
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.model.queries import PythonQuery, Query
 from headrace.plan.intercept import LOCATION_OPTION
 from headrace.plan.logical import Leaf, LogicalPlan
+from headrace.plan.snapshots import marker_stream
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage
+from headrace.sinks.delta.table import read_checksum
 from headrace.sources.answers import Found
 from headrace.sources.registry import build_source
 from headrace.sources.requests import ADAPTIVE
 from headrace.sources.source import Source
 from headrace.sources.systems import StreamRead, Systems
 from headrace.state.facts import SourceFacts
-from headrace.state.identity import generations
+from headrace.state.identity import QueryRecord, generations, load_identity, load_query
+from headrace.storage.layout import Storage
+from headrace.storage.location import Location
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.plan.resolver import Resolved
 
 
 class KnownFolders(Protocol):
@@ -32,23 +53,14 @@ class KnownFolders(Protocol):
 def planned_sources(
     plan: LogicalPlan, folders: KnownFolders, settings: ProjectSettings, location: SourceLocation
 ) -> tuple[Source, ...]:
-    """The streaming sources of a query, in Spark's order.
-
-    Raises:
-        UsageError: A source cannot be read as its options say.
-        SourceReadTwiceError: Two separate reads have the same topic, table or folder.
-    """
+    """The streaming sources of a query, in Spark's order."""
     sources = tuple(_source(leaf, folders, settings, location) for leaf in plan.leaves)
     refuse_read_twice(sources)
     return sources
 
 
 def refuse_read_twice(sources: Sequence[Source], facts: Mapping[int, SourceFacts] | None = None) -> None:
-    """Refuse a query that reads the same topic, table or folder through two separate reads.
-
-    Raises:
-        SourceReadTwiceError: There are two such reads.
-    """
+    """Refuse a query that reads the same topic, table or folder through two separate reads."""
     for earlier, source in itertools.combinations(sources, 2):
         shared = None if earlier.read == source.read else earlier.shares(source, facts or {})
         if shared is not None:
@@ -65,13 +77,7 @@ def refuse_read_twice(sources: Sequence[Source], facts: Mapping[int, SourceFacts
 
 
 def find_sources(plan: Plan, systems: Systems) -> Plan:
-    """The plan with what its sources hold now; a system that does not answer is left out.
-
-    Raises:
-        TopicNotFoundError: The broker has no topic that a new flow is to read, or none that its pattern
-            matches.
-        StartInvalidError: A new flow cannot start where its options say.
-    """
+    """The plan with what its sources hold now; a system that does not answer is left out."""
     found: dict[tuple[str, int], Found] = {}
     unreached: dict[str, None] = {}
     for planned in _running(plan):
@@ -130,3 +136,61 @@ def _source(leaf: Leaf, folders: KnownFolders, settings: ProjectSettings, locati
 def _location(text: str | None) -> SourceLocation | None:
     found = re.fullmatch(r"(.*?):(\d+)(?::(\d+))?", text or "")
     return SourceLocation(found[1], int(found[2]), int(found[3]) if found[3] else None) if found else None
+
+
+_MARKER = "once.json"
+"""A checkpoint knows files by their paths, so the file always has this name."""
+
+
+def marker_of(storage: Storage) -> Location:
+    """The file that all such flows of a storage read, each with its own checkpoint."""
+    return storage.once / _MARKER
+
+
+def once_stream(session: SparkSession, storage: Storage, schema: Mapping[str, Any]) -> DataFrame:
+    """The stream of the marker, with the columns of a batch query, whose rows replace those of the batch."""
+    return marker_stream(session, f"{storage.once}/*.json", schema)
+
+
+def resolve_once(
+    flow: StreamingFlow, resolve: Callable[[Query], Resolved], session: SparkSession, storage: Storage
+) -> Resolved:
+    """Resolve a flow to the stream of its marker, with the columns of its batch query.
+
+    If the query fails after it was applied, because its source is gone, the flow has nothing more to do.
+    """
+
+    def stream(schema: Mapping[str, Any]) -> Resolved:
+        return resolve(PythonQuery(lambda: once_stream(session, storage, schema), flow.location))
+
+    try:
+        batch = resolve(flow.query)
+        _check_once(batch.plan, flow)
+    except HeadraceError as error:
+        applied = load_applied(storage, flow)
+        if applied is None or applied.schema is None:
+            raise
+        return replace(stream(applied.schema), applied=applied, gone=error)
+    return replace(stream(batch.plan.schema), reads=batch.reads, views=batch.views, batch=batch.plan)
+
+
+def _check_once(plan: LogicalPlan, flow: StreamingFlow) -> None:
+    """Refuse a streaming query."""
+    if plan.streaming:
+        raise StreamingQueryForOnceFlowError(
+            f"the flow `{flow.name}` is applied once, but its query is a stream",
+            location=flow.location,
+            remedies=["read with spark.read, or without STREAM in SQL", "or remove `once`"],
+            params={"flow": flow.name},
+        )
+
+
+def load_applied(storage: Storage, flow: StreamingFlow) -> QueryRecord | None:
+    """The query that a flow was applied with; ``None`` if it was not applied yet."""
+    known = generations(storage.flow_checkpoints(flow.target, flow.name))
+    if not known or (record := load_query(known[-1])) is None or record.schema is None:
+        return None
+    checksum = read_checksum(storage.table(flow.target))
+    held = {} if checksum is None else checksum.transactions
+    is_committed = (known[-1] / "commits" / "0").exists() or load_identity(known[-1]).checkpoint in held
+    return record if is_committed else None

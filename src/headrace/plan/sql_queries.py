@@ -1,26 +1,30 @@
-"""The DataFrames of SQL texts: those of ``spark.sql``, and the queries of SQL files."""
+"""SQL texts: those of ``spark.sql``, and the queries of SQL files. Each read is treated as a reader's."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import ActionInQueryError
-from headrace.model.edits import Edit
-from headrace.model.names_in_use import use_names
-from headrace.model.queries import SqlQuery, table_functions
-from headrace.plan.intercept import Interception, in_force, suspended
+from headrace.errors import ActionInQueryError, HeadraceError
+from headrace.model.names import use_names
+from headrace.model.queries import Edit, SqlQuery, table_functions
+from headrace.plan.intercept import LOCATION_OPTION, Interception, in_force, suspended
 from headrace.plan.modes import Loading
-from headrace.plan.sql_reads import read_sql
+from headrace.plan.names import quoted, quoted_parts
+from headrace.sources.delta.starting import reads_feed
+from headrace.sources.registry import kind_for
+from headrace.sources.requests import ReadRequest
 from headrace.syntax.locations import caller, located_at
-from headrace.syntax.sql import SqlText
+from headrace.syntax.sql import SqlRelation, SqlText, expression_end, parse_sql
 from headrace.syntax.statements import UseNames, parse_statement
 from headrace.syntax.tokens import Cursor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 SQL_TEXT_ATTRIBUTE = "_headrace_sql_text"
 """An attribute of exceptions that Spark raises for an SQL text: the `SqlText`."""
@@ -50,11 +54,7 @@ def build_frame(query: SqlQuery, interception: Interception) -> DataFrame:
 
 
 def run_text(interception: Interception, session: SparkSession, text: str, args: Any = None) -> DataFrame:
-    """The DataFrame of an SQL text in Python code, which may have table functions.
-
-    Args:
-        args: The values of its parameters, as ``spark.sql`` takes them.
-    """
+    """The DataFrame of an SQL text in Python code, which may have table functions."""
     location = caller(interception.root)
     calls = tuple(table_functions(text, location))
     if not calls:
@@ -69,12 +69,7 @@ def is_use(text: str) -> bool:
 
 
 def use_in_python(interception: Interception, session: SparkSession, text: str) -> DataFrame:
-    """Set the catalog and the schema for the rest of a Python file, as ``USE`` does in an SQL file.
-
-    Raises:
-        ActionInQueryError: A query function runs the statement.
-        SqlInvalidError: The statement is not valid.
-    """
+    """Set the catalog and the schema for the rest of a Python file, as ``USE`` does in an SQL file."""
     location = caller(interception.root)
     shown = " ".join(text.split())
     if not isinstance(interception.mode, Loading):
@@ -131,3 +126,149 @@ def _hides_metadata(frame: DataFrame) -> bool:
     java_frame: Any = frame._jdf
     hidden = java_frame.queryExecution().analyzed().metadataOutput()
     return any(str(hidden.apply(index).name()) == _METADATA for index in range(hidden.size()))
+
+
+_view_numbers = itertools.count(1)
+
+_ALIAS = re.compile(
+    r"\s+(?!(?:WHERE|GROUP|ORDER|HAVING|LIMIT|OFFSET|JOIN|LEFT|RIGHT|FULL|INNER|CROSS|NATURAL|SEMI|ANTI|ON|USING"
+    r"|UNION|EXCEPT|MINUS|INTERSECT|LATERAL|WINDOW|PIVOT|UNPIVOT|CLUSTER|DISTRIBUTE|SORT|QUALIFY)\b)(?:`|\w)",
+    re.IGNORECASE,
+)
+"""An alias behind a relation: a name that is not the next clause of the query."""
+
+
+def read_sql(interception: Interception, session: SparkSession, sql: SqlText) -> SqlText:
+    """An SQL text with the edits that its reads need."""
+    from pyspark.errors import ParseException
+
+    try:
+        parsed = parse_sql(session, sql.text)
+    except ParseException:
+        # Spark's own call reports it, with the user's line on the stack.
+        return sql
+    if parsed.writes is not None:
+        interception.refuse_action(f"spark.sql with {parsed.writes}")
+    edits: list[Edit] = []
+    for relation in parsed.relations:
+        if parsed.writes is not None:
+            # Spark gives the target of a command options of its own.
+            relation = replace(relation, options={})
+        edits.extend(_read(interception, session, sql, relation))
+    return replace(sql, edits=tuple(edits))
+
+
+def _read(
+    interception: Interception, session: SparkSession, sql: SqlText, relation: SqlRelation
+) -> Iterator[Edit]:
+    mapped = interception.mapped(session, relation.parts)
+    if mapped is not None and mapped.path is not None:
+        yield from _read_path(interception, session, sql, relation, ("delta", mapped.path))
+        return
+    parts = relation.parts if mapped is None else mapped.parts
+    name = interception.dataset(session, parts)
+    if name is None and mapped is not None:
+        yield Edit(relation.start, relation.stop + 1, quoted_parts(parts))
+        return
+    if name is None:
+        yield from _read_folder(interception, session, sql, relation)
+        return
+    location = sql.locate_unedited(relation.start, relation.stop, interception.root)
+    request = ReadRequest(streaming=relation.streaming, format="delta", options=relation.options)
+    added = interception.reader_options(request, location)
+    if interception.tables is not None:
+        answer = interception.ask(
+            name,
+            streaming=relation.streaming,
+            changes=reads_feed(relation.options),
+            options=relation.options,
+            location=location,
+            parts=parts,
+        )
+        if answer.frame is not None:
+            # The columns of a relation are qualified by its name, so the view keeps it.
+            mine = interception.replaced.setdefault(name.name.casefold(), name) == name
+            yield from _replaced(sql.text, relation, answer.frame, name.name if mine else None)
+            return
+        if interception.stands_in and relation.travel is not None:
+            # An empty stand-in has no history; its columns are those of any version.
+            yield Edit(*relation.travel, "")
+    is_spark_name = relation.parts == (name.schema, name.name)[-len(relation.parts) :]
+    if not is_spark_name or (interception.names.qualifies and len(relation.parts) == 1):
+        yield Edit(relation.start, relation.stop + 1, quoted(name))
+    if relation.streaming:
+        if LOCATION_OPTION in added:
+            # One for the whole text: Spark takes equal relations of a text for one.
+            added[LOCATION_OPTION] = str(caller(interception.root))
+        yield from _with_options(relation, added)
+
+
+def _read_folder(
+    interception: Interception, session: SparkSession, sql: SqlText, relation: SqlRelation
+) -> Iterator[Edit]:
+    """A folder in an SQL text, such as ``STREAM delta.`/data/orders```: read as a reader reads it.
+
+    Spark's own SQL knows no stream of a Delta table by its path; batch reads are left to Spark.
+    """
+    if len(relation.parts) != 2:
+        return
+    format, path = relation.parts
+    if not kind_for(format.lower()).reader.has_path:
+        return
+    if not relation.streaming and interception.sources is None:
+        absolute = interception.absolute_path(path).replace("`", "``")
+        yield Edit(relation.start, relation.stop + 1, f"{format}.`{absolute}`")
+        return
+    yield from _read_path(interception, session, sql, relation, (format, path))
+
+
+def _read_path(
+    interception: Interception,
+    session: SparkSession,
+    sql: SqlText,
+    relation: SqlRelation,
+    folder: tuple[str, str],
+) -> Iterator[Edit]:
+    """Put a reader's DataFrame in the place of a relation; ``folder`` is its format and its path."""
+    format, path = folder
+    reader = session.readStream if relation.streaming else session.read
+    try:
+        frame = reader.format(format).options(**relation.options).load(path)
+    except HeadraceError as error:
+        location = sql.locate_unedited(relation.start, relation.stop, interception.root)
+        raise error.with_(location=location) from error.__cause__
+    # The columns of a table are qualified by the last part of its name.
+    alias = None if path == relation.parts[-1] else relation.parts[-1]
+    yield from _replaced(sql.text, relation, frame, None, alias)
+
+
+def _with_options(relation: SqlRelation, options: Mapping[str, str]) -> Iterator[Edit]:
+    """Add options to a stream, behind its name or among those that it has."""
+    listed = ", ".join(f"'{key}' = '{_literal(value)}'" for key, value in options.items())
+    if listed and relation.options_at is None:
+        yield Edit(relation.ends, relation.ends, f" WITH ({listed})")
+    elif listed and relation.options_at is not None:
+        yield Edit(relation.options_at, relation.options_at, f"{listed}, ")
+
+
+def _replaced(
+    text: str, relation: SqlRelation, frame: DataFrame, name: str | None, alias: str | None = None
+) -> Iterator[Edit]:
+    """Put a temporary view of a DataFrame in the place of a relation."""
+    # SQL knows temporary views by a name of one part only.
+    view = name or f"headrace_read_{next(_numbers)}"
+    with suspended():
+        frame.createOrReplaceTempView(view)
+    end = expression_end(text, relation)
+    named = "" if alias is None or _ALIAS.match(text, end) else f" AS {quoted_parts((alias,))}"
+    if relation.streaming and not frame.isStreaming:
+        yield Edit(relation.begins, end, f"`{view}`{named}")
+        return
+    yield Edit(relation.start, relation.stop + 1, f"`{view}`")
+    if end > relation.ends or named:
+        # The DataFrame was read with these options.
+        yield Edit(relation.ends, end, named)
+
+
+def _literal(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")

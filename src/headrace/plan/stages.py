@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, assert_never
@@ -10,19 +10,20 @@ from typing import Any, Literal, assert_never
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.declarations import (
     Dataset,
+    DatasetCheck,
+    Expectation,
     Flow,
     MaterializedView,
     RefreshFlow,
+    RejectionLimit,
+    Sink,
     StreamingFlow,
     StreamingTable,
     TemporaryView,
 )
-from headrace.model.expectations import DatasetCheck, Expectation
 from headrace.model.names import TableName
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
-from headrace.model.rejection_limit import RejectionLimit
-from headrace.model.sinks import Sink
 from headrace.model.state_mismatch import StateMismatch
 from headrace.sources.answers import Found
 from headrace.sources.source import Source
@@ -56,20 +57,15 @@ class Coordinates:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFlow:
-    """A streaming flow whose query has been resolved.
-
-    Args:
-        reads: The tables that the query reads, streaming or not, also through temporary views.
-        coordinates: The coordinate columns, if the query returns one row for each record and keeps them.
-        gone: Why a query that was applied once cannot be read again; its flow has nothing to do.
-        state_mismatch: Why the state of the flow's checkpoint does not fit the query.
-    """
+    """A streaming flow whose query has been resolved."""
 
     flow: StreamingFlow
     schema: Mapping[str, Any]  # the query's columns, as ``StructType.jsonValue()`` gives them
+    # The tables that the query reads, streaming or not, also through temporary views.
     reads: tuple[TableRead, ...]
     sources: tuple[Source, ...]
     stateful: bool  # whether the query keeps state (aggregation, deduplication, stream-stream join)
+    # The coordinate columns, if the query returns one row for each record and keeps them.
     coordinates: Coordinates | None
     timestamp: str | None  # the column (dotted path) that holds the Kafka timestamp, if there is one
     reads_target: bool  # whether the query reads the table that it writes
@@ -82,7 +78,9 @@ class PlannedFlow:
     checked_views: tuple[TemporaryView, ...] = ()
     checks: tuple[DatasetCheck, ...] = ()
     sink: Sink | None = None  # where the rows go, if the target is a sink
+    # Why a query that was applied once cannot be read again; its flow has nothing to do.
     gone: HeadraceError | None = None
+    # Why the state of the flow's checkpoint does not fit the query.
     state_mismatch: StateMismatch | None = None
 
     @property
@@ -93,18 +91,15 @@ class PlannedFlow:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRefresh:
-    """A refresh flow whose query has been resolved.
-
-    Args:
-        varies: Why the rows can differ with equal inputs, such as ``calls current_date()``; each update then
-            refreshes the view.
-    """
+    """A refresh flow whose query has been resolved."""
 
     flow: RefreshFlow
     schema: Mapping[str, Any]
     reads: tuple[TableRead, ...]  # the tables that the query reads, also through temporary views
     fingerprint: str
     through: tuple[TableName, ...] = ()  # the temporary views that the query reads, also through each other
+    # Why the rows can differ with equal inputs, such as ``calls current_date()``; each update then
+    # refreshes the view.
     varies: tuple[str, ...] = ()
     checked_views: tuple[TemporaryView, ...] = ()
 
@@ -183,42 +178,36 @@ class RefreshCost:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A change that a run would make in the storage, or something that it would keep (``keep``).
-
-    Args:
-        cost: What the last refresh has read, if a view is recomputed and that is known.
-    """
+    """A change that a run would make in the storage, or something that it would keep (``keep``)."""
 
     kind: Literal["create", "alter", "recompute", "remove", "keep"]
     dataset: TableName
     text: str
     part: ChangedPart = "table"
     name: str | None = None  # the column, the property or the flow that changes, if it is one
+    # What the last refresh has read, if a view is recomputed and that is known.
     cost: RefreshCost | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The resolved pipeline.
-
-    Args:
-        all_levels: The stages of the whole pipeline in dependency order; the stages of one level do not
-            depend on each other.
-        changes: The changes that a run would make in the storage; ``None`` when planned offline.
-        found: What each source holds now, by flow and source index, if its system answered.
-        refusals: The errors with which a run would stop; empty when planned offline.
-        is_broker_stopped: Whether topics were not checked because the embedded broker does not run.
-    """
+    """The resolved pipeline."""
 
     project: ProjectSettings
     datasets: tuple[Dataset, ...]
+    # The stages of the whole pipeline in dependency order; the stages of one level do not depend on each
+    # other.
     all_levels: tuple[tuple[Stage, ...], ...]
     views: tuple[PlannedView, ...] = ()
     selected: frozenset[TableName] | None = None  # the datasets to run; ``None`` runs all
+    # The changes that a run would make in the storage; ``None`` when planned offline.
     changes: tuple[Change, ...] | None = None
+    # What each source holds now, by flow and source index, if its system answered.
     found: Mapping[tuple[str, int], Found] = field(default_factory=dict)
     unreached: tuple[str, ...] = ()  # the Kafka brokers that did not answer
+    # The errors with which a run would stop; empty when planned offline.
     refusals: tuple[HeadraceError, ...] = ()
+    # Whether topics were not checked because the embedded broker does not run.
     is_broker_stopped: bool = False
     notes: tuple[Note, ...] = ()
 
@@ -334,3 +323,48 @@ class Plan:
         if self.changes is None:
             return None
         return any(change.kind != "keep" and change.part != "always" for change in self.changes)
+
+
+def build_levels(
+    tables: Iterable[OpenTableStage],
+    flows: Iterable[PlannedFlow],
+    views: Iterable[RefreshViewStage],
+) -> tuple[tuple[Stage, ...], ...]:
+    """Stages in dependency order: first all tables, then each flow and view after the tables that it reads.
+
+    The stages of one level do not depend on each other. A dataset is ready when all flows that write it
+    have run.
+    """
+    opens, runs, refreshes = tuple(tables), tuple(flows), tuple(views)
+    reads: dict[TableName, set[TableName]] = {}
+    for planned in runs:
+        reads.setdefault(planned.flow.target, set()).update(_tables(planned.reads))
+    for stage in refreshes:
+        reads.setdefault(stage.view.name, set()).update(_tables(stage.planned.reads))
+    depths = _depths(reads)
+    levels: list[list[Stage]] = [[] for _ in range(max(depths.values(), default=-1) + 1)]
+    for planned in runs:
+        levels[depths[planned.flow.target]].append(RunFlowStage(planned=planned))
+    for stage in refreshes:
+        levels[depths[stage.view.name]].append(stage)
+    first: list[Stage] = [*opens]
+    return tuple(tuple(level) for level in (first, *levels) if level)
+
+
+def _tables(reads: Iterable[TableRead]) -> set[TableName]:
+    return {read.table for read in reads if read.declared}
+
+
+def _depths(reads: Mapping[TableName, set[TableName]]) -> dict[TableName, int]:
+    """The length of the longest chain of datasets that each dataset reads, without reads of itself."""
+    depths: dict[TableName, int] = {}
+
+    def depth(name: TableName) -> int:
+        if name not in depths:
+            before = [depth(other) + 1 for other in reads.get(name, ()) if other != name and other in reads]
+            depths[name] = max(before, default=0)
+        return depths[name]
+
+    for name in reads:
+        depth(name)
+    return depths

@@ -15,26 +15,33 @@ from headrace.errors import (
     LayoutConflictError,
     PropertyForbiddenError,
     SchemaMismatchError,
+    SinkInvalidError,
     SourceLocation,
     StreamingQueryForViewError,
     StreamingUnsupportedError,
+    StreamOverMergedTableError,
     TableWithoutFlowError,
     TargetInvalidError,
+    ViewReadMismatchError,
 )
 from headrace.model.declarations import (
     AutoCdcFlow,
     Dataset,
     Declarations,
     MaterializedView,
+    Sink,
     StreamingFlow,
     StreamingTable,
+    TemporaryView,
     snapshots_of,
 )
 from headrace.model.names import TableName
+from headrace.model.notes import Note
 from headrace.plan import columns
 from headrace.plan.coordinates import CoordinateColumns
 from headrace.plan.evaluate import shortened
 from headrace.plan.logical import LogicalPlan
+from headrace.plan.modes import TableAccess
 from headrace.plan.names import shown
 from headrace.plan.properties import COORDINATES, FORBIDDEN, TIMESTAMP, USER_SETTABLE, coordinates_of
 
@@ -353,3 +360,85 @@ def _named(kept: CoordinateColumns) -> list[tuple[str, str]]:
     if kept.coordinates is not None:
         named += [(COORDINATES, path) for path in kept.coordinates.to_json().values()]
     return named
+
+
+def check_sink(table: StreamingTable, sink: Sink, schema: columns.Schema) -> None:
+    """Check that rows have the columns that the writer of a sink needs."""
+    names = {field["name"] for field in schema["fields"]}
+    if sink.writer != "kafka":
+        return
+    missing = "value" if "value" not in names else "topic"
+    if missing in names or (missing == "topic" and "topic" in sink.options):
+        return
+    remedies = ['return a column `value`: selectExpr("to_json(struct(*)) AS value")']
+    if missing == "topic":
+        remedies = ['set options={"topic": ..}', "or return a column `topic`"]
+    raise SinkInvalidError(
+        f"the rows for the Kafka sink `{shown(table.name)}` have no column `{missing}`",
+        location=table.location,
+        facts=[f"they have {', '.join(sorted(names))}"],
+        remedies=remedies,
+        params={"sink": str(table.name), "column": missing},
+    )
+
+
+def sink_read(table: StreamingTable, location: SourceLocation) -> SinkInvalidError:
+    """The error for a query that reads a sink."""
+    return SinkInvalidError(
+        f"a query reads `{shown(table.name)}`, which is a sink and stores no rows",
+        location=location,
+        facts=[f"the sink is declared at {table.location}"],
+        remedies=["read the tables that its flows read"],
+        params={"sink": str(table.name), "column": None},
+    )
+
+
+# -- reads
+
+
+def stream_over_view(access: TableAccess, *, is_ours: bool = True) -> Note:
+    """The note for a stream over a materialized view."""
+    stops = (
+        "it continues while refreshes only add rows, and stops when a refresh changes or removes rows"
+        if is_ours
+        else "it stops when the pipeline of the view refreshes it"
+    )
+    return Note(
+        level="note",
+        text=f"a stream reads the materialized view `{shown(access.name)}`: {stops}",
+        location=access.location,
+    )
+
+
+def stream_over_merged_table(access: TableAccess, declared_at: SourceLocation) -> StreamOverMergedTableError:
+    """The error for a stream over rows that change records update."""
+    name = shown(access.name)
+    return StreamOverMergedTableError(
+        f"a stream reads the rows of `{name}`, which change records update and delete",
+        location=access.location,
+        facts=[f"the table is declared at {declared_at}"],
+        remedies=[
+            f'read its changes: hr.read_changes("{name}")',
+            "read it with spark.read, in a materialized view",
+            "read only the rows of commits that change no other rows, with the option skipChangeCommits=true",
+        ],
+        params={"table": str(access.name)},
+    )
+
+
+def view_mismatch(access: TableAccess, view: TemporaryView) -> ViewReadMismatchError:
+    """The error for a temporary view that is read as a stream and is a batch, or the reverse."""
+    if access.streaming:
+        problem, remedy = "a batch query, but is read as a stream", "read it with spark.read.table"
+    else:
+        problem, remedy = (
+            "a streaming query, but is read as a batch",
+            "read it with spark.readStream.table, or STREAM in SQL",
+        )
+    return ViewReadMismatchError(
+        f"the temporary view `{shown(view.name)}` is {problem}",
+        location=access.location,
+        facts=[f"the view is declared at {view.location}"],
+        remedies=[remedy],
+        params={"view": str(view.name), "streaming": not access.streaming},
+    )

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.declare.activation import activate
+from headrace.declare.loader import activate
 from headrace.declare.registry import ActivePipeline
 from headrace.errors import PipelineFileFailedError
-from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import Declarations
 from headrace.model.events import Emitter
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.project.plan_queries import PlanQueries, SourceOverrides
@@ -94,8 +94,8 @@ class Engine:
         keep: bool = False,
     ) -> Plan:
         from headrace.declare.loader import load_declarations
+        from headrace.plan.build import build_plan
         from headrace.plan.evaluate import loading
-        from headrace.plan.resolve import build_plan
         from headrace.project.missing_entries import listing_entries
         from headrace.project.noop_check import record_plan
         from headrace.state.kept_schemas import keep_schema

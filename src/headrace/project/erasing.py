@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
-from headrace.contracts.replayed import ID, PROBLEM, rows_of_json
+from headrace.contracts.rejected import ID, PROBLEM, rows_of_json
 from headrace.errors import ReadConditionInvalidError
 from headrace.model.care import CarePolicy
 from headrace.model.changes import SEQUENCE
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.observe.read import find_dataset
 from headrace.plan.properties import keys_of
 from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headrace.model.notes import Note
-from headrace.model.sizes import size_text
+from headrace.model.texts import size_text
 from headrace.plan.properties import SCD_TYPE
 from headrace.plan.stages import OpenTableStage, Plan
 from headrace.storage.location import Location

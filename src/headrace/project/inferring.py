@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.contracts.inference import Finding, Inference, find_conflicts, find_empty
-from headrace.contracts.schema_files import load_schema_file, write_schema_file
 from headrace.contracts.schema_types import (
     Type,
     TypeChange,
     build_type,
     columns_ddl,
     find_changes,
+    load_schema_file,
     to_ddl,
     widen,
+    write_schema_file,
 )
 from headrace.errors import FileExistsInTheWayError, SchemaNotInferredError
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.sources.kafka.consumer import Span, TopicReader
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.contracts.schema_types import quote
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.secrets import is_secret_key
 
 Mode = Literal["append", "upsert", "cdc"]

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headrace.contracts.schema_files import FOLDER, load_schema_file, render_schema
+from headrace.contracts.schema_types import FOLDER, load_schema_file, render_schema
 from headrace.errors import (
     ColumnInvalidError,
     ColumnNotFoundError,

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, SourceLocation
-from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import (
     AppendFlow,
     Declarations,
@@ -26,12 +25,13 @@ from headrace.model.declarations import (
     is_once,
     snapshots_of,
 )
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery
 from headrace.model.remedies import Remedies
-from headrace.plan.fingerprint import CodeDigest, code_files
-from headrace.plan.once import marker_of
+from headrace.plan.logical import CodeDigest, code_files
+from headrace.plan.sources import marker_of
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.project.query_code import UnknownCode, describe_query
 from headrace.run.survey import FlowSurveyor, is_drained

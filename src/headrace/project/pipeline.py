@@ -19,7 +19,7 @@ from headrace.project.stored_pipeline import StoredPipeline
 from headrace.project.updating import Updates
 
 if TYPE_CHECKING:
-    from headrace.model.chosen_start import ChosenStart
+    from headrace.model.remedies import ChosenStart
     from headrace.observe.log import LogSettings
     from headrace.plan.stages import Plan
     from headrace.project.erasing import ErasurePlan
@@ -245,7 +245,7 @@ class Pipeline(StoredPipeline):
         Args:
             flows: The names of the flows.
             start: Where their checkpoints start instead, such as
-                ``ChosenStart.parse("orders:0=17", allow_duplicates=True)`` of `headrace.model.chosen_start`.
+                ``ChosenStart.parse("orders:0=17", allow_duplicates=True)`` of `headrace.model.remedies`.
 
         Returns:
             Where each source continues.

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.declare.activation import activate
+from headrace.declare.loader import activate
 from headrace.declare.registry import ActivePipeline, FolderHook
 from headrace.model.declarations import Flow, is_once, snapshots_of
 from headrace.model.project import ProjectSettings
@@ -78,8 +78,8 @@ class PlanQueries:
         """Evaluate a query against the real tables."""
         from headrace.plan.evaluate import evaluate
         from headrace.plan.modes import Running
-        from headrace.plan.once import once_stream
         from headrace.plan.snapshots import marker_stream
+        from headrace.plan.sources import once_stream
 
         with self._active(session, quarantines=True):
             if snapshots_of(declared) is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.contracts.conditions import check_columns, is_passed, with_checks
-from headrace.declare.activation import activate
+from headrace.declare.loader import activate
 from headrace.declare.registry import ActivePipeline
 from headrace.errors import (
     NOT_COMMITTED,
@@ -22,8 +22,7 @@ from headrace.errors import (
     HeadraceError,
     ReadConditionInvalidError,
 )
-from headrace.model.declarations import Dataset, TemporaryView
-from headrace.model.expectations import Expectation, ExpectationCount
+from headrace.model.declarations import Dataset, Expectation, ExpectationCount, TemporaryView
 from headrace.model.names import quoted_path
 from headrace.observe.read import rows_to_json, unknown_column
 from headrace.plan.catalog import StandIns, isolated_session

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from headrace.contracts.changes import without_own_columns
 from headrace.contracts.conditions import accepted
-from headrace.contracts.snapshots import without_own_columns
 from headrace.errors import SourceUnsupportedError
 from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE, UPSERT
 from headrace.model.declarations import AutoCdcFlow, Dataset, snapshots_of

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headrace.errors import HeadraceError, RecordInvalidError
-from headrace.model.connections import KafkaConnection
-from headrace.model.sizes import counted
+from headrace.model.kafka_settings import KafkaConnection
+from headrace.model.texts import counted
 from headrace.runtime.signals import handling_signals
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.producer import Delivered, TopicProducer

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import ArgumentInvalidError
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.observe.quarantine import (
     EVERY_ROW,
     QuarantineSummary,

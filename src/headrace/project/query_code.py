@@ -19,7 +19,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, assert_never
 
 import headrace
-from headrace.declare.session import spark
+from headrace.declare.registry import spark
 from headrace.model.queries import PythonQuery, Query, SqlQuery
 
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})

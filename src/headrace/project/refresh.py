@@ -11,9 +11,9 @@ from headrace.errors import FullRefreshNotAllowedError, HeadraceError, RefreshLo
 from headrace.model.declarations import AutoCdcFlow, MaterializedView, StreamingTable, snapshots_of
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
-from headrace.model.sizes import counted, size_text
+from headrace.model.texts import counted, size_text
 from headrace.observe.recent_commits import load_tail
-from headrace.plan.alterations import layout_schema
+from headrace.plan.changes import layout_schema
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage, target_of
 from headrace.project.selection import find_datasets
 from headrace.run.context import UpdateContext

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import ResumeImpossibleError
-from headrace.model.chosen_start import ChosenStart
 from headrace.model.events import Event
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position
-from headrace.model.remedies import Remedies
-from headrace.model.sizes import counted
+from headrace.model.remedies import ChosenStart, Remedies
+from headrace.model.texts import counted
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.project.engine import Engine
 from headrace.project.operations import logged_operation, new_update

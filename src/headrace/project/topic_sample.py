@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.contracts.inference import Inference
 from headrace.contracts.schema_types import Type
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.project.inferring import choose_stretches
 from headrace.sources.kafka.consumer import TopicReader, TopicRecord
 

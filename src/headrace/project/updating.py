@@ -21,8 +21,8 @@ from headrace.project.selection import check_remedies
 from headrace.run.reporting import logged_only
 
 if TYPE_CHECKING:
-    from headrace.model.connections import KafkaConnection
     from headrace.model.declarations import Flow
+    from headrace.model.kafka_settings import KafkaConnection
     from headrace.observe.log import LogSettings, UpdateLog
     from headrace.plan.stages import Plan
     from headrace.run.stop import StopSignal

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.contracts.dataset_checks import run_check
+from headrace.contracts.conditions import run_check
 from headrace.errors import DatasetCheckFailedError
+from headrace.model.declarations import DatasetCheck
 from headrace.model.events import DatasetChecked, Emitter
-from headrace.model.expectations import DatasetCheck
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 from headrace.storage.table_log import is_table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from headrace.model.expectations import Expectation
+from headrace.model.declarations import Expectation
 
 _SQL = re.compile(r"== SQL \(line \d+, position \d+\) == ")
 _PYTHON = re.compile(r'File "([^"]*)", line (\d+)')

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from headrace.contracts.views import FAILED
+from headrace.contracts.conditions import FAILED
 from headrace.errors import (
     NOT_COMMITTED,
     BrokerUnreachableError,
@@ -30,8 +30,8 @@ from headrace.errors import (
     UpstreamSchemaChangedError,
     text_of,
 )
-from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import AppendFlow, AutoCdcFlow, RefreshFlow, StreamingFlow, TemporaryView
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.ranges import SourceRange
 from headrace.model.state_mismatch import StateMismatch, find_mismatch
 from headrace.plan.stages import Declared
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from headrace.model.expectations import Expectation
+    from headrace.model.declarations import Expectation
 
 _TRANSIENT = re.compile(
     r"TimeoutException|RetriableException|DisconnectException|BrokerNotAvailable|NotLeaderOrFollower"

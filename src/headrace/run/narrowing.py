@@ -20,7 +20,7 @@ from headrace.errors import (
     RecordUnparseableError,
     text_of,
 )
-from headrace.model.expectations import Expectation
+from headrace.model.declarations import Expectation
 from headrace.model.ranges import SourceRange
 from headrace.plan.evaluate import session_settings
 from headrace.plan.stages import PlannedFlow

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.contracts.rejected import describe_record
 from headrace.errors import MaxRejectedExceededError
 from headrace.model.counts import BatchCounts
-from headrace.model.declarations import Flow, RefreshFlow
-from headrace.model.rejection_limit import RejectionLimit
+from headrace.model.declarations import Flow, RefreshFlow, RejectionLimit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row

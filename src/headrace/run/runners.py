@@ -6,7 +6,7 @@ from functools import partial
 
 from headrace.model.declarations import snapshots_of
 from headrace.model.events import ForeignCommitSeen
-from headrace.plan.once import marker_of
+from headrace.plan.sources import marker_of
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
 from headrace.run.batch import RecordFeed
 from headrace.run.batch_setup import BatchSetup

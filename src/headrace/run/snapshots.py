@@ -8,9 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.contracts.changes import table_schema
+from headrace.contracts.changes import (
+    COPIES,
+    as_records,
+    conform,
+    find_differences,
+    snapshot_columns,
+    table_schema,
+)
 from headrace.contracts.conditions import with_checks
-from headrace.contracts.snapshots import COPIES, as_records, conform, find_differences, snapshot_columns
 from headrace.errors import SnapshotKeysInvalidError
 from headrace.model.changes import END
 from headrace.model.declarations import AutoCdcFlow

@@ -12,8 +12,7 @@ from headrace.contracts.rejected import REASONS, Rejection, as_rejected
 from headrace.contracts.split import RowSplit
 from headrace.errors import ExpectationFailedError, RowsNotRepeatableError
 from headrace.model.counts import BadRecordCount
-from headrace.model.declarations import Flow
-from headrace.model.rejection_limit import RejectionLimit
+from headrace.model.declarations import Flow, RejectionLimit
 from headrace.plan.stages import Coordinates, PlannedFlow, RefreshViewStage
 from headrace.run.bad_records import BadRecordSearch, union
 from headrace.run.narrowing import RaisingRecord

@@ -17,7 +17,7 @@ from headrace.errors import (
 from headrace.model.changes import END, SEQUENCE, START
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.plan import columns
-from headrace.plan.alterations import (
+from headrace.plan.changes import (
     COORDINATE_PROPERTIES,
     WIDENING,
     TableAlterations,

@@ -10,8 +10,7 @@ from operator import add
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.contracts.conditions import is_passed, with_checks
-from headrace.contracts.rejected import REASONS
-from headrace.contracts.replayed import ID, PROBLEM, Rejected, has_record, row_as_json, rows_of_json
+from headrace.contracts.rejected import ID, PROBLEM, REASONS, Rejected, has_record, row_as_json, rows_of_json
 from headrace.contracts.split import RowSplit
 from headrace.errors import (
     FlowFailedError,
@@ -21,7 +20,7 @@ from headrace.errors import (
     ReplayImpossibleError,
     text_of,
 )
-from headrace.model.expectations import Expectation
+from headrace.model.declarations import Expectation
 from headrace.model.names import quoted_path
 from headrace.plan.stages import Coordinates, PlannedFlow
 from headrace.run.failures import Failures

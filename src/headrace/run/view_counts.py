@@ -7,10 +7,9 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from headrace.contracts.views import read_counts
+from headrace.contracts.conditions import read_counts
 from headrace.model.counts import BatchCounts
-from headrace.model.declarations import TemporaryView
-from headrace.model.expectations import ExpectationCount
+from headrace.model.declarations import ExpectationCount, TemporaryView
 from headrace.run.narrowing import RaisingRecord
 from headrace.run.split import RefreshSplit, Split
 from headrace.sinks.target import BatchStamp, RefreshStamp, SplitRows

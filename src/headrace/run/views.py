@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from headrace.contracts.views import with_declared_columns
+from headrace.contracts.conditions import with_declared_columns
 from headrace.errors import HeadraceError, ViewInputMissingError
 from headrace.model.declarations import RefreshFlow
 from headrace.model.events import (
@@ -20,7 +20,7 @@ from headrace.model.events import (
 )
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.plan.alterations import find_alterations
+from headrace.plan.changes import find_alterations
 from headrace.plan.stages import Plan, PlannedRefresh, RefreshViewStage
 from headrace.run.checks import DatasetChecks
 from headrace.run.context import Build, MakeSession

@@ -23,7 +23,7 @@ from headrace.errors import (
     TopicExistsError,
     UsageError,
 )
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.runtime.broker_setup import Ports, build_start_command, format_storage, write_properties
 from headrace.runtime.jvm import tail
 from headrace.runtime.places import broker_folder

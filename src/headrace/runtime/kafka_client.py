@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.errors import HeadraceError
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.runtime.kafka_faults import find_fault, refused_settings
 
 if TYPE_CHECKING:

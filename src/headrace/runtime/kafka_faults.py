@@ -12,7 +12,7 @@ from headrace.errors import (
     KafkaTlsError,
     SpecInvalidError,
 )
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.runtime.listener import Listener, TlsRefusedError, look, speaks_plain, speaks_tls
 
 _LOOK_S = 2.0

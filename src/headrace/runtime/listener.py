@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 
 _SASL_HANDSHAKE = 17
 _ILLEGAL_SASL_STATE = 34

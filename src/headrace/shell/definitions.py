@@ -95,11 +95,7 @@ class Definitions:
         return None if found is None else found[0]  # type: ignore[return-value]
 
     def stream(self, name: str, location: SourceLocation | None = None) -> tuple[CreateStream, str]:
-        """A stream, and its statement.
-
-        Raises:
-            SqlNameUnknownError: There is no such stream.
-        """
+        """A stream, and its statement."""
         found = self.find("stream", name)
         if found is None:
             raise self.unknown("stream", name, location)
@@ -122,11 +118,7 @@ class Definitions:
     def add(self, definition: Definition, text: str) -> bool:
         """Keep a definition.
 
-        Returns:
-            ``False`` if there is one of this name, and the statement has ``IF NOT EXISTS``.
-
-        Raises:
-            SqlNameTakenError: There is one of this name.
+        ``False`` if there is one of this name, and the statement has ``IF NOT EXISTS``.
         """
         kind, key = kind_of(definition), self.key_of(definition)
         if self._file(kind, key).exists():
@@ -168,12 +160,7 @@ class Definitions:
     # -- the pipeline
 
     def open(self, name: str, stream: CreateStream) -> tuple[ProjectSettings, FlowSql]:
-        """Write the files of a stream, and return the settings of a pipeline with this stream alone.
-
-        Raises:
-            SqlInvalidError: The statement does not fit its table or its scans.
-            SqlNameUnknownError: The table was not made with ``CREATE TABLE``.
-        """
+        """Write the files of a stream, and return the settings of a pipeline with this stream alone."""
         target = self.name_of(stream.target)
         table = self.table(target)
         if table is None or table.is_kafka:
@@ -248,12 +235,7 @@ class Definitions:
             _link(self.settings.storage.table(name).local_path, folder, table.location)
 
     def drop_table(self, name: TableName, location: SourceLocation) -> None:
-        """Forget a table that has no rows.
-
-        Raises:
-            SqlInvalidError: The storage has the table.
-            TableUnknownError: There is no such table.
-        """
+        """Forget a table that has no rows."""
         table = self.table(name)
         if table is None:
             raise TableUnknownError(

@@ -16,8 +16,7 @@ from headrace.plan.catalog import StandIns, isolated_session
 from headrace.plan.evaluate import run_code
 from headrace.plan.intercept import Interception, in_force, suspended
 from headrace.plan.modes import Loading
-from headrace.plan.sql_queries import SQL_TEXT_ATTRIBUTE
-from headrace.plan.sql_reads import read_sql
+from headrace.plan.sql_queries import SQL_TEXT_ATTRIBUTE, read_sql
 from headrace.plan.stored import load_stored
 from headrace.project.engine import Engine
 from headrace.project.preview import collect_columns, type_name
@@ -40,17 +39,14 @@ _NAME = "the statement"
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The rows of a statement.
-
-    Args:
-        run: A stream to run now, for a statement that writes a table without ``CREATE STREAM``.
-    """
+    """The rows of a statement."""
 
     columns: tuple[str, ...] = ()  # the names of the columns; none for a statement without rows
     types: tuple[str, ...] = ()
     rows: tuple[tuple[Any, ...], ...] = ()
     is_cut: bool = False  # whether there are more rows than the limit
     note: str = ""  # what a statement without rows has done
+    # A stream to run now, for a statement that writes a table without ``CREATE STREAM``.
     run: str | None = None
 
 
@@ -74,12 +70,7 @@ class Queries:
         self._engine.close()
 
     def run(self, text: SqlText, limit: int) -> Answer:
-        """Run one statement.
-
-        Raises:
-            FeatureUnsupportedError: It would change a table, or reads a stream.
-            QueryFailedError: Spark cannot run it.
-        """
+        """Run one statement."""
         session, catalog = self._opened()
         settings = self._settings
         interception = Interception.of(settings, Loading(session=lambda: session), session=session)

@@ -46,9 +46,6 @@ class Shell:
         """Run one statement.
 
         A statement that writes a table without ``CREATE STREAM`` is not run: the answer names its stream.
-
-        Raises:
-            HeadraceError: It is wrong or fails; the location is in the text.
         """
         try:
             text = with_values(text, {**self.definitions.settings.configuration, **self._values})
@@ -153,11 +150,7 @@ class Shell:
 
 
 def split(text: str, path: str) -> Iterator[SqlText]:
-    """The statements of a text.
-
-    Raises:
-        SqlInvalidError: A comment, a string or a name has no end.
-    """
+    """The statements of a text."""
     whole = SqlText(text, SourceLocation(path, 1, 1))
     try:
         found = list(split_statements(text))

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.errors import SourceLocation, SqlInvalidError
-from headrace.model.edits import Edit
 from headrace.model.names import TableName, quoted_column
+from headrace.model.queries import Edit
 from headrace.plan.names import quoted
 from headrace.syntax.sql import SqlText
 from headrace.syntax.stream_statements import CreateScan, CreateStream, CreateTable
@@ -36,15 +36,12 @@ class StreamOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowSql:
-    """The file of a flow.
-
-    Args:
-        begins: The index in the file of the edited statement's first character; negative if the file begins
-            within the statement.
-    """
+    """The file of a flow."""
 
     text: str
     query: SqlText  # the user's statement, with the edits that the query has in the file
+    # The index in the file of the edited statement's first character; negative if the file begins within
+    # the statement.
     begins: int
     start: int  # the index of the query in the edited statement
     stop: int
@@ -61,11 +58,7 @@ class FlowSql:
 
 
 def read_options(stream: CreateStream) -> StreamOptions:
-    """The options of a stream.
-
-    Raises:
-        SqlInvalidError: An option is unknown or wrong.
-    """
+    """The options of a stream."""
     names = {name.lower(): name for name in _OPTIONS}
     given = {}
     for name, value in stream.options.items():
@@ -109,11 +102,7 @@ def build_table(table: CreateTable, name: TableName) -> str:
 
 
 def build_scan(scan: CreateScan, table: CreateTable | None, name: TableName) -> str:
-    """``CREATE TEMPORARY VIEW`` for a scan.
-
-    Raises:
-        SqlInvalidError: The scan names no topic.
-    """
+    """``CREATE TEMPORARY VIEW`` for a scan."""
     if table is None or not table.is_kafka:
         listed = ", ".join(f"{_literal(key)} = {_literal(value)}" for key, value in scan.options.items())
         read = f"STREAM {quoted(name)}" + (f" WITH ({listed})" if listed else "")
@@ -125,11 +114,7 @@ def build_scan(scan: CreateScan, table: CreateTable | None, name: TableName) -> 
 
 
 def kafka_options(scan: CreateScan | None, table: CreateTable) -> Mapping[str, str]:
-    """The options of Spark's reader: those of the table, replaced by those of the scan.
-
-    Raises:
-        SqlInvalidError: They name no topic.
-    """
+    """The options of Spark's reader: those of the table, replaced by those of the scan."""
     options = {**table.options, **({} if scan is None else scan.options)}
     if not any(name.lower() in _TOPICS for name in options):
         raise _wrong(
@@ -156,14 +141,7 @@ def build_flow(
     columns: Sequence[str],
     scans: Mapping[str, bool],
 ) -> FlowSql:
-    """``CREATE FLOW`` for a stream.
-
-    Args:
-        columns: The columns of the table, in order; none if they are not known.
-
-    Raises:
-        SqlInvalidError: The order of the changes of a ``MERGE`` is not known.
-    """
+    """``CREATE FLOW`` for a stream."""
     options = read_options(stream)
     query = stream.query
     trigger = f"SET pipelines.trigger.interval = {options.interval};\n" if options.interval else ""

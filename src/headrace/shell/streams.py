@@ -70,11 +70,7 @@ class Streams:
         self.settings = definitions.settings
 
     def check(self, name: str, stream: CreateStream) -> None:
-        """Plan a stream; writes no table.
-
-        Raises:
-            HeadraceError: It cannot run; the location is in the text of the statement.
-        """
+        """Plan a stream; writes no table."""
         from headrace.project.pipeline import Pipeline
 
         settings, flow = self._definitions.open(name, stream)
@@ -106,11 +102,7 @@ class Streams:
     ) -> RunResult:
         """Run a stream in this process, until it is stopped or has processed what exists.
 
-        Args:
-            once: Whether it ends after the records that exist now, whatever its trigger is.
-
-        Raises:
-            SecondDriverError: Another process runs it.
+        With ``once``, it ends after the records that exist now, whatever its trigger is.
         """
         from headrace.project.pipeline import Pipeline
 
@@ -170,11 +162,7 @@ class Streams:
     def stop(self, name: str, location: SourceLocation | None = None) -> bool:
         """Stop a stream between two batches, and wait until its process has ended.
 
-        Returns:
-            Whether it was running.
-
-        Raises:
-            StreamNotStoppedError: It runs on another machine, or does not end.
+        ``False`` if it was not running.
         """
         driver = self.driver(name)
         if driver is None:

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from headrace.model.counts import BatchCounts
+from headrace.model.declarations import Sink
 from headrace.model.ranges import SourceRange
-from headrace.model.sinks import Sink
 from headrace.sinks.delta.append import AppendTarget
 from headrace.sinks.target import (
     BatchStamp,

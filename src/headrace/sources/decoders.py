@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError
-from headrace.model.drift import Drift
+from headrace.model.declarations import Drift
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from headrace.model.chosen_start import ChosenStart
 from headrace.model.ranges import Position
+from headrace.model.remedies import ChosenStart
 from headrace.state.facts import ChosenPosition, FlowFacts, ListOrigin, Losses, NextPosition, ReadBefore
 from headrace.state.history import History
 from headrace.state.identity import SourceIdentity

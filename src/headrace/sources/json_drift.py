@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.model.drift import RESCUED, Drift, DriftAction, field_name
+from headrace.model.declarations import RESCUED, Drift, DriftAction, field_name
 from headrace.sources.decoders import DRIFTED, UNPARSEABLE, JsonDecoder
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from headrace.model.drift import Drift
+from headrace.model.declarations import Drift
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import OptionUnsupportedError, SourceLocation
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.sources.kafka.clusters import KafkaClusters
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 

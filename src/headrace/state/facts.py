@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from headrace.errors import SourceLocation
-from headrace.model.chosen_start import ChosenStart
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position
+from headrace.model.remedies import ChosenStart
 from headrace.state.history import History
 from headrace.state.identity import CheckpointIdentity, SourceIdentity
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from headrace.errors import HeadraceError, ResumeImpossibleError, StartInvalidError
-from headrace.model.chosen_start import ChosenStart
 from headrace.model.ranges import Position
+from headrace.model.remedies import ChosenStart
 from headrace.state.facts import FlowFacts, ListOrigin, Losses, Open, Reason, TableFacts
 from headrace.state.history import History
 

@@ -21,17 +21,14 @@ class ColumnChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class CdcFlow:
-    """A flow that applies change records.
-
-    Args:
-        is_snapshot: Whether the statement is ``AUTO CDC FROM SNAPSHOT``, whose source is a table or a folder.
-    """
+    """A flow that applies change records."""
 
     name: str | None  # the flow's name; ``None`` for that of the table
     location: SourceLocation  # the location of the flow's name, else of the statement
     target: tuple[str, ...]
     source: Cursor  # the stream of change records: a relation of a ``FROM`` clause
     is_stream: bool  # whether the source is written as ``STREAM`` or as a subquery
+    # Whether the statement is ``AUTO CDC FROM SNAPSHOT``, whose source is a table or a folder.
     is_snapshot: bool
     keys: Columns
     sequence_by: str
@@ -64,8 +61,7 @@ def parse_cdc(
 ) -> CdcFlow:
     """The flow of a cursor at ``AUTO CDC`` or ``APPLY CHANGES``.
 
-    Args:
-        target: The table of a statement that declares it together with the flow: it has no ``INTO``.
+    A statement that declares its ``target`` together with the flow has no ``INTO``.
     """
     first = cursor.token
     cursor.index += 2

@@ -118,9 +118,7 @@ def pinpoint_sql(
 ) -> SourceLocation:
     """The location of characters of an SQL text, if the file contains the text once; else the call's line.
 
-    Args:
-        location: The line of the call; with a column, the text begins there.
-        start: The first character's index in ``sql``.
+    If the location has a column, the text begins there.
     """
     if location.column is not None:
         above = sql.count("\n", 0, start)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SourceLocation
-from headrace.model.edits import Edit, edited, original_index
+from headrace.model.queries import Edit, edited, original_index
 from headrace.syntax.locations import pinpoint_sql
 
 if TYPE_CHECKING:
@@ -48,12 +48,7 @@ _BATCH = re.compile(_NAME, re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True)
 class SqlRelation:
-    """One table name in an SQL text.
-
-    Args:
-        options_at: The index behind the parenthesis of ``WITH (``, where options can be added.
-        travel: The start and the end (exclusive) of a ``VERSION AS OF`` or ``TIMESTAMP AS OF`` clause.
-    """
+    """One table name in an SQL text."""
 
     parts: tuple[str, ...]
     streaming: bool  # whether it is read as ``STREAM name``
@@ -61,34 +56,30 @@ class SqlRelation:
     stop: int  # the index of the name's last character
     begins: int
     ends: int  # the index behind the whole expression; of ``STREAM(name)``, behind the parenthesis
+    # The index behind the parenthesis of ``WITH (``, where options can be added.
     options_at: int | None = None
+    # The start and the end (exclusive) of a ``VERSION AS OF`` or ``TIMESTAMP AS OF`` clause.
     travel: tuple[int, int] | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SqlStatement:
-    """A parsed text.
+    """A parsed text."""
 
-    Args:
-        relations: The tables that it reads, those of subqueries and common table expressions too.
-    """
-
+    # The tables that it reads, those of subqueries and common table expressions too.
     relations: tuple[SqlRelation, ...]
     writes: str | None = None  # the name of the statement if it changes tables
 
 
 @dataclass(frozen=True)
 class SqlText:
-    """An SQL text and its edits.
-
-    Args:
-        source: The text that ``text`` was edited from; ``None`` if ``text`` is the user's.
-    """
+    """An SQL text and its edits."""
 
     text: str
     location: SourceLocation  # the line of the call that has the text; with a column, the text begins there
     edits: tuple[Edit, ...] = ()
+    # The text that ``text`` was edited from; ``None`` if ``text`` is the user's.
     source: SqlText | None = None
 
     @property
@@ -130,11 +121,7 @@ def expression_end(text: str, relation: SqlRelation) -> int:
 
 
 def parse_sql(session: SparkSession, text: str) -> SqlStatement:
-    """Parse a text with the session's own parser.
-
-    Raises:
-        pyspark.errors.ParseException: The text is not SQL.
-    """
+    """Parse a text with the session's own parser."""
     plan = session._jsparkSession.sessionState().sqlParser().parsePlan(text)
     walked = _walk(plan, frozenset()) if _WITH.search(text) else _leaves(plan)
     relations = tuple(relation for node in walked if (relation := _relation(node, text)) is not None)

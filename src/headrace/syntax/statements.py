@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headrace.errors import HeadraceError, MultipartFlowNameError, SourceLocation
-from headrace.model.expectations import Action
+from headrace.model.declarations import Action
 from headrace.syntax.cdc_statement import CdcFlow, parse_cdc, without_live
 from headrace.syntax.tokens import Cursor, Token
 
@@ -27,11 +27,7 @@ class Constraint:
 
 @dataclass(frozen=True, kw_only=True)
 class CreateDataset:
-    """A ``CREATE`` of a streaming table, a materialized view or a view.
-
-    Args:
-        ignored: Clauses that have no effect here, with their locations.
-    """
+    """A ``CREATE`` of a streaming table, a materialized view or a view."""
 
     kind: Kind
     name: tuple[str, ...]
@@ -43,6 +39,7 @@ class CreateDataset:
     cluster_by: tuple[str, ...] = ()
     comment: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
+    # Clauses that have no effect here, with their locations.
     ignored: tuple[tuple[str, SourceLocation], ...] = ()
     query: Cursor | None = None  # the text after ``AS``; ``None`` if there is none
     is_private: bool = False  # whether other pipelines should not read the table
@@ -90,12 +87,7 @@ Statement = CreateDataset | InsertFlow | CdcFlow | SetSetting | UseNames | Alter
 
 
 def parse_statement(cursor: Cursor) -> Statement:
-    """The statement of a cursor.
-
-    Raises:
-        SqlInvalidError: It is not complete, or has a word in the wrong place.
-        FeatureUnsupportedError: This version does not support it.
-    """
+    """The statement of a cursor."""
     if cursor.at("CREATE"):
         return _create(cursor)
     if cursor.at("AUTO", "CDC") or cursor.at("APPLY", "CHANGES"):

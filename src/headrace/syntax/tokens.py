@@ -1,4 +1,4 @@
-"""Tokens of SQL texts, and a cursor that reads statements from them."""
+"""Tokens of SQL texts, a cursor that reads statements from them, and the cells of notebooks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
-from headrace.errors import FeatureUnsupportedError, SqlInvalidError
+from headrace.errors import FeatureUnsupportedError, SourceLocation, SqlInvalidError
+from headrace.model.notes import Note
 from headrace.syntax.sql import SqlText
 
 _PIECE = re.compile(r"\w+|\S")
@@ -23,12 +25,9 @@ _COMMENT_PART = re.compile(r"/\*|\*/")
 
 @dataclass(frozen=True)
 class Token:
-    """A token of an SQL text.
+    """A token of an SQL text."""
 
-    Args:
-        kind: A word is a keyword, or a name without quotes. A name is in backquotes.
-    """
-
+    # A word is a keyword, or a name without quotes. A name is in backquotes.
     kind: Literal["word", "name", "string", "number", "symbol"]
     value: str  # the word, the name without backquotes, the string without quotes, or the characters
     start: int
@@ -51,11 +50,7 @@ class SqlTokenError(ValueError):
 
 
 def tokenize(text: str) -> tuple[Token, ...]:
-    """The tokens of a text, without comments.
-
-    Raises:
-        SqlTokenError: A comment, a string or a name has no end.
-    """
+    """The tokens of a text, without comments."""
     from sqlglot.errors import TokenError
     from sqlglot.tokenizer_core import TokenType
 
@@ -126,9 +121,6 @@ def split_statements(text: str) -> Iterator[tuple[int, int]]:
     """The start and the end of each statement of a text; the end excludes the semicolon.
 
     A line ``-- COMMAND ----------`` of a Databricks notebook ends a statement too.
-
-    Raises:
-        SqlTokenError: A comment, a string or a name has no end.
     """
     first: Token | None = None
     last: Token | None = None
@@ -144,11 +136,7 @@ def split_statements(text: str) -> Iterator[tuple[int, int]]:
 
 
 class Cursor:
-    """Reads a statement from its tokens.
-
-    Args:
-        tokens: The tokens to read; ``None`` reads the whole statement.
-    """
+    """Reads a statement from its tokens."""
 
     def __init__(
         self, text: SqlText, tokens: Sequence[Token] | None = None, after: Token | None = None
@@ -297,3 +285,44 @@ class Cursor:
 
 def _span(token: Token) -> tuple[int, int]:
     return token.start, max(token.start, token.stop - 1)
+
+
+_CELL_ENDS = re.compile(r"^(?:#|--) COMMAND -+\s*$")
+_MAGIC = re.compile(r"^(?:#|--) MAGIC %(\w+)[ \t]*(.*)$")
+_REMEDIES = {
+    "pip": "install the packages in the environment of Headrace",
+    "python": "move the code to a Python file",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell whose lines are comments of the file."""
+
+    magic: str  # the word behind ``%``
+    argument: str
+    line: int
+    stop: int
+
+
+def find_cells(text: str) -> Iterator[Cell]:
+    """The cells of a notebook that begin with a magic command."""
+    lines = text.split("\n")
+    ends = [number for number, line in enumerate(lines, 1) if _CELL_ENDS.match(line)]
+    for first, stop in pairwise([0, *ends, len(lines) + 1]):
+        for number in range(first + 1, stop):
+            line = lines[number - 1]
+            if found := _MAGIC.match(line):
+                yield Cell(found[1].lower(), found[2].strip(), number, stop)
+                break
+            if line.strip() and not line.startswith(("#", "--")):
+                break
+
+
+def build_note(cell: Cell, path: str) -> Note:
+    """The note about a cell that is not run."""
+    text = f"the cell `%{cell.magic}` is not run"
+    if cell.magic == "run":
+        text = f"`%run {cell.argument}` is not run: there is no such file"
+    location = SourceLocation(path, cell.line)
+    return Note(level="note", text=text, location=location, remedy=_REMEDIES.get(cell.magic))

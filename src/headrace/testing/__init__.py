@@ -8,8 +8,7 @@ Example:
 
 from __future__ import annotations
 
+from headrace.testing.pipeline_run import Tables, run
 from headrace.testing.rows import Batches, Record
-from headrace.testing.source_overrides import run
-from headrace.testing.tables import Tables
 
 __all__ = ["Batches", "Record", "Tables", "run"]

@@ -34,8 +34,15 @@ from headrace.sources.requests import ReadRequest, SourceRead
 from headrace.storage.arrow_rows import empty_table, read_stream
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
-from headrace.testing.files import FileFormat, file_format
-from headrace.testing.rows import Batches, infer_schema, kafka_rows, kafka_schema, table_rows
+from headrace.testing.rows import (
+    Batches,
+    FileFormat,
+    file_format,
+    infer_schema,
+    kafka_rows,
+    kafka_schema,
+    table_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,12 +52,7 @@ if TYPE_CHECKING:
 
 
 class Source(ABC):
-    """One source of the pipeline, with the rows that it has so far.
-
-    Args:
-        name: Its name in the test.
-        given: All rows of the test for it.
-    """
+    """One source of the pipeline, with the rows that it has so far."""
 
     def __init__(self, name: str, given: Batches) -> None:
         self.name = name
@@ -114,12 +116,8 @@ class Folder(Source):
 class FakeSources:
     """Replaces all sources of a pipeline, and records which of them it reads.
 
-    Args:
-        folder: The folder of the sources.
-        given: The test's rows, by source.
-        settings: The pipeline's settings, with the storage of the test.
-        real: The pipeline's storage, whose tables give the columns of sources.
-        elsewhere: Registers a table of the session's catalog; false if the catalog does not have it.
+    The tables of the real storage give the columns of sources; ``elsewhere`` registers a table of the
+    session's catalog.
     """
 
     def __init__(
@@ -151,12 +149,7 @@ class FakeSources:
             source.feed(batches)
 
     def check(self) -> None:
-        """Compare the rows of the test with the sources of the pipeline.
-
-        Raises:
-            RowsMissingError: The test gives no rows for a source of the pipeline.
-            UnusedTestInputError: The test gives rows for a source that the pipeline does not read.
-        """
+        """Compare the rows of the test with the sources of the pipeline."""
         known = [*self._sources, *self._missing]
         reads = (f"sources of the pipeline: {', '.join(known) or 'none'}",)
         for name in self._given:
@@ -204,11 +197,7 @@ class FakeSources:
         ]
 
     def find_table(self, access: TableAccess) -> None:
-        """Create a table that no file of the pipeline declares.
-
-        Raises:
-            RowsMissingError: The test gives no rows for it, and no catalog has it.
-        """
+        """Create a table that no file of the pipeline declares."""
         name = next((text for text in self._given if self._is_table(text, access.name)), None)
         path = self._settings.storage.table(access.name).local_path
         if name is None:
@@ -265,15 +254,7 @@ class FakeSources:
         options: Mapping[str, str],
         location: SourceLocation,
     ) -> FileFolder:
-        """The folder that `hr.read_files` reads in place of the pipeline's.
-
-        Args:
-            folder: The pipeline's.
-            format: The format of its files.
-            schema: The user's schema.
-            options: Further options of the reader.
-            location: The user's line.
-        """
+        """The folder that `hr.read_files` reads in place of the pipeline's."""
         columns = () if schema is None else tuple(schema.fieldNames())
         request = ReadRequest(streaming=True, format=format, options=options, columns=columns, schema=schema)
         return FileFolder(path=str(self._folder_of(folder.path, request, location)))
@@ -330,11 +311,7 @@ class FakeSources:
         return frame
 
     def _name_of(self, path: str, location: SourceLocation) -> str:
-        """What the test calls a folder: as the query names it, or in another way.
-
-        Raises:
-            RowsMissingError: The test gives no rows for it.
-        """
+        """What the test calls a folder: as the query names it, or in another way."""
         wanted = self._resolved(path)
         for name in self._given:
             if name == path or self._resolved(name) == wanted:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from headrace.testing.tables import Tables
+    from headrace.testing.pipeline_run import Tables
 
 RunPipeline = Callable[..., "Tables"]
 
@@ -34,7 +34,7 @@ def run_pipeline(_headrace_ends: ExitStack) -> Iterator[RunPipeline]:
         ...     tables = run_pipeline("shop", {"orders": [[{"customer": "ada", "amount": 5}]]})
         ...     assert tables["revenue"] == [{"customer": "ada", "revenue": 5}]
     """
-    from headrace.testing.source_overrides import run
+    from headrace.testing.pipeline_run import run
 
     made: list[Tables] = []
 

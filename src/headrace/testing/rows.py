@@ -1,20 +1,24 @@
-"""The rows that a test gives, and the form in which a source would hold them."""
+"""The rows that a test gives, in the form in which a topic, a table or a file would hold them."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import RowsInvalidError
+from headrace.errors import FeatureUnsupportedError, RowsInvalidError, SourceLocation
+from headrace.sources.requests import ReadRequest
 from headrace.storage.arrow_rows import build_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
 
 Batch = Sequence[Any]
 Given = Sequence[Batch]
@@ -70,11 +74,7 @@ def invalid(
 
 
 def checked_sources(rows: Any) -> dict[str, Batches]:
-    """The rows of a test: batches, by the name of the source.
-
-    Raises:
-        RowsInvalidError: The value is not a dict of sources.
-    """
+    """The rows of a test: batches, by the name of the source."""
     if not isinstance(rows, Mapping) or not all(isinstance(name, str) for name in rows):
         raise RowsInvalidError(
             f"the rows of a test must be a dict of sources, not a {type(rows).__name__}",
@@ -84,11 +84,7 @@ def checked_sources(rows: Any) -> dict[str, Batches]:
 
 
 def checked(source: str, given: Any) -> Batches:
-    """The rows of one source: a list of batches, each a list of rows.
-
-    Raises:
-        RowsInvalidError: The value is not a list of batches.
-    """
+    """The rows of one source: a list of batches, each a list of rows."""
     batches = given if isinstance(given, Batches) else Batches(given)
     if not _is_list(batches.batches):
         raise RowsInvalidError(
@@ -132,14 +128,7 @@ def kafka_schema() -> pa.Schema:
 def kafka_rows(topic: str, batch: Batch, number: int, offsets: dict[int, int]) -> pa.Table:
     """A batch as the topic's next records.
 
-    Args:
-        topic: The topic.
-        batch: The test's rows.
-        number: The number of the batch.
-        offsets: The next offset of each partition; it is moved on.
-
-    Raises:
-        RowsInvalidError: A row can be no record.
+    ``offsets`` has the next offset of each partition, and is moved on.
     """
 
     rows = []
@@ -200,11 +189,7 @@ def _headers(given: Any) -> list[dict[str, Any]] | None:
 
 
 def as_json(value: Any) -> str:
-    """A value as JSON; decimals keep their digits, times are in ISO 8601.
-
-    Raises:
-        TypeError: JSON has no form for it.
-    """
+    """A value as JSON; decimals keep their digits, times are in ISO 8601."""
     match value:
         case None | bool() | int() | str():
             return json.dumps(value, ensure_ascii=False)
@@ -229,12 +214,7 @@ def as_json(value: Any) -> str:
 
 
 def infer_schema(source: str, given: Batches) -> pa.Schema:
-    """The columns of rows without a schema.
-
-    Raises:
-        RowsInvalidError: There are no rows, a row is not a mapping, or values of a column have different
-            types.
-    """
+    """The columns of rows without a schema."""
     import pyarrow as pa
 
     rows = [row for batch in given.batches for row in batch]
@@ -268,11 +248,7 @@ def infer_schema(source: str, given: Batches) -> pa.Schema:
 
 
 def table_rows(source: str, batch: Batch, number: int, schema: pa.Schema) -> pa.Table:
-    """A batch as rows of a table.
-
-    Raises:
-        RowsInvalidError: A row has an unknown column, or a value of another type.
-    """
+    """A batch as rows of a table."""
     import pyarrow as pa
 
     known = set(schema.names)
@@ -324,3 +300,123 @@ def _aware(value: Any) -> Any:
     """A datetime without a zone is a TIMESTAMP in UTC, unless a schema gives another type."""
     naive = isinstance(value, datetime) and value.tzinfo is None
     return value.replace(tzinfo=UTC) if naive else _utc(value)
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """How a batch becomes one file."""
+
+    suffix: str  # the end of the file's name
+    # Makes the file's bytes of a source's name, a batch and its number.
+    encode: Callable[[str, Batch, int], bytes]
+
+
+def file_format(request: ReadRequest, given: Batches, location: SourceLocation) -> FileFormat:
+    """The format of the files that a query reads."""
+    match request.format:
+        case "json":
+            return FileFormat(".json", _lines(as_json))
+        case "text":
+            return FileFormat(".txt", _lines(_text_line))
+        case "csv":
+            return FileFormat(".csv", _csv(request))
+        case "parquet" | "orc":
+            return FileFormat(f".{request.format}", _columnar(request, given))
+        case other:
+            raise FeatureUnsupportedError(
+                f"a test cannot give rows for files in the format `{other}` yet",
+                location=location,
+                remedies=["json, csv, text, parquet and orc can be given"],
+                params={"format": other},
+            )
+
+
+def _lines(line_of: Callable[[Any], str]) -> Callable[[str, Batch, int], bytes]:
+    """One line for each row; text and bytes are written unchanged, even if they are not a valid line."""
+
+    def encode(source: str, batch: Batch, number: int) -> bytes:
+        lines = []
+        for place, row in enumerate(batch):
+            try:
+                lines.append(_raw(row) if isinstance(row, str | bytes) else line_of(row).encode())
+            except TypeError as error:
+                raise invalid(source, str(error), batch=number, row=place) from error
+        return b"".join(line + b"\n" for line in lines)
+
+    return encode
+
+
+def _raw(row: str | bytes) -> bytes:
+    return row if isinstance(row, bytes) else row.encode()
+
+
+def _text_line(row: Any) -> str:
+    if isinstance(row, Mapping) and list(row) == ["value"] and isinstance(row["value"], str):
+        return row["value"]
+    raise TypeError('a line of a text file is a str, or {"value": ..}')
+
+
+def _csv(request: ReadRequest) -> Callable[[str, Batch, int], bytes]:
+    separator = request.value("sep") or request.value("delimiter") or ","
+    header = (request.value("header") or "false").lower() == "true"
+
+    def encode(source: str, batch: Batch, number: int) -> bytes:
+        names = list(request.columns) or list(dict.fromkeys(name for row in batch for name in _fields(row)))
+        out = io.StringIO()
+        # Spark reads a quote within quotes behind a backslash.
+        writer = csv.writer(out, delimiter=separator, doublequote=False, escapechar="\\", lineterminator="\n")
+        if header:
+            writer.writerow(names)
+        for place, row in enumerate(batch):
+            if isinstance(row, str | bytes):
+                out.write(_raw(row).decode() + "\n")
+                continue
+            if not isinstance(row, Mapping):
+                problem = f"a row is a dict or a line, not a {type(row).__name__}"
+                raise invalid(source, problem, batch=number, row=place)
+            unknown = [name for name in row if name not in names]
+            if unknown:
+                problem = f"there is no column `{unknown[0]}`; its columns: {', '.join(names)}"
+                raise invalid(source, problem, batch=number, row=place)
+            writer.writerow([_cell(row.get(name)) for name in names])
+        return out.getvalue().encode()
+
+    return encode
+
+
+def _fields(row: Any) -> list[str]:
+    return list(row) if isinstance(row, Mapping) else []
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    text = as_json(value)
+    return value if isinstance(value, str) else text.strip('"')
+
+
+def _columnar(request: ReadRequest, given: Batches) -> Callable[[str, Batch, int], bytes]:
+    def encode(source: str, batch: Batch, number: int) -> bytes:
+        rows = table_rows(source, batch, number, _file_schema(source, request, given))
+        out = io.BytesIO()
+        if request.format == "parquet":
+            import pyarrow.parquet
+
+            pyarrow.parquet.write_table(rows, out)
+        else:
+            import pyarrow.orc
+
+            pyarrow.orc.write_table(rows, out)
+        return out.getvalue()
+
+    return encode
+
+
+def _file_schema(source: str, request: ReadRequest, given: Batches) -> pa.Schema:
+    schema = given.schema if given.schema is not None else request.schema
+    if schema is None:
+        return infer_schema(source, given)
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    return to_arrow_schema(StructType.fromDDL(schema) if isinstance(schema, str) else schema)

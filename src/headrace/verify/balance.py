@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.verify.commits import CommitClaims, Role, declares_erasure, is_erasure
 from headrace.verify.data_files import FileFacts
 from headrace.verify.delta_log import Commit, DataFile, FileKey, TableLog

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.errors import BrokerUnreachableError
-from headrace.model.connections import KafkaConnection
-from headrace.model.marks import RecordMark
+from headrace.model.kafka_settings import KafkaConnection
+from headrace.model.ranges import RecordMark
 from headrace.verify.broker_requests import Explain, unexplained
 from headrace.verify.offsets import Topic, load_offsets, load_topics
 from headrace.verify.source_range import TopicPartition

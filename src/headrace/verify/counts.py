@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.verify.balance import Baseline, RowBalance, RowDelta
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.commits import Batches, CommitClaims

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, assert_never, get_args
 
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 
 FlowKind = Literal["append", "merge", "history", "send"]
 """What a commit's metadata names as ``kind``; a commit that names none is an append."""

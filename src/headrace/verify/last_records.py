@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Set
 from datetime import UTC, datetime
 
-from headrace.model.marks import RecordMark
-from headrace.model.sizes import counted
+from headrace.model.ranges import RecordMark
+from headrace.model.texts import counted
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.offsets import Topic
 from headrace.verify.report import Finding

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import BrokerUnreachableError
-from headrace.model.connections import KafkaConnection
-from headrace.model.marks import NO_TIMESTAMP, RecordMark
+from headrace.model.kafka_settings import KafkaConnection
+from headrace.model.ranges import NO_TIMESTAMP, RecordMark
 from headrace.verify.broker_requests import BrokerRequests, Explain, unexplained
 from headrace.verify.source_range import TopicPartition
 from headrace.verify.spans import Spans

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal
 
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.verify.checkpoint_history import Generation, Lineage
 from headrace.verify.commits import Batches
 from headrace.verify.declared import Pairs, less, merged, total

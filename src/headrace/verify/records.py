@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.verify.claims import Claim, Claims
 from headrace.verify.coordinates import ANY, TableRecords
 from headrace.verify.offsets import Topic

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.verify.balance import RowBalance
 from headrace.verify.commits import Replay
 from headrace.verify.equations import RowCounts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.verify.report import DatasetProof, FlowProof, GradeReport, Proof, Verdict
 
 MARKS: dict[Verdict, str] = {"proven": "✓", "partial": "~", "unjudged": "-", "refuted": "✗"}

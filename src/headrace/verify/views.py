@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.verify.balance import RowBalance
 from headrace.verify.commits import CommitClaims, Refresh
 from headrace.verify.report import Judgement, ViewProof

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 
 _SHOWN = 20
 

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from disk import Disk
-from headrace.declare.activation import activate
+from headrace.declare.loader import activate
 from headrace.declare.registry import ActivePipeline
 from headrace.errors import HeadraceError
 from headrace.model.names import TableName

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.contracts.changes import ChangeColumns, as_changes
 from headrace.model.counts import BatchCounts
-from headrace.model.expectations import ExpectationCount
+from headrace.model.declarations import ExpectationCount
 from headrace.model.ranges import SourceRange
 from headrace.sinks.delta.append import AppendTarget
 from headrace.sinks.delta.keyed import SharedTable

@@ -19,9 +19,8 @@ from headrace.cli.sql_prompt import Prompt
 from headrace.errors import HeadraceError, SourceLocation, SqlInvalidError
 from headrace.model.project import ProjectSettings
 from headrace.runtime.places import CACHE_VARIABLE
-from headrace.shell.completion import NamesCompleter, is_complete
+from headrace.shell.completion import Names, NamesCompleter, is_complete
 from headrace.shell.definitions import Definitions
-from headrace.shell.names import Names
 from headrace.shell.queries import Answer
 from headrace.storage.layout import Storage
 from headrace.syntax.sql import SqlText

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, strategies as st
 
 from headrace.contracts.evolution import evolve, from_variant
-from headrace.model.drift import Drift
+from headrace.model.declarations import Drift
 
 EVOLVES = Drift("evolve")
 

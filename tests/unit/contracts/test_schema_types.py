@@ -9,8 +9,16 @@ from typing import Any
 import pytest
 
 from headrace.contracts.inference import Inference, find_conflicts, find_empty
-from headrace.contracts.schema_files import load_schema_file, render_schema, write_schema_file
-from headrace.contracts.schema_types import build_type, columns_ddl, find_changes, to_ddl, widen
+from headrace.contracts.schema_types import (
+    build_type,
+    columns_ddl,
+    find_changes,
+    load_schema_file,
+    render_schema,
+    to_ddl,
+    widen,
+    write_schema_file,
+)
 from headrace.contracts.shapes import Shape
 from headrace.errors import SchemaInvalidError
 

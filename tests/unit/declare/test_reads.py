@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.declare.activation import activate
+from headrace.declare.loader import activate
 from headrace.declare.registry import ActivePipeline
 from headrace.declare.spec import load_project
 from headrace.errors import ArgumentInvalidError, NoActivePipelineError, SpecInvalidError

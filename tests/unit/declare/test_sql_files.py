@@ -24,8 +24,7 @@ from headrace.model.declarations import (
     StreamingTable,
     TemporaryView,
 )
-from headrace.model.edits import edited
-from headrace.model.queries import SqlQuery
+from headrace.model.queries import SqlQuery, edited
 from headrace.model.snapshots import StoredSnapshots
 from headrace.model.triggers import Trigger
 from headrace.syntax.sql import SqlText

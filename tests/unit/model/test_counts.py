@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.model.counts import BadRecordCount, BatchCounts, sum_counts
-from headrace.model.expectations import ExpectationCount
+from headrace.model.declarations import ExpectationCount
 
 
 def test_counts_are_one_balanced_record() -> None:

@@ -8,7 +8,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from headrace.errors import HeadraceError
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.secrets import Redactor, is_secret_key
 
 SECRET = 'a "b\\c/d+é%'

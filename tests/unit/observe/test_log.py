@@ -13,9 +13,8 @@ import pytest
 
 from headrace.errors import LogSettingInvalidError
 from headrace.model.events import BatchCommitted, BatchStarted, FlowFailed, UpdateStarted
-from headrace.model.logs import LogFormat
 from headrace.model.names import TableName
-from headrace.model.project import ProjectSettings
+from headrace.model.project import LogFormat, ProjectSettings
 from headrace.observe import log as log_module
 from headrace.observe.log import LogSettings, UpdateLog, log_folder, newest_log, spark_log, update_log
 

@@ -17,7 +17,6 @@ import pytest
 from lake import HandFlow, Lake, LakeTable, rows
 
 from headrace.errors import BrokerUnreachableError
-from headrace.model.connections import KafkaConnection
 from headrace.model.events import (
     BatchCommitted,
     Event,
@@ -29,6 +28,7 @@ from headrace.model.events import (
     UpdateStarted,
     ViewFailed,
 )
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.observe.event_log import EventLog
 from headrace.observe.snapshot import Snapshot, take_snapshot

@@ -10,19 +10,19 @@ import pytest
 
 from headrace.errors import SourceLocation
 from headrace.model.changes import ALL_COLUMNS, ChosenColumns
-from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import (
     AppendFlow,
     AutoCdcFlow,
     MaterializedView,
     RefreshFlow,
+    RejectionLimit,
     StreamingTable,
     TemporaryView,
 )
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery
-from headrace.model.rejection_limit import RejectionLimit
 from headrace.plan.drawing import Graph, Node, draw_text
 from headrace.plan.explain import Explanation, type_text
 from headrace.plan.stages import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.declare.yaml_source import build_values
+from headrace.declare.spec_values import build_values
 from headrace.errors import CommandLineError
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.project.ingest_code import IngestedTopic, Mode, build_code, build_spec
 from headrace.project.ingesting import check_tables, table_name
 

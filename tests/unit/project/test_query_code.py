@@ -12,7 +12,7 @@ import pytest
 
 from headrace.declare.loader import load_declarations
 from headrace.declare.spec import load_project
-from headrace.plan.fingerprint import code_files
+from headrace.plan.logical import code_files
 from headrace.project.query_code import UnknownCode, describe_query
 from headrace.project.template import template_files
 

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.errors import CheckpointBehindTableError, FileChangedError, LeaseLostError
 from headrace.model.counts import BatchCounts
-from headrace.model.expectations import ExpectationCount
+from headrace.model.declarations import ExpectationCount
 from headrace.model.ranges import SourceRange
 from headrace.run.batch import BatchFunction, QueryState, check_gate
 from headrace.run.stop import StopRequested, StopSignal

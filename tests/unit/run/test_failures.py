@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import LeaseLostError, SourceLocation
-from headrace.model.connections import KafkaConnection
-from headrace.model.declarations import AppendFlow
-from headrace.model.expectations import Expectation
+from headrace.model.declarations import AppendFlow, Expectation
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
 from headrace.model.ranges import SourceRange

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import FlowFailedError, RecordUnparseableError, SourceLocation
-from headrace.model.expectations import Expectation
+from headrace.model.declarations import Expectation
 from headrace.model.ranges import SourceRange
 from headrace.run.narrowing import _after, _without, find_first, find_reason, ranges_of
 from headrace.sources.files.position import FilePosition

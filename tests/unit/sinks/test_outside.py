@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.model.counts import BatchCounts, sum_counts
-from headrace.model.sinks import Sink
+from headrace.model.declarations import Sink
 from headrace.verify.equations import RowCounts
 
 

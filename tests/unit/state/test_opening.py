@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import HeadraceError, SourceLocation
-from headrace.model.marks import RecordMark
-from headrace.model.ranges import OpaquePosition, Position
+from headrace.model.ranges import OpaquePosition, Position, RecordMark
 from headrace.sources.delta.facts import DeltaFacts
 from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.facts import Facts

@@ -11,7 +11,7 @@ from headrace.declare.spec import load_project
 from headrace.project.engine import Engine
 from headrace.runtime import session
 from headrace.runtime.engine.choice import choose_engine
-from headrace.testing import source_overrides
+from headrace.testing import pipeline_run
 
 SPEC = """
 name: shop
@@ -41,9 +41,9 @@ def test_a_test_uses_the_engine_of_the_commands_of_its_pipeline(
         raise Opened
 
     monkeypatch.setattr(session, "open_spark", open_spark)
-    monkeypatch.setattr(source_overrides, "open_spark", open_spark)
+    monkeypatch.setattr(pipeline_run, "open_spark", open_spark)
     with pytest.raises(Opened):
         Engine(settings).opened()
     with pytest.raises(Opened):
-        source_overrides._opened(settings, print)
+        pipeline_run._opened(settings, print)
     assert keys[0] == keys[1]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from lake import HandFlow, Lake, LakeTable, rows
 
-from headrace.model.marks import RecordMark
 from headrace.model.names import TableName
+from headrace.model.ranges import RecordMark
 
 Verify = Any
 Broker = Any

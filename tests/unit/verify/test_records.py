@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from lake import HandFlow, Lake, LakeTable, edit, replace_file, rows
 
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.verify import broker_side, records as records_module
 
 Verify = Any

@@ -9,7 +9,7 @@ import click
 
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, VerbGroup, verb
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 
 if TYPE_CHECKING:
     from headrace.runtime.broker import BrokerStatus

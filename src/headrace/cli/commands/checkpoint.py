@@ -10,7 +10,7 @@ import click
 
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, VerbGroup, verb
-from headrace.model.sizes import counted, size_text
+from headrace.model.texts import counted, size_text
 
 if TYPE_CHECKING:
     from headrace.maintain.checkpoints import FlowCheckpoint

@@ -10,8 +10,7 @@ from click.shell_completion import CompletionItem
 
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
-from headrace.errors import CommandLineError
-from headrace.errors.pages import ErrorPage, build_pages
+from headrace.errors import CommandLineError, ErrorPage, build_pages
 
 
 def complete_code(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

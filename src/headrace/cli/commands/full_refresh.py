@@ -12,7 +12,7 @@ from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 
 if TYPE_CHECKING:
-    from headrace.model.logs import LogFormat, LogLevel
+    from headrace.model.project import LogFormat, LogLevel
 
 
 @verb(examples=("headrace full-refresh orders", "headrace full-refresh orders --accept-loss orders --yes"))

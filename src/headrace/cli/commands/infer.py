@@ -12,8 +12,7 @@ import click
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 from headrace.errors import CommandLineError, TopicNotFoundError
-from headrace.model.durations import duration_text
-from headrace.model.sizes import counted
+from headrace.model.texts import counted, duration_text
 
 if TYPE_CHECKING:
     from headrace.contracts.inference import Inference
@@ -54,7 +53,7 @@ def command(
     An existing file is changed only with --update. An update adds new fields, and widens a type only if a
     value in the records does not fit.
     """
-    from headrace.contracts.schema_files import FOLDER
+    from headrace.contracts.schema_types import FOLDER
     from headrace.project.inferring import Stopwatch, compare, save
 
     _check(source, sample, latest_by_key)
@@ -89,7 +88,7 @@ def _read_folder(
     invocation: Invocation, source: str, sample: int | None, root: Path
 ) -> tuple[str, Inference, str]:
     """The name of the folder, its records, and the call that reads it, as far as its schema."""
-    from headrace.contracts.file_records import find_files, infer_files
+    from headrace.contracts.inference import find_files, infer_files
 
     path = Path(source)
     found = find_files(path)

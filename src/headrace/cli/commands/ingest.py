@@ -14,13 +14,12 @@ from headrace.cli.output import Output, Result
 from headrace.cli.rows import split_columns, table_rows
 from headrace.cli.verb import Invocation, LocalFolder, verb
 from headrace.errors import CommandLineError, HeadraceError, TopicNotFoundError
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.project.ingest_code import Mode
 
 if TYPE_CHECKING:
     from headrace.cli.kafka import ReachedKafka
-    from headrace.model.logs import LogFormat, LogLevel
-    from headrace.model.project import ProjectSettings
+    from headrace.model.project import LogFormat, LogLevel, ProjectSettings
     from headrace.observe.log import LogSettings
     from headrace.project.ingesting import IngestFolder, IngestRequest, PreparedTopic
     from headrace.project.pipeline import Pipeline

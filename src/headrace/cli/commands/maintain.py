@@ -11,7 +11,7 @@ from headrace.cli.completion import complete_dataset
 from headrace.cli.durations import parse_time
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

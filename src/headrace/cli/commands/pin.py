@@ -126,7 +126,7 @@ def _listed(found: Sequence[Pin], readers: Sequence[RegisteredReader]) -> str:
 
 
 def _reader_line(one: RegisteredReader) -> str:
-    from headrace.model.durations import duration_text
+    from headrace.model.texts import duration_text
 
     lag = duration_text(one.max_lag_s)
     return f"{one.table.short}  reader {one.name} has read version {one.version}; maximum lag: {lag}"

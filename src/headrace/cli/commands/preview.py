@@ -11,8 +11,8 @@ from headrace.cli.completion import complete_dataset
 from headrace.cli.output import Result
 from headrace.cli.rows import RowsTable, split_columns
 from headrace.cli.verb import Invocation, verb
-from headrace.model.expectations import Action
-from headrace.model.sizes import counted
+from headrace.model.declarations import Action
+from headrace.model.texts import counted
 from headrace.project.pipeline import RECORDS
 
 _OUTCOMES: Mapping[Action, str] = {

@@ -12,7 +12,7 @@ import click
 from headrace.cli.completion import complete_dataset
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, VerbGroup, verb
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -12,7 +12,7 @@ from headrace.cli.output import Result
 from headrace.cli.rows import split_columns, table_rows
 from headrace.cli.verb import Invocation, verb
 from headrace.errors import CommandLineError
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 
 if TYPE_CHECKING:
     from datetime import datetime

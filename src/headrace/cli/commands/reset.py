@@ -7,7 +7,7 @@ import click
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 from headrace.errors import CommandLineError
-from headrace.model.chosen_start import ChosenStart
+from headrace.model.remedies import ChosenStart
 
 
 @verb(

@@ -13,7 +13,7 @@ from headrace.cli.verb import Invocation, verb
 from headrace.errors import CommandLineError, ConflictingRefreshOptionsError
 
 if TYPE_CHECKING:
-    from headrace.model.logs import LogFormat, LogLevel
+    from headrace.model.project import LogFormat, LogLevel
 
 
 def read_renames(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

@@ -17,12 +17,12 @@ from headrace.cli.rows import RowsTable
 from headrace.cli.stream_processes import StreamProcesses
 from headrace.cli.verb import Invocation, verb
 from headrace.errors import CommandLineError
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from headrace.model.logs import LogFormat, LogLevel
+    from headrace.model.project import LogFormat, LogLevel
     from headrace.observe.log import LogSettings
     from headrace.shell.queries import Answer
     from headrace.shell.shell import Shell
@@ -109,7 +109,7 @@ def _interact(
 ) -> Result:
     """Read statements from the terminal until the user leaves."""
     from headrace.cli.sql_prompt import Prompt
-    from headrace.shell.names import Names
+    from headrace.shell.completion import Names
 
     def run(text: str) -> None:
         _run(invocation, shell, processes, *remember(text), log, once=once)

@@ -10,7 +10,7 @@ import click
 
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
-from headrace.model.durations import duration_text
+from headrace.model.texts import duration_text
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -10,7 +10,7 @@ import click
 from headrace.cli.completion import complete_dataset
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
-from headrace.model.sizes import size_text
+from headrace.model.texts import size_text
 
 if TYPE_CHECKING:
     from rich.console import Group

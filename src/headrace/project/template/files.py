@@ -10,7 +10,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from headrace.declare.spec_schema import SCHEMA_FILE, build_schema
+from headrace.declare.spec_model import SCHEMA_FILE, build_schema
 from headrace.errors import FileExistsInTheWayError
 from headrace.storage.locate import locate
 

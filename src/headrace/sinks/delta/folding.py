@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.model.care import CarePolicy
-from headrace.model.foldable import count_foldable
+from headrace.model.care import CarePolicy, count_foldable
 from headrace.sinks.delta.carer import TableCarer
 from headrace.sinks.delta.compaction import compact_files
 from headrace.sinks.delta.data_files import DataFile, file_rows, list_files

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from headrace.model.care import CarePolicy
-from headrace.model.foldable import is_mostly_deleted
+from headrace.model.care import CarePolicy, is_mostly_deleted
 from headrace.sinks.delta.data_files import DataFile, file_rows, list_files
 from headrace.sinks.delta.table import newest_snapshot
 from headrace.sinks.delta.transaction import iterate, scala_list

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError
-from headrace.model.drift import Drift
+from headrace.model.declarations import Drift
 from headrace.model.folders import FileFolder
 from headrace.sources.bad_records import (
     MAX_VALUE_BYTES,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import FeatureUnsupportedError, HeadraceError
 from headrace.model.folders import FileFolder, local_path
 from headrace.model.ranges import Position, SourceRange
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.sources.answers import Found, Lag, Seed, Unrecoverable
 from headrace.sources.files.facts import FileFacts, is_folder, reads_of
 from headrace.sources.files.guard import FileGuard

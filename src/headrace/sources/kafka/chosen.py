@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import RangesReadAgainError, RangesSkippedError, StartInvalidError
-from headrace.model.chosen_start import ChosenStart
+from headrace.model.remedies import ChosenStart
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.state.facts import ChosenPosition, FlowFacts
 from headrace.state.history import History

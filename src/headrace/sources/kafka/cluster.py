@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.runtime.kafka_client import ClientErrors
 from headrace.runtime.kafka_faults import find_fault
 from headrace.runtime.network import connection_errors

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from headrace.errors import BrokerUnreachableError, HeadraceError
-from headrace.model.connections import EMBEDDED, KafkaConnection
+from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.publisher import OffsetPublisher

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import BrokerUnreachableError, ConsumeFailedError, OffsetUnknownError
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.runtime.kafka_client import ClientErrors
 from headrace.runtime.network import connection_errors
 from headrace.sources.kafka.cluster import KafkaCluster

@@ -15,9 +15,9 @@ from headrace.errors import (
     TopicNotFoundError,
     TopicRecreatedError,
 )
-from headrace.model.chosen_start import ChosenStart
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position
+from headrace.model.remedies import ChosenStart
 from headrace.sources.facts import Facts
 from headrace.sources.kafka.chosen import Held, choose
 from headrace.sources.kafka.clusters import SERVERS

@@ -15,8 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from headrace.errors import OffsetsReusedError, SourceLocation
-from headrace.model.marks import RecordMark
-from headrace.model.ranges import SourceRange
+from headrace.model.ranges import RecordMark, SourceRange
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.record_marks import Marks, Partition

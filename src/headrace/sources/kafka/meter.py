@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.ranges import Position, SourceRange
 from headrace.sources.kafka.facts import KafkaFacts
 from headrace.sources.kafka.position import KafkaOffsets

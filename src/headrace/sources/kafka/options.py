@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 from headrace.errors import OptionInvalidError, OptionUnsupportedError, SourceLocation
-from headrace.model.connections import KafkaConnection
-from headrace.model.kafka_settings import unshaded
+from headrace.model.kafka_settings import KafkaConnection, unshaded
 from headrace.sources.bad_records import VALUE_LIMIT
 from headrace.sources.kafka.clusters import other_cluster
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, CLIENT, LOSS_POLICY

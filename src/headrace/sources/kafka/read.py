@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError
-from headrace.model.connections import KafkaConnection
-from headrace.model.drift import Drift
+from headrace.model.declarations import Drift
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import OnDataLoss
 from headrace.sources.avro_decoder import AvroDecoder
 from headrace.sources.bad_records import (

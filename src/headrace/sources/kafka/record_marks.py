@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
-from headrace.model.connections import KafkaConnection
-from headrace.model.marks import NO_TIMESTAMP, RecordMark
+from headrace.model.kafka_settings import KafkaConnection
+from headrace.model.ranges import NO_TIMESTAMP, RecordMark
 from headrace.sources.kafka.single_records import SingleRecords
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.sources.kafka.single_records import SingleRecords
 
 if TYPE_CHECKING:

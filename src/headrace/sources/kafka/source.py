@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TopicNotFoundError
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position, SourceRange
-from headrace.model.sizes import counted
+from headrace.model.texts import counted
 from headrace.sources.answers import Found
 from headrace.sources.kafka.batches import read_between, read_kept
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import HeadraceError, SourceLocation
-from headrace.model.chosen_start import ChosenStart
+from headrace.model.remedies import ChosenStart
 from headrace.sources.kafka.chosen import Held, choose
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.state.facts import ChosenPosition, FlowFacts

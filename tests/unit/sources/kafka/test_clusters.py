@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import SourceLocation
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.sources.kafka.clusters import (
     KafkaClusters,
     find_connection,

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.model.marks import RecordMark
-from headrace.model.ranges import SourceRange
+from headrace.model.ranges import RecordMark, SourceRange
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.last_records import (
     LastRecord,

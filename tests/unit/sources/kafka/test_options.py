@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import OptionInvalidError, SourceLocation
-from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.sources.kafka.options import check_values, connection_options, reader_options
 from headrace.sources.kafka.read import CLIENT
 from headrace.sources.requests import ReaderDefaults, ReadRequest

@@ -1,0 +1,117 @@
+"""Sizes, counts, durations and lines as texts for a person."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+
+def size_text(size: int) -> str:
+    """A size in the largest unit below it: 812 bytes, 3.2 MB, 1.4 GB."""
+    for unit, power in (("GB", 9), ("MB", 6), ("kB", 3)):
+        if size >= 10**power:
+            return f"{size / 10**power:,.1f} {unit}"
+    return "1 byte" if size == 1 else f"{size} bytes"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 row, 1,200 rows, 2 batches."""
+    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+DAY_S: Final = 86400.0
+
+_TEXT = re.compile(r"\s*(?:interval\s+)?((?:'?\d+(?:\.\d+)?'?\s*[a-z]+\s*)+)", re.IGNORECASE)
+_PART = re.compile(r"'?(\d+(?:\.\d+)?)'?\s*([a-z]+)", re.IGNORECASE)
+_NUMBER = re.compile(r"\s*\d+(?:\.\d+)?\s*")
+_UNITS = {"ms": 0.001, "millisecond": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0}
+_UNITS |= {"m": 60.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
+_UNITS |= {"d": DAY_S, "day": DAY_S, "w": 7 * DAY_S, "week": 7 * DAY_S}
+
+
+def parse_duration(value: Any) -> float:
+    """The seconds of ``7 days``, ``12 hours``, ``30d`` or ``interval 1 week``.
+
+    Raises:
+        ValueError: The value is not a duration with a unit.
+    """
+    seconds = seconds_or_none(value)
+    if seconds is None:
+        raise ValueError("must be a time with a unit, such as 7 days or 12 hours")
+    return seconds
+
+
+def seconds_or_none(value: Any) -> float | None:
+    """The seconds of a duration with a unit, or ``None`` if the value is not such a duration."""
+    found = _TEXT.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return None
+    seconds = 0.0
+    for number, name in _PART.findall(found[1]):
+        unit = name.lower()
+        factor = _UNITS.get(unit, _UNITS.get(unit.removesuffix("s")))
+        if factor is None:
+            return None
+        seconds += float(number) * factor
+    return seconds
+
+
+def parse_seconds(value: Any) -> float:
+    """The seconds of ``5``, ``500 ms``, ``10 seconds`` or ``1 minute``; a number without a unit is seconds.
+
+    Raises:
+        ValueError: The value is not a time.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if value < 0 or value != value or value == float("inf"):
+            raise ValueError("must not be negative; write 10 or `10 seconds`, for example")
+        return float(value)
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        return float(value)
+    seconds = seconds_or_none(value)
+    if seconds is None:
+        raise ValueError("must be a time, such as 500 ms, 10 seconds or 1 minute")
+    return seconds
+
+
+def duration_text(seconds: float) -> str:
+    """A duration for a person: 0.31 s, 12 s, 3 min, 2 h, 30 days."""
+    if seconds < 1:
+        return f"{max(seconds, 0):.2f} s"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 2 * DAY_S else f"{seconds / DAY_S:.0f} days"
+
+
+GLUE = "\u00a0"
+"""A space at which no line is broken."""
+
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+_COMMAND = re.compile(r"`[^`]*`|(?:(?<=   )|^)(?:headrace|jq|export|pip|python|duckdb) .*$")
+"""Commands, which a person copies: a part in backquotes, or the end of a line."""
+
+
+def wrap(text: str, width: int | None, first: str = "", rest: str = "") -> list[str]:
+    """Break a line into lines.
+
+    Args:
+        width: Characters of a line; a longer word or command keeps its length. `None` breaks nothing.
+    """
+    glued = _COMMAND.sub(lambda found: found[0].replace(" ", GLUE), text)
+    lines, line = list[str](), first
+    for gap, word in re.findall(r"( *)([^ ]+)", glued):
+        is_empty = line in (first, rest)
+        if width is not None and not is_empty and _length(line) + len(gap) + _length(word) > width:
+            lines.append(line)
+            line, gap = rest, ""
+        line += gap + word
+    return [one.replace(GLUE, " ") for one in (*lines, line)]
+
+
+def _length(text: str) -> int:
+    return len(_STYLE.sub("", text))

@@ -1,0 +1,434 @@
+"""Builds a plan: resolves the declarations, and adds the changes of a run and notes for the author."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
+
+from headrace.contracts.conditions import with_checks
+from headrace.errors import HeadraceError, PlanFailedError, SourceLocation
+from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE
+from headrace.model.declarations import (
+    AppendFlow,
+    AutoCdcFlow,
+    Declarations,
+    Expectation,
+    MaterializedView,
+    RefreshFlow,
+    StreamingFlow,
+    StreamingTable,
+    TemporaryView,
+    snapshots_of,
+)
+from headrace.model.names import TableName
+from headrace.model.notes import Note
+from headrace.model.project import ProjectSettings
+from headrace.model.queries import Query
+from headrace.plan.catalog import planning_session
+from headrace.plan.changes import find_changes
+from headrace.plan.expectations import check_declared_expectations
+from headrace.plan.intercept import suspended
+from headrace.plan.logical import CodeDigest, LogicalPlan, fingerprint, read_plan
+from headrace.plan.modes import SourceHook
+from headrace.plan.names import label_of, shown
+from headrace.plan.properties import check_delta_properties, coordinates_of, find_unreadable, table_properties
+from headrace.plan.resolver import FindTable, Resolved, Resolver
+from headrace.plan.sources import planned_sources
+from headrace.plan.spark_checks import find_wrong_settings, with_state_checks
+from headrace.plan.stages import (
+    OpenTableStage,
+    Plan,
+    PlannedFlow,
+    PlannedRefresh,
+    PlannedView,
+    RefreshViewStage,
+    build_levels,
+)
+from headrace.plan.validate import check_declarations
+from headrace.runtime.active_session import active_session
+from headrace.sources.files.options import PARSED_FORMATS
+from headrace.sources.files.read import FORMAT_OPTION
+from headrace.syntax.bindings import ReboundGlobal, find_rebound
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.plan.catalog import StandIns
+
+
+def build_plan(
+    spark: SparkSession,
+    settings: ProjectSettings,
+    declarations: Declarations,
+    *,
+    offline: bool = False,
+    sources: SourceHook | None = None,
+    find_table: FindTable | None = None,
+) -> Plan:
+    """Resolve a pipeline; writes nothing to the storage.
+
+    ``offline`` leaves the pipeline's own tables unread, so that the plan has no changes. ``sources`` is asked
+    before each read of a source; what it returns is read instead. ``find_table`` is told of each table that
+    no file declares, before it is looked up. Several errors are raised as one `PlanFailedError`.
+    """
+    _raise_all([*check_declarations(declarations), *check_declared_expectations(declarations)])
+    declarations = _with_nulls(_with_exact_targets(declarations), settings)
+    with planning_session(spark, settings.database) as (session, stand_ins), active_session(session):
+        resolver = Resolver(
+            session, stand_ins, spark, settings, declarations, sources=sources, find_table=find_table
+        )
+        resolver.resolve()
+        declarations = resolver.declarations
+        settings_errors = find_wrong_settings(spark, settings, declarations)
+        errors = [*resolver.errors, *_property_errors(session, declarations), *settings_errors]
+        _raise_all(errors, resolver.downstream)
+        plan = _assemble(resolver, stand_ins, settings, declarations)
+        if not resolver.is_test:
+            plan = with_state_checks(session, plan, resolver.flows)
+    return plan if offline else find_changes(plan)
+
+
+def _property_errors(session: SparkSession, declarations: Declarations) -> Iterator[HeadraceError]:
+    for dataset in declarations.datasets:
+        if isinstance(dataset, StreamingTable | MaterializedView):
+            try:
+                check_delta_properties(session, dataset)
+            except HeadraceError as error:
+                yield error
+
+
+def _with_exact_targets(declarations: Declarations) -> Declarations:
+    """Flows whose targets are written as the tables are; Spark ignores the case of names."""
+    names = {str(dataset.name).casefold(): dataset.name for dataset in declarations.datasets}
+    flows = (replace(flow, target=names[str(flow.target).casefold()]) for flow in declarations.flows)
+    return replace(declarations, flows=tuple(flows))
+
+
+def _with_nulls(declarations: Declarations, settings: ProjectSettings) -> Declarations:
+    """Expectations that say whether NULL passes."""
+    datasets = (
+        replace(
+            dataset,
+            expectations=tuple(
+                replace(one, nulls=one.nulls or settings.expectation_nulls) for one in dataset.expectations
+            ),
+        )
+        for dataset in declarations.datasets
+    )
+    return replace(declarations, datasets=tuple(datasets))
+
+
+def _raise_all(errors: list[HeadraceError], downstream: Mapping[TableName, TableName] | None = None) -> None:
+    """Raise the errors."""
+    unique = {(error.headline, error.location): error for error in errors}
+    if unique:
+        # Datasets that read each other in a cycle are named by its error.
+        named = {name for error in unique.values() for name in error.params.get("cycle", ())}
+        unchecked = {name: read for name, read in (downstream or {}).items() if str(name) not in named}
+        raise _with_downstream(_one_error(list(unique.values())), unchecked)
+
+
+def _with_downstream(error: HeadraceError, downstream: Mapping[TableName, TableName]) -> HeadraceError:
+    if not downstream:
+        return error
+    listed = ", ".join(f"{shown(name)} (reads {shown(read)})" for name, read in sorted(downstream.items()))
+    names = {"not_checked": sorted(map(str, downstream))}
+    fact = f"not checked, because what they read has an error: {listed}"
+    return error.with_(facts=(*error.facts, fact), params={**error.params, **names})
+
+
+def _one_error(errors: list[HeadraceError]) -> HeadraceError:
+    if len(errors) == 1:
+        return errors[0]
+    return PlanFailedError(
+        sorted(
+            errors,
+            key=lambda e: (
+                e.location is None,
+                str(e.location and e.location.path),
+                e.location.line if e.location else 0,
+            ),
+        )
+    )
+
+
+def _assemble(
+    resolver: Resolver, stand_ins: StandIns, settings: ProjectSettings, declarations: Declarations
+) -> Plan:
+    code = CodeDigest(settings.code_folders, settings.storage.root)
+    flows, refreshes = [], []
+    for flow in declarations.flows:
+        match flow:
+            case AppendFlow() | AutoCdcFlow():
+                flows.append(_planned_flow(flow, resolver, stand_ins, settings, code, declarations))
+            case RefreshFlow():
+                refreshes.append(_planned_refresh(flow, resolver, code, declarations))
+            case _:
+                assert_never(flow)
+    fed = {source.feed for planned in flows for source in planned.sources}
+    opens = [
+        OpenTableStage(
+            table=table,
+            schema=resolver.schemas[table.name],
+            properties=table_properties(
+                table,
+                settings,
+                resolver.coordinates(table.name),
+                changes=declarations.auto_cdc_of(table.name),
+                groups=declarations.groups_of(table.name),
+                replayable=all(one.coordinates for one in flows if one.flow.target == table.name),
+                needs_feed=table.name in fed,
+            ),
+            flows=tuple(planned.flow.name for planned in flows if planned.flow.target == table.name),
+        )
+        for table in declarations.datasets
+        if isinstance(table, StreamingTable)
+    ]
+    views = {one.name: one for one in declarations.datasets if isinstance(one, MaterializedView)}
+    refresh_stages = [
+        RefreshViewStage(
+            view=(view := views[planned.flow.target]),
+            planned=planned,
+            properties=table_properties(view, settings, resolver.coordinates(view.name)),
+        )
+        for planned in refreshes
+    ]
+    return Plan(
+        project=settings,
+        datasets=declarations.datasets,
+        all_levels=build_levels(opens, flows, refresh_stages),
+        views=tuple(
+            _planned_view(view, resolver, code)
+            for view in declarations.datasets
+            if isinstance(view, TemporaryView)
+        ),
+        notes=(
+            *_ignored(settings),
+            *declarations.notes,
+            *resolver.notes.values(),
+            *(_gone(planned) for planned in flows if planned.gone is not None),
+            *find_notes(_resolved_queries(resolver, declarations), settings.root),
+            *find_unreadable([*opens, *refresh_stages], settings),
+        ),
+    )
+
+
+def _ignored(settings: ProjectSettings) -> Iterator[Note]:
+    if settings.ignored:
+        text = f"these settings of the bundle have no effect here: {', '.join(settings.ignored)}"
+        yield Note(level="note", text=text, location=SourceLocation(settings.file.name, 1))
+
+
+def _gone(planned: PlannedFlow) -> Note:
+    flow, reason = planned.flow, planned.gone
+    assert reason is not None
+    return Note(
+        level="warning",
+        text=f"the flow `{flow.name}` was applied; its source can no longer be read: {reason.summary}",
+        location=flow.location,
+        remedy=f"a full refresh of `{shown(flow.target)}` needs the source, or the flow removed",
+    )
+
+
+def _resolved_queries(resolver: Resolver, declarations: Declarations) -> dict[str, tuple[Query, LogicalPlan]]:
+    """The queries with their plans, by the names that messages use."""
+    views = [one for one in declarations.datasets if isinstance(one, TemporaryView)]
+    return {label_of(flow): (flow.query, resolver.flows[flow.name].plan) for flow in declarations.flows} | {
+        shown(view.name): (view.query, resolver.views[view.name].plan) for view in views
+    }
+
+
+def _planned_flow(
+    flow: StreamingFlow,
+    resolver: Resolver,
+    stand_ins: StandIns,
+    settings: ProjectSettings,
+    code: CodeDigest,
+    declarations: Declarations,
+) -> PlannedFlow:
+    resolved = resolver.flows[flow.name]
+    target = next(one for one in declarations.datasets if one.name == flow.target)
+    assert isinstance(target, StreamingTable)
+    given = coordinates_of(target.table_properties)
+    sources = planned_sources(resolved.plan, stand_ins, settings, flow.location)
+    return PlannedFlow(
+        flow=flow,
+        schema=resolved.plan.schema,
+        reads=resolved.reads,
+        sources=sources,
+        stateful=resolved.plan.stateful,
+        # A sink stores no rows whose coordinates could be compared.
+        coordinates=None if target.sink else given.coordinates or resolved.coordinates.coordinates,
+        timestamp=given.timestamp or resolved.coordinates.timestamp,
+        reads_target=resolved.reads_target,
+        fingerprint=resolved.applied.fingerprint
+        if resolved.applied is not None
+        else fingerprint(resolved.batch or resolved.plan, [source.describe() for source in sources], code),
+        through=resolved.views,
+        expectations=(*_key_expectations(flow), *target.expectations),
+        # The records of a snapshot or a batch query are not rows of the stream, whose clock Spark fixes.
+        repeatable=not (resolved.plan.stateful or flow.once or snapshots_of(flow) is not None)
+        and resolved.plan.deterministic,
+        reads_all=resolved.plan.reads_all,
+        max_rejected=target.max_rejected or settings.max_rejected,
+        checked_views=_checked(resolved.views, declarations),
+        checks=target.checks,
+        # A test gets the rows of a sink, which would go to another system.
+        sink=None if resolver.is_test else target.sink,
+        gone=resolved.gone,
+    )
+
+
+def _key_expectations(flow: StreamingFlow) -> tuple[Expectation, ...]:
+    """What a flow that applies changes by key expects of each record."""
+    match flow:
+        case AppendFlow():
+            return ()
+        case AutoCdcFlow() if flow.snapshots is not None:
+            # A NULL in a key stops the flow before its rows become records.
+            return ()
+        case AutoCdcFlow():
+            quoted = (key.replace("`", "``") for key in flow.keys)
+            keys = " AND ".join(f"`{key}` IS NOT NULL" for key in quoted)
+            conditions = {
+                "the key is not NULL": f"{OPERATION} = '{TRUNCATE}' OR ({keys})",
+                "the sequence is not NULL": f"{SEQUENCE}.value IS NOT NULL",
+            }
+            return tuple(
+                Expectation(
+                    name=name,
+                    condition=text,
+                    text=text,
+                    action=flow.null_keys,
+                    location=flow.location,
+                    nulls="fail",
+                )
+                for name, text in conditions.items()
+            )
+        case _:
+            assert_never(flow)
+
+
+def _planned_refresh(
+    flow: RefreshFlow, resolver: Resolver, code: CodeDigest, declarations: Declarations
+) -> PlannedRefresh:
+    resolved = resolver.flows[flow.name]
+    views = [resolver.views[name] for name in resolved.views]
+    expectations, checked = _rejecting(flow.target, resolved, declarations, code)
+    plans = [resolved.plan, *(one.plan for one in views), *([] if checked is None else [checked])]
+    return PlannedRefresh(
+        flow=flow,
+        schema=resolved.plan.schema,
+        reads=resolved.reads,
+        fingerprint=fingerprint(resolved.plan, (), code, expectations),
+        through=resolved.views,
+        varies=tuple(dict.fromkeys(reason for plan in plans for reason in plan.varies)),
+        checked_views=_checked(resolved.views, declarations),
+    )
+
+
+def _checked(names: tuple[TableName, ...], declarations: Declarations) -> tuple[TemporaryView, ...]:
+    """The temporary views of these names that have expectations."""
+    views = (one for one in declarations.datasets if isinstance(one, TemporaryView) and one.expectations)
+    return tuple(view for view in views if view.name in names)
+
+
+def _rejecting(
+    target: TableName, resolved: Resolved, declarations: Declarations, code: CodeDigest
+) -> tuple[list[str], LogicalPlan | None]:
+    """The expectations that decide which rows a view has; with the code if they call Python functions."""
+    view = next(one for one in declarations.datasets if one.name == target)
+    rejecting = [one for one in view.expectations if one.rejects]
+    texts = [f"{one.action} {one.name}: {one.text}, NULL {one.nulls}" for one in rejecting]
+    if not rejecting:
+        return texts, None
+    with suspended():
+        checked = with_checks(resolved.frame, rejecting)
+        plan = read_plan(checked.sparkSession, checked)
+    return [*texts, code()] if plan.opaque else texts, plan
+
+
+def _planned_view(view: TemporaryView, resolver: Resolver, code: CodeDigest) -> PlannedView:
+    resolved = resolver.views[view.name]
+    return PlannedView(
+        view=view,
+        schema=resolved.plan.schema,
+        reads=resolved.reads,
+        fingerprint=fingerprint(resolved.plan, (), code),
+        through=resolved.views,
+    )
+
+
+_PARSER = re.compile(r"\bfrom_(?:json|csv|xml)\((?=(?:StructField|ArrayType|MapType|VariantType)\b)")
+"""A parsing function as Spark prints it: the schema first, then the options, then the column."""
+_MODE = re.compile(r"\(mode,", re.IGNORECASE)
+
+
+def find_notes(queries: Mapping[str, tuple[Query, LogicalPlan]], root: Path) -> Iterator[Note]:
+    """The notes of a pipeline."""
+    yield from _rebound_globals({name: query for name, (query, _) in queries.items()}, root)
+    yield from _permissive(queries)
+
+
+def _rebound_globals(queries: Mapping[str, Query], root: Path) -> Iterator[Note]:
+    """One warning for each helper and global, however many queries call the helper."""
+    found: dict[ReboundGlobal, list[str]] = {}
+    for name, query in queries.items():
+        for rebound in find_rebound(query, root):
+            found.setdefault(rebound, []).append(name)
+    for rebound, names in found.items():
+        yield Note(
+            level="warning",
+            text=f"`{rebound.helper}`, which the query of {_listed(names)} calls, reads the global "
+            f"`{rebound.name}`; it was assigned again after the query was declared, and the helper sees "
+            "the last value",
+            location=rebound.location or queries[names[0]].location,
+            remedy=f"pass `{rebound.name}` to `{rebound.helper}` as an argument",
+        )
+
+
+def _permissive(queries: Mapping[str, tuple[Query, LogicalPlan]]) -> Iterator[Note]:
+    """One note for all queries that parse in Spark's default mode."""
+    names = [name for name, (_, plan) in queries.items() if parses_permissively(plan)]
+    if names:
+        yield Note(
+            level="note",
+            text=f"the query of {_listed(names)} parses records in Spark's default mode, PERMISSIVE: a "
+            "malformed record becomes NULL",
+            location=queries[names[0]][0].location,
+            remedy="to stop the flow instead, use hr.parse_json or hr.read_files, or set mode=FAILFAST",
+        )
+
+
+def parses_permissively(plan: LogicalPlan) -> bool:
+    """Whether a query of the user's calls a parsing function, or streams files, without naming a mode."""
+    functions = (_arguments(plan.text, found.end()) for found in _PARSER.finditer(plan.text))
+    if any(not any(map(_MODE.match, arguments)) for arguments in functions):
+        return True
+    return any(
+        leaf.provider in PARSED_FORMATS
+        and FORMAT_OPTION not in leaf.options
+        and "mode" not in {name.lower() for name in leaf.options}
+        for leaf in plan.leaves
+    )
+
+
+def _arguments(text: str, start: int) -> list[str]:
+    """The arguments of a call in the text of a plan, from behind its parenthesis."""
+    arguments, depth = [""], 0
+    for character in text[start:]:
+        depth += (character in "([{") - (character in ")]}")
+        if depth < 0:
+            break
+        if character == "," and depth == 0:
+            arguments.append("")
+        elif character != " " or arguments[-1]:
+            arguments[-1] += character
+    return arguments
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"`{names[0]}`" + (f" and {len(names) - 1} more" if len(names) > 1 else "")

@@ -1,0 +1,344 @@
+"""Checks that Spark itself makes: whether a query can be a stream, whether a state fits it, and settings."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import re
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import (
+    FlowKindsDifferError,
+    HeadraceError,
+    OptionUnknownError,
+    OptionUnsupportedError,
+    StreamingUnsupportedError,
+)
+from headrace.model.declarations import (
+    AppendFlow,
+    Declarations,
+    Groups,
+    MaterializedView,
+    StreamingFlow,
+    StreamingTable,
+)
+from headrace.model.project import ProjectSettings
+from headrace.model.state_mismatch import StateMismatch, find_mismatch
+from headrace.plan.intercept import suspended
+from headrace.plan.logical import LogicalPlan
+from headrace.plan.names import shown
+from headrace.plan.stages import Plan, PlannedFlow, RunFlowStage
+from headrace.plan.validate import check_appends
+from headrace.state.identity import generations, load_query
+from headrace.state.offset_log import load_state, offsets_path
+from headrace.storage.location import Location
+from headrace.syntax.sql import items
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+    from headrace.plan.resolver import Resolved
+
+
+_PASSED = frozenset({"SubqueryAlias", "View"})
+
+
+def check_output(
+    session: SparkSession,
+    plan: LogicalPlan,
+    table: StreamingTable,
+    flow: StreamingFlow,
+    declarations: Declarations,
+) -> Declarations:
+    """Check that Spark can run a query as a stream.
+
+    The declarations get the groups of a flow that aggregates without a watermark.
+    """
+    from pyspark.errors import AnalysisException
+
+    jvm: Any = session._jvm
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    try:
+        try:
+            checker.checkForStreaming(plan.java_plan, modes.Append())
+        except AnalysisException as error:
+            if "aggregations without watermark" not in str(error):
+                raise
+            checker.checkForStreaming(plan.java_plan, modes.Update())
+            return declarations.with_flow(_with_groups(plan, flow, table, declarations))
+    except AnalysisException as error:
+        raise check_appends(error, flow.name, flow.location) from None
+    return declarations
+
+
+def _with_groups(
+    plan: LogicalPlan, flow: StreamingFlow, table: StreamingTable, declarations: Declarations
+) -> AppendFlow:
+    """The flow with the groups of its query."""
+    if not isinstance(flow, AppendFlow):
+        raise _unsupported(flow, "change records are aggregated", "aggregate them in a table of their own")
+    if table.sink is not None:
+        raise _unsupported(
+            flow,
+            "a sink gets rows that do not change",
+            "declare a table that aggregates, and send its changes: hr.read_changes",
+        )
+    others = [one for one in declarations.streaming_flows if one.target == table.name and one is not flow]
+    if others:
+        raise FlowKindsDifferError(
+            f"the flow `{flow.name}` keeps one row for each group in `{shown(table.name)}`; "
+            "other flows write it too",
+            location=flow.location,
+            facts=[f"`{one.name}` is declared at {one.location}" for one in others],
+            remedies=["give each flow a table of its own"],
+            params={"dataset": str(table.name), "flows": [flow.name, *(one.name for one in others)]},
+        )
+    keys = _keys(plan, flow)
+    columns = [field["name"] for field in plan.schema["fields"]]
+    return replace(flow, groups=Groups(keys=keys, only_new=len(keys) == len(columns)))
+
+
+def _keys(plan: LogicalPlan, flow: AppendFlow) -> tuple[str, ...]:
+    """The columns of the query that identify a group, in their order."""
+    node, projections = plan.java_plan, []
+    while (kind := str(node.nodeName())) not in ("Aggregate", "Distinct"):
+        if kind == "Project":
+            projections.append(node)
+        elif kind not in _PASSED:
+            what = "HAVING, or another filter," if kind == "Filter" else kind
+            raise _unsupported(flow, f"{what} follows the aggregation")
+        node = node.child()
+    if kind == "Distinct":
+        ids = [one.exprId() for one in items(node.output())]
+    else:
+        ids = [_returned(one, node, flow) for one in items(node.groupingExpressions())]
+    for projection in reversed(projections):
+        ids = [_renamed(one, projection, flow) for one in ids]
+    output = list(items(plan.java_plan.output()))
+    return tuple(dict.fromkeys(str(one.name()) for one in output if any(one.exprId().equals(i) for i in ids)))
+
+
+def _returned(wanted: Any, aggregate: Any, flow: AppendFlow) -> Any:
+    """The id of the column in which an aggregate returns a grouping expression."""
+    for one in items(aggregate.aggregateExpressions()):
+        value = one.child() if str(one.nodeName()) == "Alias" else one
+        if value.semanticEquals(wanted):
+            return one.exprId()
+    is_column = str(wanted.nodeName()) == "AttributeReference"
+    raise _not_returned(flow, f"`{wanted.name()}`" if is_column else str(wanted.sql()))
+
+
+def _renamed(wanted: Any, projection: Any, flow: AppendFlow) -> Any:
+    """The id that a column has after a projection."""
+    for one in items(projection.projectList()):
+        value = one.child() if str(one.nodeName()) == "Alias" else one
+        if str(value.nodeName()) == "AttributeReference" and value.exprId().equals(wanted):
+            return one.exprId()
+    raise _not_returned(flow, "one of them")
+
+
+def _not_returned(flow: AppendFlow, column: str) -> HeadraceError:
+    return _unsupported(
+        flow,
+        f"the query does not return all columns that it groups by: {column} is missing",
+        "return every grouping column",
+    )
+
+
+def _unsupported(flow: StreamingFlow, reason: str, *remedies: str) -> HeadraceError:
+    return StreamingUnsupportedError(
+        f"`{flow.name}` aggregates a stream without a watermark, and its table cannot have one row for each "
+        f"group: {reason}",
+        location=flow.location,
+        remedies=[
+            *remedies,
+            "or declare a materialized view, which computes the aggregate again"
+            if remedies
+            else "declare a materialized view, which computes the aggregate again",
+            "or group by a window of time: .withWatermark(..).groupBy(F.window(..), ..)",
+        ],
+        params={"name": flow.name, "reason": reason},
+    )
+
+
+_LOG = logging.getLogger(__name__)
+_METADATA = "_metadata"
+_ASKS_PYTHON = re.compile(r"\bTransformWithState")
+"""Spark runs the user's code to learn the state of these operators."""
+
+
+def with_state_checks(session: SparkSession, plan: Plan, resolved: Mapping[str, Resolved]) -> Plan:
+    """Add to each flow whose query has changed why its checkpoint's state does not fit; writes nothing."""
+    found = {
+        planned.flow.name: mismatch
+        for planned in plan.flows
+        if (mismatch := _mismatch(session, planned, resolved[planned.flow.name], plan)) is not None
+    }
+    if not found:
+        return plan
+
+    def marked(stage: Any) -> Any:
+        name = stage.planned.flow.name if isinstance(stage, RunFlowStage) else None
+        if name not in found:
+            return stage
+        return RunFlowStage(planned=replace(stage.planned, state_mismatch=found[name]))
+
+    levels = tuple(tuple(marked(stage) for stage in level) for level in plan.all_levels)
+    return replace(plan, all_levels=levels)
+
+
+def _mismatch(
+    session: SparkSession, planned: PlannedFlow, resolved: Resolved, plan: Plan
+) -> StateMismatch | None:
+    flow = planned.flow
+    folder = plan.project.storage.flow_checkpoints(flow.target, flow.name)
+    checkpoint = None
+    try:
+        checkpoint = _changed_checkpoint(folder, planned)
+        if checkpoint is not None and not _ASKS_PYTHON.search(resolved.plan.text):
+            with suspended():
+                _plan_batch(session, planned, resolved, checkpoint)
+    except Exception as error:
+        # Spark decides in the run whatever is not certain here.
+        mismatch = find_mismatch(str(error), str(checkpoint))
+        if mismatch is None:
+            _LOG.info("the state of flow %s was not checked", flow.name, exc_info=error)
+        return mismatch
+    return None
+
+
+def _changed_checkpoint(folder: Location, planned: PlannedFlow) -> Location | None:
+    """The checkpoint of a flow, if it was last used with another query and either one keeps state."""
+    checkpoints = generations(folder)
+    if not checkpoints:
+        return None
+    record = load_query(checkpoints[-1])
+    if record is not None and record.fingerprint == planned.fingerprint:
+        return None
+    keeps_state = planned.stateful or (checkpoints[-1] / "state").list_folders()
+    return checkpoints[-1] if keeps_state else None
+
+
+def _plan_batch(
+    session: SparkSession, planned: PlannedFlow, resolved: Resolved, checkpoint: Location
+) -> None:
+    """Let Spark plan the next batch of a checkpoint."""
+    batches = load_state(checkpoint)
+    if batches.last_planned < 0:
+        return
+    jvm: Any = session._jvm
+    java_session = session._jsparkSession.cloneSession()
+    metadata = offsets_path(checkpoint, batches.last_planned).read_text().splitlines()[1]
+    # As in a run, the settings with which the state was made replace those of the session.
+    for key, value in {**planned.flow.spark_conf, **json.loads(metadata).get("conf", {})}.items():
+        java_session.conf().set(key, value)
+    streaming = jvm.org.apache.spark.sql.execution.streaming
+    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    grouped = isinstance(planned.flow, AppendFlow) and planned.flow.groups is not None
+    run = jvm.java.util.UUID.fromString(str(uuid.uuid4()))
+    with tempfile.TemporaryDirectory(prefix="headrace-state-") as folder:
+        copy = Path(folder).resolve()
+        _copy_descriptions(checkpoint / "state", copy / "state")
+        execution = streaming.runtime.IncrementalExecution(
+            java_session,
+            resolved.frame._jdf.queryExecution().analyzed(),
+            modes.Update() if grouped else modes.Append(),
+            (copy / "state").as_uri(),
+            run,
+            run,
+            batches.last_finished + 1,
+            jvm.scala.Option.empty(),
+            _module(streaming.checkpointing, "OffsetSeqMetadata$").apply(metadata),
+            _module(streaming.runtime, "WatermarkPropagator$").noop(),
+            True,
+            jvm.scala.collection.mutable.HashMap(),
+            jvm.scala.collection.mutable.HashMap(),
+            jvm.org.apache.spark.sql.execution.CommandExecutionMode.ALL(),
+            False,
+        )
+        execution.executedPlan()
+
+
+def _module(package: Any, name: str) -> Any:
+    """A Scala object."""
+    return getattr(getattr(package, name), "MODULE$")
+
+
+def _copy_descriptions(state: Location, target: Path) -> None:
+    """Copy what Spark compares: the operators, and the columns of their stores. Spark would add to them."""
+    for operator in state.list_folders():
+        for path in _described(state / operator):
+            names = path.below(state)
+            file = target.joinpath(*names)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):
+                file.write_bytes(path.read_bytes())
+
+
+def _described(operator: Location) -> Iterator[Location]:
+    # Every partition has the same columns, and Spark compares those of the first one.
+    first = operator / "0"
+    for folder in (operator, first, *(first / name for name in first.list_folders() if name != _METADATA)):
+        yield from (folder / _METADATA / name for name in (folder / _METADATA).list_files())
+
+
+_FAMILIES = ("spark.sql.", "spark.databricks.delta.")
+"""Prefixes of which Spark and Delta list all names."""
+_OPEN = ("spark.sql.catalog.", "spark.databricks.delta.properties.defaults.")
+"""Prefixes within them under which users choose the names."""
+_ALIKE = 0.95
+"""How similar to a known name an unknown one must be, by `difflib`, to count as misspelt: some settings are
+on no list, such as those of RocksDB."""
+_STATISTICS = "spark.databricks.delta.stats.collect"
+
+
+def find_wrong_settings(
+    spark: SparkSession, settings: ProjectSettings, declarations: Declarations
+) -> Iterator[HeadraceError]:
+    """The wrong settings of a pipeline and of its queries."""
+    places = settings.configuration_locations
+    given = [(key, value, settings.name, places.get(key)) for key, value in settings.configuration.items()]
+    for declared in (*declarations.datasets, *declarations.flows):
+        if not isinstance(declared, StreamingTable | MaterializedView):
+            held = declared.spark_conf.items()
+            given += [(key, value, str(declared.name), declared.location) for key, value in held]
+    listed = [one for one in given if one[0].startswith(_FAMILIES) and not one[0].startswith(_OPEN)]
+    if not listed:
+        return
+    jvm: Any = spark._jvm
+    entries = _entries(jvm)
+    for key, value, name, location in listed:
+        if key == _STATISTICS and str(value).strip().lower() == "false":
+            yield OptionUnsupportedError(
+                f"`{key}` is false",
+                location=location,
+                facts=("`headrace verify` proves the rows of a batch by the statistics of its files",),
+                remedies=("remove the setting",),
+                params={"name": name, "option": key, "value": str(value)},
+            )
+        if entries.findEntry(key) is not None:
+            continue
+        known = [entry.key() for entry in jvm.java.util.ArrayList(entries.listAllEntries())]
+        if near := difflib.get_close_matches(key, known, n=1, cutoff=_ALIKE):
+            yield OptionUnknownError(
+                f"Unknown Spark setting `{key}`",
+                location=location,
+                remedies=(f"did you mean `{near[0]}`?",),
+                params={"name": name, "setting": key, "suggestion": near[0]},
+            )
+
+
+def _entries(jvm: Any) -> Any:
+    # Delta's settings are on the list once its class has been loaded.
+    getattr(getattr(jvm.org.apache.spark.sql.delta.sources, "DeltaSQLConf$"), "MODULE$")
+    return jvm.org.apache.spark.internal.config.ConfigEntry

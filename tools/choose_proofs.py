@@ -1,0 +1,167 @@
+"""Chooses the proofs of a check: `python tools/choose_proofs.py` prints their files, separated by commas.
+
+The proofs are in four parts of about the same recorded seconds (`tests/seconds.json`). A check runs the part
+that the number of commits modulo four names, and of the other parts the proofs of the packages that have
+changed since each was last chosen. What was chosen, and why, is printed on standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PARTS = 4
+BUDGET_S = 1500.0
+"""Of one check, in summed seconds of tests: three processes need about nine minutes for them."""
+
+_UNKNOWN_S = 20.0
+
+MATRICES = frozenset(
+    (
+        *("test_changes.py", "test_history.py", "test_history_in_order.py", "test_snapshots.py"),
+        *("test_partial_changes.py", "test_partial_history.py", "test_targets.py", "test_bad_records.py"),
+        *("test_replay.py", "test_narrowing.py", "test_metastore.py", "test_examples.py", "test_dialects.py"),
+        *("test_runs.py", "test_ingest.py", "test_noop_check.py", "test_quarantine.py"),
+        *("test_change_images.py", "test_folding.py"),
+    )
+)
+"""Files of integration and behaviour tests that try many cases of one thing: they are proofs, too."""
+
+PACKAGES: Mapping[str, tuple[str, ...]] = {
+    "cli": ("demo", "docs"),
+    "contracts": ("bad_records", "drift", "quarantine"),
+    "declare": ("dialects", "examples"),
+    "maintain": ("care_beside_flows", "care_properties", "folding", "handed_over_care", "table_care"),
+    "observe": ("event_log",),
+    "plan": ("noop_check", "changed_columns"),
+    "project": ("ingest", "upstream"),
+    "run": ("kill", "narrowing", "once", "replay", "stateful", "stop", "clock"),
+    "runtime": ("cluster", "engine", "engine_clients", "metastore", "orphan", "sessions"),
+    "shell": ("sql_shell",),
+    "sinks": (
+        *("auto_cdc", "change_images", "changed_columns", "changes", "history", "history_in_order"),
+        *("partial_changes", "partial_history", "snapshots", "targets"),
+    ),
+    "sources": ("files", "folders", "recovery", "runs", "subscription", "topic", "upstream"),
+    "state": ("checkpoint", "checkpoint_repair", "driver", "folders", "reset_offsets", "table"),
+    "verify": ("reset_offsets", "table", "topic"),
+}
+"""The names of the proofs that say most about a package of the source."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The proofs of one check: the files of its part, those of changed packages, and those left out."""
+
+    part: int
+    files: list[str]
+    changed: list[str]
+    left_out: list[str]
+
+
+def find_proofs(tests: Path) -> list[str]:
+    """Returns the files with proofs, relative to the folder of the tests."""
+    found = [
+        file
+        for file in tests.rglob("test_*.py")
+        if "unit" not in file.relative_to(tests).parts
+        and (
+            file.name in MATRICES
+            or "proof" in file.relative_to(tests).parts
+            or "mark.proof" in file.read_text(encoding="utf-8")
+        )
+    ]
+    return sorted(file.relative_to(tests).as_posix() for file in found)
+
+
+def split(files: Iterable[str], seconds: Mapping[str, float], parts: int = PARTS) -> list[list[str]]:
+    """Returns the files in parts that take about the same time."""
+    found: list[list[str]] = [[] for _ in range(parts)]
+    lengths = [0.0] * parts
+    for file in sorted(files, key=lambda file: (-seconds.get(file, _UNKNOWN_S), file)):
+        shortest = lengths.index(min(lengths))
+        found[shortest].append(file)
+        lengths[shortest] += seconds.get(file, _UNKNOWN_S)
+    return found
+
+
+def is_touched(file: str, changes: Collection[str]) -> bool:
+    """Tells whether changed files of the repository concern a file of proofs."""
+    name = file.rpartition("/")[2].removeprefix("test_").removesuffix(".py")
+    packages = {package for package, names in PACKAGES.items() if name in names}
+    for change in changes:
+        if change == f"tests/{file}" or (name == "docs" and change.endswith(".md")):
+            return True
+        if name == "examples" and change.startswith("examples/"):
+            return True
+        place = change.split("/")
+        if place[:2] == ["src", "headrace"] and place[2] in packages:
+            return True
+    return False
+
+
+def choose(
+    files: Sequence[str], seconds: Mapping[str, float], commits: int, changes: Sequence[Collection[str]]
+) -> Choice:
+    """Chooses the proofs of a check.
+
+    Args:
+        files: All files with proofs.
+        seconds: The recorded seconds of each file.
+        commits: The number of commits of the history.
+        changes: The files that have changed since the last commit but one, two, and so on, as far as known.
+    """
+    parts = split(files, seconds)
+    part = commits % PARTS
+    chosen = list(parts[part])
+    left_s = BUDGET_S - sum(seconds.get(file, _UNKNOWN_S) for file in chosen)
+    touched = [
+        file
+        for number, changed in enumerate(changes, start=1)
+        for file in parts[(commits - number) % PARTS]
+        if is_touched(file, changed)
+    ]
+    added, left_out = [], []
+    for file in sorted(touched, key=lambda file: (seconds.get(file, _UNKNOWN_S), file)):
+        left_s -= seconds.get(file, _UNKNOWN_S)
+        (added if left_s >= 0 else left_out).append(file)
+    return Choice(part, chosen, added, left_out)
+
+
+def _git(*arguments: str) -> str | None:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _changes() -> list[set[str]]:
+    """Returns what has changed since HEAD~1, HEAD~2 and HEAD~3, each with all that `origin` does not have."""
+    upstream = _git("merge-base", "HEAD", "origin/HEAD") or _git("merge-base", "HEAD", "origin/main")
+    unmerged = set((_git("diff", "--name-only", upstream) or "").splitlines()) if upstream else set()
+    found = []
+    for number in range(1, PARTS):
+        since = _git("diff", "--name-only", f"HEAD~{number}")
+        found.append(set((since or "").splitlines()) | unmerged)
+    return found
+
+
+def main() -> None:
+    tests = ROOT / "tests"
+    seconds = json.loads((tests / "seconds.json").read_text(encoding="utf-8"))
+    choice = choose(find_proofs(tests), seconds, int(_git("rev-list", "--count", "HEAD") or 0), _changes())
+    texts = [
+        f"proofs: part {choice.part + 1} of {PARTS}: {' '.join(choice.files)}",
+        f"proofs of packages that have changed: {' '.join(choice.changed) or 'no others'}",
+    ]
+    if choice.left_out:
+        texts.append(f"left to `make prove`, for the time: {' '.join(choice.left_out)}")
+    sys.stderr.write("\n".join(texts) + "\n")
+    sys.stdout.write(",".join([*choice.files, *choice.changed]) + "\n")
+
+
+if __name__ == "__main__":
+    main()
