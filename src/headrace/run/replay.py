@@ -1,12 +1,12 @@
 """A replay of a flow: takes rejected rows through today's code, and moves each into the table exactly once.
 
-1. One commit on the quarantine marks the rows as replaying, with the id of the replay. Rows that are rejected
+1. One commit on the quarantine marks the rows as replaying, with the name of the replay. Rows that are rejected
    again stay, with their new reasons.
-2. One commit on the table adds the rows, with the id as its transaction.
+2. One commit on the table adds the rows. The replays of a flow have one transaction id with rising numbers.
 3. One commit on the quarantine marks the rows as replayed.
 
-If the process ends in between, the next replay finds out whether the table holds the id: then it repeats
-step 3. Otherwise it fences the id, and the rows are quarantined again.
+If the process ends in between, the next replay finds out whether the table holds the number: then it repeats
+step 3. Otherwise it fences the number, and the rows are quarantined again.
 """
 
 from __future__ import annotations
