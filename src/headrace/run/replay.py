@@ -1,7 +1,7 @@
 """A replay of a flow: takes rejected rows through today's code, and moves each into the table exactly once.
 
-1. One commit on the quarantine marks the rows as replaying, with the name of the replay. Rows that are rejected
-   again stay, with their new reasons.
+1. One commit on the quarantine marks the rows as replaying, with the name of the replay. Rows that are
+   rejected again stay, with their new reasons.
 2. One commit on the table adds the rows. The replays of a flow have one transaction id with rising numbers.
 3. One commit on the quarantine marks the rows as replayed.
 
