@@ -128,7 +128,8 @@ class FlowOpener:
         table = self.surveyor.read_table(self.surveyor.table)
         for version in stray_versions(self.surveyor.table):
             stray = load_commit(self.surveyor.table, version)
-            if stray.is_ours and (stray.metadata or {}).get("flow") == self._planned.flow.name:
+            is_mine = stray.is_ours and (stray.metadata or {}).get("flow") == self._planned.flow.name
+            if is_mine or not stray.changes_data:
                 commit_file(self.surveyor.table, version).delete()
         self.fold(table.table_id)
         unfinished = find_unfinished(self.surveyor.checkpoints, table)

@@ -12,7 +12,14 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from headrace.storage.location import Location
-from headrace.storage.table_log import LOG, commit_file, load_commit, read_actions, versions
+from headrace.storage.table_log import (
+    LOG,
+    commit_file,
+    is_followed,
+    load_commit,
+    read_actions,
+    versions,
+)
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
 _MANIFEST = re.compile(r"(\d{20})\.checkpoint\.[0-9a-fA-F-]{36}\.(?:parquet|json)")
@@ -179,9 +186,15 @@ def load_held_batch(table: Location, checkpoint: str) -> int:
     return -1
 
 
-def newest_checkpoint(table: Location) -> int:
-    """The version of the newest whole checkpoint in the log, found by listing it; -1 if there is none."""
-    return max(find_checkpoints(table), default=-1)
+def is_part(table: Location, known: int, version: int) -> bool:
+    """Whether a commit that was made after a known version is part of the table.
+
+    Also False if the log does not show it any more.
+    """
+    if is_followed(table, known):
+        return True
+    held = versions(table)
+    return version in held and (known in held or version > max(find_checkpoints(table), default=-1))
 
 
 def named_files(action: Mapping[str, Any]) -> Iterator[str]:

@@ -14,8 +14,8 @@ from headrace.errors import BatchFencedError, CommitLostError
 from headrace.sinks.delta.table import delta_log, forget_snapshot
 from headrace.sinks.target import BatchStamp
 from headrace.storage.location import Location
-from headrace.storage.table_log import commit_file, find_commit, is_followed, versions
-from headrace.storage.table_snapshot import load_held_batch, newest_checkpoint
+from headrace.storage.table_log import commit_file, find_commit, is_followed
+from headrace.storage.table_snapshot import is_part, load_held_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,32 +46,32 @@ def confirm_batch(
     """
     if version is not None and is_followed(table, known):
         return version
+    what = f"batch {stamp.batch} of flow {stamp.flow}"
     try:
         held = load_held_batch(table, stamp.checkpoint)
     except (OSError, ValueError) as error:
-        raise _lost(spark, table, version, f"batch {stamp.batch} of flow {stamp.flow}") from error
+        forget_snapshot(spark, table)
+        raise _lost(table, version, what) from error
     if version is not None and held == stamp.batch:
         return version
-    if version is not None and held < stamp.batch:
+    forget_snapshot(spark, table)
+    if held >= stamp.batch:
+        raise fenced(stamp)
+    if version is not None:
         # No reader may ever take it for a commit of the table.
         commit_file(table, version).delete()
-    if held >= stamp.batch:
-        forget_snapshot(spark, table)
-        raise fenced(stamp)
-    raise _lost(spark, table, version, f"batch {stamp.batch} of flow {stamp.flow}")
+    raise _lost(table, version, what)
 
 
 def confirm_version(spark: SparkSession, table: Location, known: int, version: int, what: str) -> int:
     """Make sure that a commit without a transaction id is part of the table, and return its version."""
-    if not is_followed(table, known):
-        held = versions(table)
-        if version not in held or (known not in held and version <= newest_checkpoint(table)):
-            raise _lost(spark, table, version, what)
+    if not is_part(table, known, version):
+        forget_snapshot(spark, table)
+        raise _lost(table, version, what)
     return version
 
 
-def _lost(spark: SparkSession, table: Location, version: int | None, what: str) -> CommitLostError:
-    forget_snapshot(spark, table)
+def _lost(table: Location, version: int | None, what: str) -> CommitLostError:
     return CommitLostError(
         f"the commit of {what} is not part of the table {table.name}",
         facts=(
@@ -90,7 +90,8 @@ def find_version(
     written = json.loads(json.dumps(metadata))
     commit = find_commit(table, known, lambda one: one.metadata == written)
     if commit is None:
-        raise _lost(spark, table, None, what)
+        forget_snapshot(spark, table)
+        raise _lost(table, None, what)
     return confirm_version(spark, table, known, commit.version, what)
 
 
