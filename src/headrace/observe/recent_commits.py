@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from headrace.storage.location import Location
+from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import LoggedCommit, newest_commits
 
 _LOOKED_BACK = 500
@@ -68,11 +68,9 @@ def load_tail(path: Location) -> RecentCommits:
         OSError: The log cannot be read.
         ValueError: The table is damaged, or has a feature that the reader does not support.
     """
-    from deltalake import DeltaTable
-
     commits = tuple(newest_commits(path, _LOOKED_BACK))
     try:
-        table = DeltaTable(str(path))
+        table = open_delta(path)
         actions = table.get_add_actions(flatten=True)
         metadata = table.metadata()
         return RecentCommits(

@@ -8,7 +8,7 @@ from headrace.model.notes import Note
 from headrace.model.texts import size_text
 from headrace.plan.properties import SCD_TYPE
 from headrace.plan.stages import OpenTableStage, Plan
-from headrace.storage.location import Location
+from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import is_table, load_checksum, newest_version
 
 
@@ -41,10 +41,9 @@ def find_index_notes(plan: Plan) -> Iterator[Note]:
 def _count_rows(table: Location) -> int | None:
     """The number of rows by the statistics of the log; ``None`` if they do not have it."""
     import pyarrow as pa
-    from deltalake import DeltaTable
 
     try:
-        read = DeltaTable(str(table))
+        read = open_delta(table)
         added = pa.table(read.get_add_actions())
         numbers = added["num_records"].to_pylist() if "num_records" in added.column_names else [None]
         deleted = load_checksum(table, newest_version(table)).get("numDeletedRecordsOpt") or 0
