@@ -36,6 +36,7 @@ class ObjectFiles:
     """The objects of one store; a path is ``memory://bucket/key``."""
 
     scheme = "memory"
+    silence_s = 60.0
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store

@@ -39,6 +39,7 @@ class LocalFiles:
     """The files of this machine, as `headrace.storage.location.Files` describes them."""
 
     scheme = "file"
+    silence_s = 20.0
 
     def open(self, path: str) -> BinaryIO:
         return Path(path).open("rb")

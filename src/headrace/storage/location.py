@@ -32,6 +32,10 @@ class Files(Protocol):
     def scheme(self) -> str:
         """The URI scheme of this kind of storage."""
 
+    @property
+    def silence_s(self) -> float:
+        """Seconds without a heartbeat in this kind of storage after which a process counts as ended."""
+
     def open(self, path: str) -> BinaryIO:
         """Open a file to read it, also from the middle."""
 

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from headrace.model.project import LogFormat, LogLevel
     from headrace.observe.log import LogSettings
     from headrace.shell.queries import Answer
-    from headrace.shell.shell import Shell
-    from headrace.shell.streams import Streams
+    from headrace.shell.shell import Shell, Streams
 
 _TYPED = "<sql>"
 """The path of statements that are not in a file, in the locations of errors."""
@@ -84,8 +83,7 @@ def command(
     """
     from headrace.observe.log import LogSettings
     from headrace.shell.definitions import Definitions
-    from headrace.shell.shell import Shell
-    from headrace.shell.streams import Streams
+    from headrace.shell.shell import Shell, Streams
 
     log = LogSettings.of(log_format, log_level)
     settings = invocation.settings_anywhere()

@@ -23,7 +23,7 @@ from headrace.sinks.delta.confirm import (
     known_version,
 )
 from headrace.sinks.delta.row_states import change_rows, replaying_rows
-from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, REFRESHING_PROPERTY, delta_log
+from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, FENCED_PROPERTY, REFRESHING_PROPERTY, delta_log
 from headrace.sinks.delta.transaction import (
     WrittenFiles,
     held_batch,
@@ -160,17 +160,11 @@ def commit_merge(
     stamp: BatchStamp,
     counts: BatchCounts,
     *,
-    keys: tuple[str, ...],
-    effect: str,
+    keys: tuple[str, ...],  # empty if the table has one row
+    effect: str,  # the column of the effect: `insert` and `update` write the row, any other deletes it
     equal: str = "=",
 ) -> int:
-    """Apply changes to rows by key, and commit them, with one MERGE.
-
-    Args:
-        keys: The key columns; empty if the table has one row.
-        effect: The column of ``effects`` that says what is done: ``insert`` and ``update`` write the row, any
-            other value deletes it.
-    """
+    """Apply changes to rows by key, and commit them, with one MERGE."""
     metadata = batch_metadata(stamp, counts)
     session = effects.sparkSession
     view = f"headrace_changes_{uuid.uuid4().hex}"
@@ -272,11 +266,7 @@ def mark_replaying(table: Location, outcome: pa.Table, stamp: BatchStamp) -> Non
 
 
 def settle_replay(table: Location, replay: str, *, state: str) -> None:
-    """Give the rows of a replay the state that its commit decides; starts no JVM.
-
-    Args:
-        state: ``replayed`` if the target holds it, else ``quarantined``.
-    """
+    """Mark the rows of a replay as replayed if the target holds it, else as quarantined; starts no JVM."""
     rows = replaying_rows(table, replay)
     metadata = {"headrace": FORMAT, "replay": replay}
     change_rows(table, rows, before="replaying", values={"state": f"'{state}'"}, metadata=metadata)
@@ -297,6 +287,32 @@ def fence_replay(spark: SparkSession, table: Location, stamp: BatchStamp) -> boo
         version = int(transaction.commit(actions, _operation(jvm, stamp.checkpoint, stamp.batch, metadata)))
         confirm_batch(spark, table, transaction.readVersion(), version, replace(stamp, batch=fence))
     return True
+
+
+def fence_rows(spark: SparkSession, table: Location, checkpoint: str, after: int) -> None:
+    """Remove the rows of a replaced checkpoint whose batches the dataset will never hold, and let no batch of
+    it add rows any more.
+
+    Args:
+        table: The quarantine, or the tombstones, of the dataset.
+        after: The last batch of the checkpoint that the dataset holds.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    while True:
+        transaction = start_transaction(spark, table, checkpoint)
+        if held_batch(transaction, checkpoint, table) == FENCED:
+            return
+        name = "delta.`" + str(table).replace("`", "``") + "`"
+        spark.sql(f"DELETE FROM {name} WHERE checkpoint = '{checkpoint}' AND batch > {after}")
+        actions = prepend(scala_list(jvm), _set_transaction(jvm, checkpoint, FENCED))
+        metadata = {"headrace": FORMAT, "fences": checkpoint, "after": after}
+        try:
+            version = int(transaction.commit(actions, _operation(jvm, checkpoint, 0, metadata)))
+            confirm_version(spark, table, transaction.readVersion(), version, f"the fence of {checkpoint}")
+        except Exception as error:
+            # A process that stalled has added rows meanwhile.
+            if not _CONFLICT.search(str(error)):
+                raise
 
 
 def replace_rejected(rows: DataFrame, table: Location, stamp: RefreshStamp) -> None:
@@ -367,13 +383,17 @@ def commit_generation(spark: SparkSession, table: Location, opened: OpenedGenera
     """Let a checkpoint feed the table, and fence the one before, in one commit."""
     jvm: Any = spark.sparkContext._jvm
     transaction = delta_log(spark, table).startTransaction()
-    _update_properties(jvm, transaction, opened)
+    fences = opened.opening.fences
+    fenced = None
+    if fences is not None and fences != opened.checkpoint:
+        is_cleared = opened.opening.reason == "full-refresh"
+        fenced = f"{fences}:{-1 if is_cleared else held_batch(transaction, fences, table)}"
+    _update_properties(jvm, transaction, opened, fenced)
     actions = scala_list(jvm)
     if opened.clear:
         for file in iterate(transaction.filterFiles()):
             actions = prepend(actions, file.remove())
-    fences = opened.opening.fences
-    if fences is not None and fences != opened.checkpoint:
+    if fences is not None and fenced is not None:
         watch_checkpoint(transaction, fences)
         held = held_batch(transaction, fences, table)
         if opened.fenced_at not in (None, held):
@@ -386,7 +406,7 @@ def commit_generation(spark: SparkSession, table: Location, opened: OpenedGenera
     return confirm_version(spark, table, known, version, f"a new checkpoint of flow {opened.flow}")
 
 
-def _update_properties(jvm: Any, transaction: Any, opened: OpenedGeneration) -> None:
+def _update_properties(jvm: Any, transaction: Any, opened: OpenedGeneration, fenced: str | None) -> None:
     """Write the new checkpoint into the properties of the table."""
     metadata = transaction.metadata()
     configuration = metadata.configuration()
@@ -397,10 +417,11 @@ def _update_properties(jvm: Any, transaction: Any, opened: OpenedGeneration) -> 
     configuration = configuration.updated(key, opened.checkpoint)
     if opened.renamed_from is not None:
         configuration = configuration.removed(CHECKPOINT_PROPERTY + opened.renamed_from)
-    if opened.refreshing:
-        configuration = configuration.updated(REFRESHING_PROPERTY, "true")
-    elif opened.opening.reason == "full-refresh":
-        configuration = configuration.removed(REFRESHING_PROPERTY)
+        configuration = configuration.removed(FENCED_PROPERTY + opened.renamed_from)
+    if fenced is not None:
+        configuration = configuration.updated(FENCED_PROPERTY + opened.flow, fenced)
+    if opened.refreshing is not None:
+        configuration = configuration.updated(REFRESHING_PROPERTY, opened.refreshing)
     schema, partition_cols = metadata.schemaString(), metadata.partitionColumns()
     if opened.layout is not None and not configuration.contains(_COLUMN_MAPPING):
         schema = json.dumps(opened.layout.schema)

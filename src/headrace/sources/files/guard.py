@@ -25,7 +25,7 @@ from headrace.model.ranges import Position, SourceRange
 from headrace.sources.files.bad_files import explain_bad_file, file_relations
 from headrace.sources.files.lists import FileLists, ReadFile, covers, describe_files
 from headrace.sources.files.position import FilePosition
-from headrace.sources.files.spark_log import last_entry, load_entries, load_seen
+from headrace.sources.files.spark_log import SeenFiles, find_earlier, last_entry, load_entries, load_seen
 from headrace.sources.guard import FlowRun, Guard
 from headrace.sources.new_fields import schema_mark
 from headrace.state.identity import SourceIdentity, folder_of
@@ -81,7 +81,7 @@ class FileGuard(Guard):
     def __init__(self, run: FlowRun, sources: Sequence[SourceIdentity]) -> None:
         super().__init__(run, sources)
         self._lists = FileLists.of_ledger(run.ledger.folder)
-        self._read: dict[int, dict[str, int]] = {}
+        self._read: dict[int, SeenFiles] = {}
         self._keyed: dict[int, set[bool]] = {}
         self._batch = _Batch(number=-1)
 
@@ -101,9 +101,10 @@ class FileGuard(Guard):
             if last_entry(self.run.checkpoint, folder) < last:
                 raise self._corrupt(index, f"it ends before entry {last}, up to which files were read", ())
             logged = load_seen(self.run.checkpoint, folder)
-            self._read[index] = {path: entry for path, entry in logged.items() if entry <= last}
-            self._keyed[index] = {self._is_keyed(index, path) for path in self._read[index]}
-            seen = set(self._read[index])
+            read = {path: entry for path, entry in logged.items() if entry <= last}
+            self._read[index] = SeenFiles(read)
+            self._keyed[index] = {self._is_keyed(index, path) for path in read}
+            seen = read.keys()
             if position is None:
                 continue
             listed = self._lists.load_source(self.run.checkpoint_id, index, last)
@@ -126,7 +127,7 @@ class FileGuard(Guard):
             mine = self._files_of(one, states)
             # A replay of what the table holds already is among them.
             before = self._read[one.index]
-            total = len(before) + sum(file.path not in before for file in mine)
+            total = len(before) + sum(before.entry_of(file.path) != file.log for file in mine)
             files += mine
             planned = next(source for source in self.run.planned if source.index == one.index)
             yield replace(one, marks={"files": describe_files(mine, total), **schema_mark(planned.options)})
@@ -184,7 +185,7 @@ class FileGuard(Guard):
 
     def committed(self) -> None:
         for file in self._batch.files:
-            self._read[file.source][file.path] = file.log
+            self._read[file.source].add(file.path, file.log)
             self._keyed[file.source].add(self._is_keyed(file.source, file.path))
         if self._batch.number % _PACKED == _PACKED - 1:
             # The lists are as good one by one; what cannot be written now is packed the next time.
@@ -247,7 +248,9 @@ class FileGuard(Guard):
                     )
                 )
         before = self._read[one.index]
-        again = [file.path for file in found if before.get(file.path, first) < first]
+        known = ((file.path, before.entry_of(file.path)) for file in found)
+        maybe = [path for path, entry in known if entry is not None and entry < first]
+        again = find_earlier(self.run.checkpoint, folder, maybe, first)
         if again or len({file.path for file in found}) < len(found):
             raise self._corrupt(one.index, "it names files again that were read before", again)
         return found
