@@ -222,7 +222,7 @@ class StreamingTable:
 
     Args:
         max_rejected: The limit of rejected records of a batch; ``None`` takes the pipeline's.
-        maintenance: How the table is cared for, by the names of `CarePolicy`.
+        maintenance: How the table is maintained, by the names of `TablePolicy`.
         can_be_view: Whether a query that reads no stream makes it a materialized view, as in Lakeflow.
         renamed_columns: New names for columns of an existing table, by their old names.
     """
@@ -253,7 +253,7 @@ class MaterializedView:
 
     Args:
         max_rejected: The limit of rejected rows of a refresh; ``None`` takes the pipeline's.
-        maintenance: How the table is cared for, by the names of `CarePolicy`.
+        maintenance: How the table is maintained, by the names of `TablePolicy`.
     """
 
     name: TableName

@@ -22,6 +22,7 @@ from headrace.model.events import (
     FlowRetrying,
     FlowSkipped,
     ForeignCommitSeen,
+    LookFailed,
     SnapshotSkipped,
     ViewFailed,
     ViewSkipped,
@@ -66,6 +67,7 @@ _NOTABLE = (
     | ViewSkipped
     | ForeignCommitSeen
     | SnapshotSkipped
+    | LookFailed
     | DatasetChecked
     | BatchReplayed
 )

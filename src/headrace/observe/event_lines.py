@@ -19,6 +19,7 @@ from headrace.model.events import (
     FlowSkipped,
     ForeignCommitSeen,
     LateRowsDropped,
+    LookFailed,
     OperationProgressed,
     SchemaDrifted,
     SnapshotSkipped,
@@ -149,6 +150,9 @@ def event_line(event: Event, board: Board) -> str:
             name, by = board.name_of(event.dataset), f"{event.operation}, {event.engine}"
             undone = f"; {event.remedy}" if event.remedy else ""
             return f"{name}  v{event.version} was committed by another writer: {by}{undone}"
+        case LookFailed():
+            by = "" if event.flow is None else f"{event.flow}  "
+            return f"{by}the storage did not answer; looks again in {event.wait_s:.0f} s: {event.what}"
         case SnapshotSkipped():
             return f"{event.flow}  skipped the snapshot {event.version}: {event.reason}"
         case OperationProgressed(operation="MAINTENANCE"):

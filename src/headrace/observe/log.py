@@ -31,6 +31,7 @@ from headrace.model.events import (
     FlowRetrying,
     ForeignCommitSeen,
     LateRowsDropped,
+    LookFailed,
     SchemaDrifted,
     SnapshotSkipped,
     UpdateFinished,
@@ -254,7 +255,7 @@ def _level_of(event: Event) -> int:
             return logging.ERROR
         case UpdateFinished():
             return logging.ERROR if event.outcome == "failed" else logging.INFO
-        case FlowRetrying() | FlowReconnecting() | ForeignCommitSeen():
+        case FlowRetrying() | FlowReconnecting() | ForeignCommitSeen() | LookFailed():
             return logging.WARNING
         case LateRowsDropped() | SchemaDrifted() | SnapshotSkipped():
             return logging.WARNING

@@ -228,7 +228,7 @@ class Engine:
         *,
         continuous: bool,
     ) -> UpdateContext:
-        from headrace.maintain.caretaker import Caretaker
+        from headrace.maintain.scheduler import MaintenanceScheduler
         from headrace.project.planning_retries import plan_with_retries
         from headrace.run.context import UpdateContext
         from headrace.run.stop import StopSignal
@@ -250,7 +250,7 @@ class Engine:
             emit=emit,
             heart=Heart(),
             stop=stop,
-            carer=Caretaker(
+            maintenance=MaintenanceScheduler(
                 checkpointer=LogCheckpointer(running.spark),
                 session=lambda: sessions({}),
                 settings=settings,

@@ -6,12 +6,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from headrace.errors import PinInvalidError
-from headrace.maintain.pins import Pin, add_pin, find_pins, load_pins, remove_pins
-from headrace.maintain.record import load_care
-from headrace.maintain.registered_readers import (
+from headrace.maintain.dataset_tables import load_maintenance
+from headrace.maintain.pins import (
+    Pin,
     RegisteredReader,
+    add_pin,
     add_reader,
+    find_pins,
+    load_pins,
     load_readers,
+    remove_pins,
     remove_reader,
 )
 from headrace.model.names import TableName
@@ -50,7 +54,7 @@ class Pins:
         pin = Pin(table=name, version=chosen, until=datetime.now(UTC) + timedelta(seconds=seconds))
         # A vacuum writes what it deletes, and reads the pins then: one of the two sees the other.
         add_pin(storage, pin)
-        oldest = int(load_care(storage, name).get("vacuumed", {}).get("readable_from", 0))
+        oldest = int(load_maintenance(storage, name).get("vacuumed", {}).get("readable_from", 0))
         if chosen < oldest and not is_kept:
             remove_pins(storage, name, chosen)
             raise PinInvalidError(

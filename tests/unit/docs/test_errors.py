@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -73,15 +74,14 @@ def options(command: click.Command) -> set[str]:
     return found | {"--help"}
 
 
-@pytest.mark.parametrize("file", sorted(SOURCE.rglob("*.py")), ids=lambda file: str(file.relative_to(SOURCE)))
-def test_every_command_that_is_named_exists(file: Path) -> None:
-    for text in strings(file):
-        for verb, given in commands_named(text):
-            assert verb in COMMANDS, f"headrace {verb}"
+def test_every_command_that_is_named_exists() -> None:
+    for file in sorted(SOURCE.rglob("*.py")):
+        for verb, given in chain.from_iterable(map(commands_named, strings(file))):
+            assert verb in COMMANDS, f"{file}: headrace {verb}"
             module = f"headrace.cli.commands.{verb.replace('-', '_')}"
             if given and importlib.util.find_spec(module):
                 known = options(importlib.import_module(module).command)
-                assert set(given) <= known, f"headrace {verb} {given}"
+                assert set(given) <= known, f"{file}: headrace {verb} {given}"
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -16,7 +16,7 @@ from headrace.model.texts import counted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.project.table_care import CareOptions, TableCare
+    from headrace.project.maintenance import MaintenanceOptions, MaintenanceResult
 
 _STEPS = ("optimize", "vacuum", "log", "checkpoints")
 
@@ -79,17 +79,17 @@ def command(
     Spark only for compaction. With --every, Ctrl-C or SIGTERM ends the command after the current table. The
     exit code is 1 if a table could not be maintained.
     """
-    from headrace.project.table_care import STEPS, CareOptions
+    from headrace.project.maintenance import STEPS, MaintenanceOptions
 
     output = invocation.output
 
-    def show(care: TableCare) -> None:
-        for line in care.lines():
+    def show(result: MaintenanceResult) -> None:
+        for line in result.lines():
             output.note(line)
-        if care.error is not None and not output.is_json:
-            output.error(care.error)
+        if result.error is not None and not output.is_json:
+            output.error(result.error)
 
-    options = CareOptions(
+    options = MaintenanceOptions(
         steps=only or STEPS,
         dry_run=dry_run,
         retention_s=retain,
@@ -109,8 +109,8 @@ def command(
 def _repeat(
     invocation: Invocation,
     tables: tuple[str, ...],
-    options: CareOptions,
-    show: Callable[[TableCare], None],
+    options: MaintenanceOptions,
+    show: Callable[[MaintenanceResult], None],
     every_s: float,
 ) -> Result:
     """Maintain the tables at an interval, until SIGINT or SIGTERM."""
@@ -134,7 +134,7 @@ def _repeat(
     return Result(data=None, text="Stopped.", exit_code=128 + received[0] if received else 0)
 
 
-def _summary(found: tuple[TableCare, ...], *, dry_run: bool) -> str:
+def _summary(found: tuple[MaintenanceResult, ...], *, dry_run: bool) -> str:
     if not found:
         return "The storage has no tables yet."
     done = sum(bool(one.steps) for one in found)

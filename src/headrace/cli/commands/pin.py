@@ -14,8 +14,7 @@ from headrace.cli.verb import Invocation, verb
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.maintain.pins import Pin
-    from headrace.maintain.registered_readers import RegisteredReader
+    from headrace.maintain.pins import Pin, RegisteredReader
 
 
 @verb(
