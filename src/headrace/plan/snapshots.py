@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any, assert_never
 
 from headrace.contracts.changes import snapshot_columns, with_known_types, without_own_columns
@@ -121,7 +121,7 @@ class SnapshotReader:
                     return FoundSnapshots()
                 if is_table(location):
                     return self._after(last, self._newest(location))
-                return self._find_folder(location.local_path, markers)
+                return self._find_folder(location, markers)
             case _:
                 assert_never(self._source)
 
@@ -139,8 +139,8 @@ class SnapshotReader:
                         if version in readable_versions(locate(table))
                         else None
                     )
-                path = Path(marker.location.get("path", ""))
-                return self._read_files(path) if "path" in marker.location and path.exists() else None
+                path = locate(marker.location["path"]) if "path" in marker.location else None
+                return self._read_files(path) if path is not None and path.exists() else None
             case _:
                 assert_never(self._source)
 
@@ -207,7 +207,7 @@ class SnapshotReader:
             rows = self._session.read.format("delta").option("versionAsOf", version).load(path)
             return without_own_columns(rows)
 
-    def _find_folder(self, folder: Path, markers: Sequence[SnapshotMarker]) -> FoundSnapshots:
+    def _find_folder(self, folder: Location, markers: Sequence[SnapshotMarker]) -> FoundSnapshots:
         entries = self._entries(folder)
         last = markers[-1].version if markers else None
         if last is not None and entries:
@@ -223,8 +223,8 @@ class SnapshotReader:
         found = Snapshot(version=version, location={"path": str(path)}, rows=self._read_files(path))
         return FoundSnapshots(next=found, skipped=skipped)
 
-    def _entries(self, folder: Path) -> dict[Version, Path]:
-        found: dict[Version, Path] = {}
+    def _entries(self, folder: Location) -> dict[Version, Location]:
+        found: dict[Version, Location] = {}
         for path, version in list_snapshots(folder):
             if version is None:
                 if not is_complete(path):
@@ -239,7 +239,7 @@ class SnapshotReader:
             found[version] = path
         return found
 
-    def _read_files(self, path: Path) -> DataFrame:
+    def _read_files(self, path: Location) -> DataFrame:
         format = format_of(path)
         if format is None:
             raise self._invalid(
@@ -337,13 +337,13 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 KNOWN_SUFFIXES = ", ".join(_FORMATS)
 
 
-def list_snapshots(folder: Path) -> list[tuple[Path, Version | None]]:
+def list_snapshots(folder: Location) -> list[tuple[Location, Version | None]]:
     """What is in a folder, without hidden names, and the versions; ``None`` if a name is not a version."""
-    paths = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [(path, parse_name(path.name)) for path in paths if not _is_hidden(Path(path.name))]
+    names = sorted(entry.name for entry in folder.entries())
+    return [(folder / name, parse_name(name)) for name in names if not _is_hidden(name)]
 
 
-def is_complete(path: Path) -> bool:
+def is_complete(path: Location) -> bool:
     """Whether a snapshot has files, and Spark is not writing it."""
     return not (path / "_temporary").exists() and bool(_data_files(path))
 
@@ -362,20 +362,18 @@ def parse_name(name: str) -> Version | None:
         return None
 
 
-def format_of(path: Path) -> str | None:
+def format_of(path: Location) -> str | None:
     """Spark's format of the files of a snapshot; ``None`` if they have none of the suffixes, or several."""
-    suffixes = {Path(_COMPRESSED.sub("", one.name)).suffix for one in _data_files(path)}
+    suffixes = {PurePosixPath(_COMPRESSED.sub("", one.name)).suffix for one in _data_files(path)}
     formats = {_FORMATS.get(one) for one in suffixes}
     return formats.pop() if len(formats) == 1 else None
 
 
-def _data_files(path: Path) -> list[Path]:
+def _data_files(path: Location) -> list[Location]:
     """The files of a snapshot that Spark reads."""
-    if path.is_file():
-        return [path]
-    return [one for one in path.rglob("*") if one.is_file() and not _is_hidden(one.relative_to(path))]
+    files = [one for one in path.walk() if not any(map(_is_hidden, one.below(path)))]
+    return files or ([path] if path.name in path.parent.list_files() else [])
 
 
-def _is_hidden(path: Path) -> bool:
-    """Whether Spark ignores a relative path: a name in it begins with ``.`` or ``_``."""
-    return any(part.startswith((".", "_")) for part in path.parts)
+def _is_hidden(name: str) -> bool:
+    return name.startswith((".", "_"))
