@@ -146,8 +146,10 @@ class RowBuilder:
                     "version": event.version,
                     "operation": event.operation,
                     "engine": event.engine,
+                    **({"undone": list(event.undone)} if event.undone else {}),
                 }
                 text = f"Another writer has committed version {event.version} of '{event.dataset}'."
+                text += f" {event.remedy}" if event.remedy else ""
                 origin = {"dataset_name": str(event.dataset)}
                 return [self._row(event.at, "foreign_commit", details, text, level="WARN", origin=origin)]
             case OperationProgressed():
