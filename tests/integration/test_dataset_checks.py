@@ -141,7 +141,12 @@ def test_later_checks_of_keys_read_what_was_added(
     assert sizes[0] == 100 and sizes[-1] == 2, "the rows with an added key, from all files"
 
 
-def test_a_check_that_fails_ends_a_continuous_flow(orders: Shop, spark: SparkSession) -> None:
+def test_a_check_that_fails_ends_a_continuous_flow(
+    orders: Shop, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The first check can run before the second batch; the next one would be after a minute.
+    monkeypatch.setattr(checks, "_INTERVAL_S", 0.0)
+    monkeypatch.setattr(checks, "_SHARE", 1e9)
     orders.write(STRICT)
     produce(orders, 1, 1)
     with orders.running():

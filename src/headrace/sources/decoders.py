@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError
 from headrace.model.declarations import Drift
-from headrace.sources.decimals import DecimalReader
+from headrace.sources.decimals import DecimalReader, has_decimals
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -98,12 +98,22 @@ class JsonDecoder(Decoder):
 
     def decode(self, value: Column) -> Column:
         from pyspark.sql import functions as F
-        from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
         text = value.cast("string")
         # Spark's parser replaces invalid bytes silently, so they are checked before.
         text = F.make_valid_utf8(text) if self.invalid_utf8 == "replace" else text
         decimals = DecimalReader(self.schema, "json")
+        record = self._read(text, decimals)
+        if has_decimals(self.schema):
+            short = self._read(text, replace(decimals, short=True))
+            record = F.when(decimals.is_short(text), short).otherwise(record)
+        return record if self.invalid_utf8 == "replace" else F.when(F.is_valid_utf8(text), record)
+
+    def _read(self, text: Column, decimals: DecimalReader) -> Column:
+        """The record as a struct; NULL if it has no value or cannot be decoded."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import ArrayType, StringType, StructField, StructType
+
         checked = StructType(
             [
                 StructField(_RECORDS, ArrayType(decimals.parsed)),
@@ -129,8 +139,7 @@ class JsonDecoder(Decoder):
 
         # The array makes Spark parse once and use the result several times.
         looked = F.struct(parsed.alias("json"), *self._looks(text))
-        record = F.transform(F.array(looked), judge)[0]
-        return record if self.invalid_utf8 == "replace" else F.when(F.is_valid_utf8(text), record)
+        return F.transform(F.array(looked), judge)[0]
 
     @property
     def parser_options(self) -> dict[str, str]:
