@@ -3,12 +3,12 @@
 A parser reads such a value as it is written: CSV as text, JSON as a variant, which keeps 38 digits.
 (Read as text, a number in JSON is first a double in Spark.)
 What is written becomes the decimal if it is exactly one.
-For short numbers in JSON, which almost all are, a longer decimal has all digits, too, and takes less time.
+Most records have no number that Spark would round; they are parsed as declared, which takes less time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType, DecimalType, StructType
 
+_LONG_NUMBER = (
+    r"[.\\-](?:(?<=\.)(?<!\d:\d\d\.)\d{DIGITS}"  # but not the fraction of a second
+    r"|(?<=[\d.][eE]-)\d"
+    r"|(?<=\\)(?:u00[2346]|[\deE]))"  # an escaped character, which could be a digit
+)
+"""A number in a record that has more digits after its point than a decimal, or a negative exponent."""
+_OTHER_NUMBERS = frozenset({"locale", "sep", "delimiter"})
+"""Options with which numbers could be written in another way."""
 _DIGITS = 38
 """The digits of Spark's longest decimal."""
 
@@ -28,7 +36,6 @@ class DecimalReader:
 
     schema: StructType
     format: Literal["json", "csv"]
-    short: bool = False  # whether `is_short` is true for the JSON that is read
 
     @property
     def parsed(self) -> StructType:
@@ -39,13 +46,23 @@ class DecimalReader:
         assert isinstance(found, StructType)
         return found
 
-    def is_short(self, text: Column) -> Column:
-        """Whether no number in a JSON text has more digits after its point than `parsed` has if `short`.
+    def choose(
+        self, text: Column, options: Iterable[str], parse: Callable[[DecimalReader | None], Column]
+    ) -> Column:
+        """The result of a function that parses a text: with this reader only if a decimal could be rounded.
 
-        An escaped character could be a digit, so it counts as one too many.
+        Args:
+            options: The names of the parser's options.
         """
-        digits = min(_longest(one).scale for one in _decimals(self.schema)) + 1
-        return ~text.rlike(rf"\.\d{{{digits}}}|[\d.][eE]-\d|\\u00")
+        from pyspark.sql import functions as F
+
+        scales = [one.scale for one in _decimals(self.schema)]
+        if not scales:
+            return parse(None)
+        if _OTHER_NUMBERS & {name.lower() for name in options}:
+            return parse(self)
+        long = text.rlike(_LONG_NUMBER.replace("DIGITS", str(min(scales) + 1)))
+        return F.when(~long, parse(None)).otherwise(parse(self))
 
     def read(self, written: Column, use: Callable[[Column, Column | None], Column]) -> Column:
         """The result of a function of the record as declared.
@@ -79,8 +96,6 @@ class DecimalReader:
         if not has_decimals(kind):
             return kind
         match kind:
-            case DecimalType() if self.short:
-                return _longest(kind)
             case DecimalType():
                 return VariantType() if self.format == "json" else StringType()
             case StructType():
@@ -100,8 +115,6 @@ class DecimalReader:
         if not has_decimals(kind):
             return written
         match kind:
-            case DecimalType() if self.short:
-                return written.try_cast(kind)
             case DecimalType() if self.format == "json":
                 text = F.array(F.try_variant_get(written, "$", "string"))
                 return F.transform(text, lambda one: exact_decimal(one, kind))[0]
@@ -135,8 +148,6 @@ class DecimalReader:
                 found = F.transform(
                     F.map_keys(written), lambda key: self._is_exact(written[key], value[key], item)
                 )
-            case _ if self.short:
-                return written.eqNullSafe(value)
             case _:
                 is_null = written.isNull()
                 if self.format == "json":
@@ -166,23 +177,14 @@ def _decimals(kind: DataType) -> Iterator[DecimalType]:
             yield kind
 
 
-def _longest(kind: DecimalType) -> DecimalType:
-    """The decimal with the same digits before the point, and as many as possible after it."""
-    from pyspark.sql.types import DecimalType
-
-    return DecimalType(_DIGITS, _DIGITS - kind.precision + kind.scale)
-
-
 def exact_decimal(text: Column, kind: DecimalType) -> Column:
     """The decimal in a text; NULL if it is none, has more digits before the point, or more after it."""
     from pyspark.sql import functions as F
+    from pyspark.sql.types import DecimalType
 
     number = text.try_cast(kind)
     is_plain = text.rlike(rf"^[+-]?\d*(\.\d{{0,{kind.scale}}}0*)?\z")
-    wide = text.try_cast(_longest(kind))
+    wide = text.try_cast(DecimalType(_DIGITS, _DIGITS - kind.precision + kind.scale))
     is_same = (wide == number) & (text.try_cast("double") == number.cast("double"))
-    # The first test is the cheapest, and decides for most records.
-    found: Column = F.when(
-        (number.cast("string") == text) | is_plain | (text.rlike(r"^\S*[eE]\S*\z") & is_same), number
-    )
+    found: Column = F.when(is_plain | (text.rlike(r"^\S*[eE]\S*\z") & is_same), number)
     return found

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError
 from headrace.model.declarations import Drift
-from headrace.sources.decimals import DecimalReader, has_decimals
+from headrace.sources.decimals import DecimalReader
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -102,21 +103,17 @@ class JsonDecoder(Decoder):
         text = value.cast("string")
         # Spark's parser replaces invalid bytes silently, so they are checked before.
         text = F.make_valid_utf8(text) if self.invalid_utf8 == "replace" else text
-        decimals = DecimalReader(self.schema, "json")
-        record = self._read(text, decimals)
-        if has_decimals(self.schema):
-            short = self._read(text, replace(decimals, short=True))
-            record = F.when(decimals.is_short(text), short).otherwise(record)
+        record = DecimalReader(self.schema, "json").choose(text, self.options, partial(self._read, text))
         return record if self.invalid_utf8 == "replace" else F.when(F.is_valid_utf8(text), record)
 
-    def _read(self, text: Column, decimals: DecimalReader) -> Column:
+    def _read(self, text: Column, decimals: DecimalReader | None) -> Column:
         """The record as a struct; NULL if it has no value or cannot be decoded."""
         from pyspark.sql import functions as F
         from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
         checked = StructType(
             [
-                StructField(_RECORDS, ArrayType(decimals.parsed)),
+                StructField(_RECORDS, ArrayType(decimals.parsed if decimals else self.schema)),
                 StructField(_END, StringType()),
                 StructField(_CORRUPT, StringType()),
             ]
@@ -135,7 +132,7 @@ class JsonDecoder(Decoder):
                 wrong = mistyped if exact is None else mistyped | ~exact
                 return self._accept(record, wrong, text, looked)
 
-            return F.when(whole, decimals.read(records[0], accept))
+            return F.when(whole, decimals.read(records[0], accept) if decimals else accept(records[0]))
 
         # The array makes Spark parse once and use the result several times.
         looked = F.struct(parsed.alias("json"), *self._looks(text))
