@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from headrace.cli.logs import log_options
+from headrace.cli.options import log_options
 from headrace.cli.output import Output, Result
 from headrace.cli.rows import split_columns, table_rows
 from headrace.cli.verb import Invocation, LocalFolder, verb
@@ -97,7 +97,7 @@ def read_names(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option("--no-optimize", is_flag=True, help="Do not compact the tables after the run.")
 @click.option("--no-vacuum", is_flag=True, help="Do not delete files that the tables no longer need.")
 @log_options
-def command(
+def ingest(
     invocation: Invocation,
     topic: str | None,
     topics: str | None,

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.completion import complete_dataset
-from headrace.cli.logs import log_options
+from headrace.cli.options import complete_dataset, log_options
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 from headrace.errors import CommandLineError, ConflictingRefreshOptionsError
@@ -72,7 +71,7 @@ def split_names(ctx: click.Context, param: click.Parameter, values: tuple[str, .
     help="Continue the checkpoint of the former flow OLD in the flow NEW.",
 )
 @log_options
-def command(
+def run(
     invocation: Invocation,
     datasets: tuple[str, ...],
     continuous: bool,
