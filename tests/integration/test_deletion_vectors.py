@@ -14,6 +14,7 @@ from headrace.sinks.delta.table_index import TableIndex
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.storage.locate import locate
 from headrace.verify.delta_log import load_table_log
+from headrace.verify.stored import StoredPath
 from headrace.verify.vectors import DeletedRows
 
 if TYPE_CHECKING:
@@ -32,11 +33,11 @@ def test_the_rows_left_are_those_that_spark_reads(spark: SparkSession, tmp_path:
     spark.sql(f"DELETE FROM {name} WHERE id BETWEEN 1000 AND 1500 OR id = 29999").collect()
     spark.sql(f"UPDATE {name} SET id = id + 100000 WHERE id = 20000").collect()
 
-    log = load_table_log(path)
+    log = load_table_log(StoredPath.at(str(path)))
     deleted = DeletedRows()
     left: list[int] = []
     for file in log.active().values():
-        ids = pq.ParquetFile(log.file_path(file.path)).read(columns=["id"]).column("id").to_numpy()
+        ids = pq.ParquetFile(log.file_path(file.path).open()).read(columns=["id"]).column("id").to_numpy()
         left += np.delete(ids, deleted.load(log, file)).tolist() if file.deletion_vector else ids.tolist()
     assert sum(file.deletion_vector is not None for file in log.active().values()) == 6
     assert sorted(left) == [row.id for row in spark.sql(f"SELECT id FROM {name} ORDER BY id").collect()]

@@ -330,5 +330,6 @@ def test_a_topic_that_was_created_again(proven: Proven, broker: Broker) -> None:
 
 def _active(proven: Proven) -> list[tuple[str, str]]:
     from headrace.verify.delta_log import load_table_log
+    from headrace.verify.stored import StoredPath
 
-    return list(load_table_log(proven.table()).active())
+    return list(load_table_log(StoredPath.at(str(proven.table()))).active())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from headrace.verify.source_range import Position
+from headrace.verify.stored import StoredPath
 
 _KEPT = 200
 """Spark keeps the last hundred batches; more are not read even if Spark is set to keep more."""
@@ -27,7 +27,7 @@ class CheckpointLog:
         files: The URIs that Spark's logs of files sources name, with the entry of each, by source index.
     """
 
-    folder: Path
+    folder: StoredPath
     generation: int
     checkpoint: str | None  # the id in its identity; ``None`` where the identity is missing or damaged
     planned: int = -1  # the last batch in its offset log; -1 before the first
@@ -36,30 +36,26 @@ class CheckpointLog:
     files: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
 
-def read_json(path: Path) -> Mapping[str, Any]:
+def read_json(path: StoredPath) -> Mapping[str, Any]:
     """A JSON object; empty where the file is missing or is not one."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
 
 
-def load_checkpoints(folder: Path) -> tuple[CheckpointLog, ...]:
+def load_checkpoints(folder: StoredPath) -> tuple[CheckpointLog, ...]:
     """Read the generations of one flow, oldest first.
 
     The commit log is read before the offset log, and both before the table: whatever a running
     flow does in between can only make the table hold more than the checkpoint says.
     """
-    if not folder.is_dir():
-        return ()
-    found = [
-        _load(path, int(path.name)) for path in folder.iterdir() if path.name.isdigit() and path.is_dir()
-    ]
+    found = [_load(path, int(path.name)) for path in folder.list_folders() if path.name.isdigit()]
     return tuple(sorted(found, key=lambda log: log.generation))
 
 
-def _load(folder: Path, generation: int) -> CheckpointLog:
+def _load(folder: StoredPath, generation: int) -> CheckpointLog:
     finished = _batches(folder / "commits")
     planned = _batches(folder / "offsets")
     identity = read_json(folder / IDENTITY)
@@ -75,14 +71,11 @@ def _load(folder: Path, generation: int) -> CheckpointLog:
     )
 
 
-def _batches(folder: Path) -> list[int]:
-    try:
-        return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
-    except FileNotFoundError:
-        return []
+def _batches(folder: StoredPath) -> list[int]:
+    return sorted(int(file.name) for file in folder.list_files() if file.name.isdigit())
 
 
-def _logged_files(checkpoint: Path, identity: Mapping[str, Any]) -> dict[int, dict[str, int]]:
+def _logged_files(checkpoint: StoredPath, identity: Mapping[str, Any]) -> dict[int, dict[str, int]]:
     """Spark's logs of the files that it took in; a log that cannot be read is left out."""
     found = {}
     for source in identity.get("sources", ()):
@@ -96,17 +89,17 @@ def _logged_files(checkpoint: Path, identity: Mapping[str, Any]) -> dict[int, di
     return found
 
 
-def _file_entries(folder: Path) -> dict[str, int]:
+def _file_entries(folder: StoredPath) -> dict[str, int]:
     """Every URI of a log: the last compacted entry holds all before it."""
     entries = {
-        int(path.name.removesuffix(".compact")): path
-        for path in folder.iterdir()
-        if path.name.removesuffix(".compact").isdigit()
+        int(file.name.removesuffix(".compact")): folder / file.name
+        for file in folder.list_files()
+        if file.name.removesuffix(".compact").isdigit()
     }
-    first = max((n for n, path in entries.items() if path.suffix == ".compact"), default=0)
+    first = max((n for n, path in entries.items() if path.name.endswith(".compact")), default=0)
     found: dict[str, int] = {}
     for number in sorted(n for n in entries if n >= first):
-        version, *lines = entries[number].read_text(encoding="utf-8").split("\n")
+        version, *lines = entries[number].read_text().split("\n")
         if version != "v1":
             raise ValueError(f"unknown version {version!r}")
         for line in lines:
@@ -115,10 +108,10 @@ def _file_entries(folder: Path) -> dict[str, int]:
     return found
 
 
-def _positions(path: Path) -> tuple[Position | None, ...] | None:
+def _positions(path: StoredPath) -> tuple[Position | None, ...] | None:
     """The lines of an offset log after its version and its settings; ``None`` if it is not one."""
     try:
-        version, _, *lines = path.read_text(encoding="utf-8").splitlines()
+        version, _, *lines = path.read_text().splitlines()
         if version != "v1":
             return None
         return tuple(_position(line) for line in lines)

@@ -225,7 +225,7 @@ def _load(log: TableLog, file: DataFile, columns: Columns, deleted: DeletedRows)
 
     wanted = {"topic": columns.topic, "partition": columns.partition, "offset": columns.offset}
     try:
-        with pq.ParquetFile(log.file_path(file.path)) as parquet:
+        with log.file_path(file.path).open() as source, pq.ParquetFile(source) as parquet:
             table = parquet.read(columns=[p for p in wanted.values() if p not in file.partition_values])
         if file.deletion_vector is not None:
             kept = np.ones(table.num_rows, dtype=bool)

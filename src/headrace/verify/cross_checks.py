@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
-from pathlib import Path
 
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.checkpoints import CheckpointLog
@@ -14,6 +13,7 @@ from headrace.verify.equations import RowCounts
 from headrace.verify.ledger import Fold, Ledger
 from headrace.verify.report import Judgement
 from headrace.verify.source_range import OPAQUE, SourceRange
+from headrace.verify.stored import StoredPath
 
 
 def compare_ledger(
@@ -70,7 +70,7 @@ def compare_checkpoints(
 
 
 def compare_upstream(
-    lineage: Lineage, find_table: Callable[[SourceRange], Path | None], found: Judgement
+    lineage: Lineage, find_table: Callable[[SourceRange], StoredPath | None], found: Judgement
 ) -> None:
     """Compare the versions that a flow has read of other tables with what those versions are now.
 

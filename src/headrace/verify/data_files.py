@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from pathlib import Path
 from typing import Any
 
 from headrace.verify.delta_log import DataFile, TableLog
+from headrace.verify.stored import StoredPath
 
 _READERS = 8
 _PART = 64
@@ -92,24 +92,25 @@ def _newest(files: Iterable[DataFile], limit: int) -> set[str]:
     }
 
 
-def _facts(path: Path, *, decode: bool) -> FileFacts:
+def _facts(path: StoredPath, *, decode: bool) -> FileFacts:
     try:
-        stat = path.stat()
+        stored = path.look()
     except OSError:
+        stored = None
+    if stored is None:
         return FileFacts()
-    modified_ms = stat.st_mtime_ns // 1_000_000
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with path.open() as source, pq.ParquetFile(source) as file:
             footer = file.metadata
             undecodable = _find_undecodable(file) if decode else None
     except (OSError, ValueError) as error:
         problem = str(error).splitlines()[0]
-        return FileFacts(size=stat.st_size, modified_ms=modified_ms, problem=problem)
+        return FileFacts(size=stored.size, modified_ms=stored.modified_ms, problem=problem)
     return FileFacts(
-        size=stat.st_size,
-        modified_ms=modified_ms,
+        size=stored.size,
+        modified_ms=stored.modified_ms,
         rows=footer.num_rows,
         decoded=decode,
         undecodable=undecodable,

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
+
+from headrace.verify.stored import StoredPath, plain_path
 
 _COMMIT = re.compile(r"^(\d{20})\.json$")
 _CHECKPOINT = re.compile(
     r"^(?P<version>\d{20})\.checkpoint"
     r"(?:\.(?P<part>\d{10})\.(?P<parts>\d{10})\.parquet|\.parquet|\.[0-9a-fA-F-]{36}\.(?:parquet|json))$"
 )
+
+_ABSOLUTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:/")
+"""An absolute URI: a data file outside of the table's folder, as of a shallow clone."""
 
 FileKey = tuple[str, str]
 """A data file together with its deletion vector: what a remove action names."""
@@ -103,7 +106,7 @@ class TableLog:
         base: The files of the oldest state that can be known; empty when the log is whole.
     """
 
-    path: Path
+    path: StoredPath
     version: int  # the snapshot's version; nothing newer was read
     metadata: TableMetadata
     commits: tuple[Commit, ...]  # every commit that the log still holds, without a hole, up to ``version``
@@ -150,27 +153,24 @@ class TableLog:
         added = (commit.version for commit in reversed(self.commits) if file in commit.added)
         return next(added, self.base_version)
 
-    def file_path(self, path: str) -> Path:
-        """The path of a data file on this machine."""
-        return self.path / path
+    def file_path(self, path: str) -> StoredPath:
+        """The location of a data file."""
+        is_absolute = path.startswith("/") or _ABSOLUTE.match(path)
+        return (StoredPath.find(path) if is_absolute else None) or self.path / path
 
 
-def list_versions(table: Path) -> list[int]:
+def list_versions(table: StoredPath) -> list[int]:
     """The versions whose commit files are there, ascending."""
-    try:
-        with os.scandir(table / "_delta_log") as entries:
-            found = [int(match[1]) for entry in entries if (match := _COMMIT.match(entry.name))]
-    except FileNotFoundError:
-        return []
-    return sorted(found)
+    names = (file.name for file in (table / "_delta_log").list_files())
+    return [int(match[1]) for name in names if (match := _COMMIT.match(name))]
 
 
-def has_log(table: Path) -> bool:
+def has_log(table: StoredPath) -> bool:
     """Whether a Delta table has been created here: its log holds a commit, or a checkpoint of one."""
     return bool(list_versions(table) or _checkpoints(table))
 
 
-def commit_mark(table: Path, version: int) -> str | None:
+def commit_mark(table: StoredPath, version: int) -> str | None:
     """A hash of a commit file; ``None`` if the log does not hold it."""
     try:
         data = (table / "_delta_log" / f"{version:020d}.json").read_bytes()
@@ -179,7 +179,7 @@ def commit_mark(table: Path, version: int) -> str | None:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def load_table_log(table: Path, at: int | None = None, since: int | None = None) -> TableLog:
+def load_table_log(table: StoredPath, at: int | None = None, since: int | None = None) -> TableLog:
     """Read a table's log up to its newest version.
 
     Args:
@@ -210,7 +210,7 @@ def load_table_log(table: Path, at: int | None = None, since: int | None = None)
     return TableLog(table, newest, metadata, commits, state.files, base_version, transactions)
 
 
-def load_commit(table: Path, version: int) -> Commit:
+def load_commit(table: StoredPath, version: int) -> Commit:
     """Read one commit file.
 
     Raises:
@@ -223,8 +223,9 @@ def load_commit(table: Path, version: int) -> Commit:
     removed: list[tuple[FileKey, bool]] = []
     metadata = None
     try:
-        written_ms = path.stat().st_mtime_ns // 1_000_000
-        for line in path.read_text(encoding="utf-8").splitlines():
+        file = path.look()
+        written_ms = 0 if file is None else file.modified_ms
+        for line in path.read_text().splitlines():
             if not line.strip():
                 continue
             for name, value in json.loads(line).items():
@@ -292,13 +293,14 @@ def _base_version(first: int, since: int | None, checkpoints: Mapping[int, Any])
     return min(usable)
 
 
-def _checkpoints(table: Path) -> dict[int, list[Path]]:
+def _checkpoints(table: StoredPath) -> dict[int, list[StoredPath]]:
     """The complete checkpoints by version."""
-    found: dict[int, list[tuple[Path, int]]] = {}
-    for path in (table / "_delta_log").glob("*.checkpoint*"):
-        if match := _CHECKPOINT.match(path.name):
-            found.setdefault(int(match["version"]), []).append((path, int(match["parts"] or 1)))
-    complete: dict[int, list[Path]] = {}
+    found: dict[int, list[tuple[StoredPath, int]]] = {}
+    log = table / "_delta_log"
+    for file in log.list_files():
+        if match := _CHECKPOINT.match(file.name):
+            found.setdefault(int(match["version"]), []).append((log / file.name, int(match["parts"] or 1)))
+    complete: dict[int, list[StoredPath]] = {}
     for version, files in found.items():
         # A checkpoint may be there in several forms; the first form whose parts are all there will do.
         for parts in sorted({parts for _, parts in files}):
@@ -321,7 +323,7 @@ class _State:
     transactions: dict[str, int] = field(default_factory=dict)
 
 
-def _load_checkpoint(paths: Iterable[Path]) -> _State:
+def _load_checkpoint(paths: Iterable[StoredPath]) -> _State:
     state = _State()
     pending = list(paths)
     while pending:
@@ -343,15 +345,15 @@ def _load_checkpoint(paths: Iterable[Path]) -> _State:
     return state
 
 
-def _checkpoint_actions(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    if path.suffix == ".json":
-        for line in path.read_text(encoding="utf-8").splitlines():
+def _checkpoint_actions(path: StoredPath) -> Iterator[tuple[str, dict[str, Any]]]:
+    if path.name.endswith(".json"):
+        for line in path.read_text().splitlines():
             if line.strip():
                 yield from json.loads(line).items()
         return
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(path)
+    file = pq.ParquetFile(path.open())
     names = set(file.schema_arrow.names)
     for name in ("metaData", "txn", "add", "sidecar"):
         if name not in names:
@@ -402,5 +404,4 @@ def _metadata(value: Mapping[str, Any]) -> TableMetadata:
 
 def decode_path(path: str) -> str:
     """A path of the log is a URI: relative and percent-encoded, or absolute with a scheme."""
-    parts = urlsplit(path)
-    return unquote(parts.path) if parts.scheme == "file" else unquote(path)
+    return plain_path(path) if _ABSOLUTE.match(path) else unquote(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 
 from headrace.model.names import TableName
 from headrace.verify.balance import Baseline, RowBalance, build_balance, files_to_inspect
@@ -18,6 +17,7 @@ from headrace.verify.file_lists import Lists, load_lists
 from headrace.verify.layout import Storage
 from headrace.verify.ledger import Ledger, Other, load_folds, load_losses
 from headrace.verify.quarantine import Quarantine, load_quarantine
+from headrace.verify.stored import StoredPath
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +56,12 @@ class Evidence:
 
 def list_tables(storage: Storage) -> list[TableName]:
     """The Delta tables that lie in the storage."""
-    logs = storage.tables.glob("*/*/_delta_log")
-    return sorted(TableName(log.parent.parent.name, log.parent.name) for log in logs)
+    tables = (table for schema in storage.tables.list_folders() for table in schema.list_folders())
+    return [
+        TableName(table.parent.name, table.name)
+        for table in tables
+        if any(folder.name == "_delta_log" for folder in table.list_folders())
+    ]
 
 
 def load_evidence(
@@ -79,7 +83,7 @@ def load_evidence(
     path = storage.table(dataset)
     # Before the table: what a running flow commits meanwhile must not look like a lost batch.
     folder, ledgers = storage.flow_checkpoints(dataset, "x").parent, storage.ledger(dataset, "x").parent
-    checkpoints = {flow.name: load_checkpoints(flow) for flow in _folders(folder)}
+    checkpoints = {flow.name: load_checkpoints(flow) for flow in folder.list_folders()}
     folds = load_folds(ledgers)
     version = _version_of(path, since)
     log = load_table_log(path, at=at, since=version)
@@ -133,11 +137,7 @@ def _ids_read(evidence: Evidence) -> set[str]:
     return found
 
 
-def _folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-
-
-def _version_of(table: Path, since: datetime | int | None) -> int | None:
+def _version_of(table: StoredPath, since: datetime | int | None) -> int | None:
     """The first version at a moment or later; one more than the last where there is none."""
     if since is None or isinstance(since, int):
         return since

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from headrace.model.names import TableName
@@ -14,6 +13,7 @@ from headrace.verify.commits import PROPERTY_DATASET, PROPERTY_PIPELINE
 from headrace.verify.evidence import Evidence
 from headrace.verify.layout import Storage
 from headrace.verify.report import DatasetProof, Finding, GradeReport
+from headrace.verify.stored import StoredPath
 
 NamedIn = Literal["checkpoint", "ledger", "plan"]
 
@@ -55,9 +55,10 @@ def load_expected(storage: Storage, pipeline: str) -> dict[TableName, ExpectedTa
         if owner in (None, pipeline):
             named_in.setdefault(name, set()).add("ledger")
     # A pipeline in the storage, as of `headrace ingest`, has a plan of its own.
-    for plan in sorted(storage.plans.glob("*last.json")):
-        for name in _planned(plan, pipeline):
-            named_in.setdefault(name, set()).add("plan")
+    for plan in storage.plans.list_files():
+        if plan.name.endswith("last.json"):
+            for name in _planned(storage.plans / plan.name, pipeline):
+                named_in.setdefault(name, set()).add("plan")
     return {
         name: ExpectedTable(name, frozenset(found), frozenset(ids.get(name, ())))
         for name, found in named_in.items()
@@ -91,7 +92,7 @@ def find_replacement(evidence: Evidence, expected: ExpectedTable | None, pipelin
 
 def prove_missing(storage: Storage, expected: ExpectedTable) -> DatasetProof:
     """The report of a table that does not exist any more."""
-    folder = storage.table(expected.name).relative_to(storage.root)
+    folder = storage.root.relative(str(storage.table(expected.name)))
     finding = Finding(
         code="TABLE_MISSING",
         text=f"{folder} holds no Delta table, but {expected.named_by} names it: the table was removed",
@@ -116,28 +117,28 @@ def prove_not_created(name: TableName) -> DatasetProof:
     return DatasetProof(dataset=name, kind="unknown", version=-1, table=table)
 
 
-def _newest_checkpoints(root: Path) -> Iterator[tuple[TableName, Mapping[str, Any]]]:
+def _newest_checkpoints(root: StoredPath) -> Iterator[tuple[TableName, Mapping[str, Any]]]:
     """The identity of each flow's newest checkpoint; empty where it cannot be read."""
-    for flow in sorted(root.glob("*/*")):
-        generations = [path for path in flow.glob("[0-9]*") if path.name.isdigit()]
+    for flow in _flows(root):
+        generations = [path for path in flow.list_folders() if path.name.isdigit()]
         if generations:
             newest = max(generations, key=lambda path: int(path.name))
             yield _name(flow.parent.name), read_json(newest / IDENTITY)
 
 
-def _ledgers(root: Path) -> Iterator[tuple[TableName, str | None]]:
+def _ledgers(root: StoredPath) -> Iterator[tuple[TableName, str | None]]:
     """Each dataset with a ledger, and the pipeline that wrote the newest entry if an entry has one."""
-    for flow in sorted(root.glob("*/*")):
-        files = [path for path in flow.glob("*.json") if path.is_file()]
+    for flow in _flows(root):
+        files = [file.name for file in flow.list_files() if file.name.endswith(".json")]
         if files:
-            folds = sorted(path for path in files if path.name[0].isdigit())
-            newest = read_json(folds[-1] if folds else files[0])
+            folds = [name for name in files if name[0].isdigit()]
+            newest = read_json(flow / (folds[-1] if folds else files[0]))
             entries = [newest, *(newest.get("batches") or ())]
             owners = [entry["pipeline"] for entry in entries if "pipeline" in entry]
             yield _name(flow.parent.name), owners[-1] if owners else None
 
 
-def _planned(path: Path, pipeline: str) -> Iterator[TableName]:
+def _planned(path: StoredPath, pipeline: str) -> Iterator[TableName]:
     """The tables of the last plan; none where it cannot be read, for it is only a record of a run."""
     plan = read_json(path)
     if plan.get("pipeline", pipeline) != pipeline:
@@ -146,6 +147,11 @@ def _planned(path: Path, pipeline: str) -> Iterator[TableName]:
         for entry in plan.get(key, ()):
             with contextlib.suppress(KeyError, TypeError):
                 yield TableName(*entry[field])
+
+
+def _flows(root: StoredPath) -> Iterator[StoredPath]:
+    """The folders of all flows of all datasets."""
+    return (flow for dataset in root.list_folders() for flow in dataset.list_folders())
 
 
 def _name(folder: str) -> TableName:

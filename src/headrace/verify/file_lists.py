@@ -7,9 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from headrace.model.folders import local_path
 from headrace.model.texts import counted
 from headrace.verify.checkpoint_history import Generation, Lineage
 from headrace.verify.checkpoints import CheckpointLog
@@ -17,6 +15,7 @@ from headrace.verify.commits import Batches
 from headrace.verify.ledger import Ledger
 from headrace.verify.report import GradeReport, Judgement
 from headrace.verify.source_range import SourceRange
+from headrace.verify.stored import StoredPath, plain_path
 
 _ATTEMPTS = 5
 _NOTHING = hashlib.sha256(b"").hexdigest()
@@ -71,16 +70,19 @@ class ListJudgement(Judgement):
 
     def find_files(self, code: str, uris: Iterable[str], words: str) -> None:
         """Add a finding about files."""
-        paths = [local_path(uri) or uri for uri in sorted(uris)]
+        paths = [plain_path(uri) for uri in sorted(uris)]
         self.find(code, f"{named_files(paths)}: {words}", files=paths)
 
 
-def load_lists(folder: Path) -> dict[str, CheckpointLists]:
+def load_lists(folder: StoredPath) -> dict[str, CheckpointLists]:
     """Read all lists of a dataset; to be read after the table's log, whose commits come after them."""
     for _ in range(_ATTEMPTS):
-        found: dict[str, list[Path]] = {}
-        for path in sorted(folder.glob("*/files/*/*.jsonl")):
-            found.setdefault(path.parent.name, []).append(path)
+        found: dict[str, list[StoredPath]] = {}
+        for flow in folder.list_folders():
+            for checkpoint in (flow / "files").list_folders():
+                names = (file.name for file in checkpoint.list_files())
+                lists = [checkpoint / name for name in names if name.endswith(".jsonl")]
+                found.setdefault(checkpoint.name, []).extend(lists)
         with contextlib.suppress(FileNotFoundError):
             return {checkpoint: _load(paths) for checkpoint, paths in found.items()}
     return {}
@@ -114,16 +116,16 @@ def named_files(paths: Sequence[str], shown: int = 5) -> str:
     return ", ".join(paths[:shown]) + (f" and {counted(more, 'more file')}" if more > 0 else "")
 
 
-def _load(paths: Iterable[Path]) -> CheckpointLists:
+def _load(paths: Iterable[StoredPath]) -> CheckpointLists:
     files: list[ListedFile] = []
     sums: dict[tuple[int, int], str] = {}
     damaged = []
-    for path in sorted(paths, key=lambda one: (int(one.stem.partition("-")[0]), "-" not in one.stem)):
+    for path in sorted(paths, key=lambda one: (_first_batch(one), "-" not in one.name)):
         lines: dict[tuple[int, int], list[str]] = {}
         known = {batch for batch, _ in sums}
         try:
-            batch = int(path.stem.partition("-")[0])
-            for line in path.read_text(encoding="utf-8").split("\n"):
+            batch = _first_batch(path)
+            for line in path.read_text().split("\n"):
                 value = json.loads(line) if line else None
                 if value is not None and "batch" in value:
                     batch = int(value["batch"])
@@ -139,6 +141,10 @@ def _load(paths: Iterable[Path]) -> CheckpointLists:
         for key, several in lines.items():
             sums[key] = hashlib.sha256("\n".join(several).encode()).hexdigest()
     return CheckpointLists(files=tuple(files), sums=sums, damaged=tuple(damaged))
+
+
+def _first_batch(path: StoredPath) -> int:
+    return int(path.name.removesuffix(".jsonl").partition("-")[0])
 
 
 def _judge_range(batch: Batches, source: SourceRange, lists: CheckpointLists, found: ListJudgement) -> None:

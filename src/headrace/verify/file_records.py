@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 
-from headrace.model.folders import FileFolder, FoundFile, local_path
+from headrace.model.folders import FileFolder, FoundFile
 from headrace.model.texts import counted
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.file_lists import ListedFile, named_files
 from headrace.verify.report import GradeReport, Judgement, unjudged_records
 from headrace.verify.source_range import SourceRange
+from headrace.verify.stored import plain_path
 
 
 def judge_folder(lineage: Lineage, read: Mapping[str, ListedFile], is_known: bool) -> GradeReport:
@@ -27,8 +28,8 @@ def judge_folder(lineage: Lineage, read: Mapping[str, ListedFile], is_known: boo
     if not is_known:
         return unjudged_records("the ledger does not hold the names of all files that were read")
     there = {**_left_behind(lineage, sources), **now}
-    known = {local_path(uri) or uri: file for uri, file in read.items() if not file.lost}
-    lost = [local_path(uri) or uri for uri, file in read.items() if file.lost]
+    known = {plain_path(uri): file for uri, file in read.items() if not file.lost}
+    lost = [plain_path(uri) for uri, file in read.items() if file.lost]
     gone = sorted(path for path in known if path not in there)
     changed = sorted(path for path, file in known.items() if path in there and _differs(file, there[path]))
     pending = sorted(path for path in now if path not in known and path not in lost)

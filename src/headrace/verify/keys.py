@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from headrace.model.texts import counted
 from headrace.verify.delta_log import TableLog
 from headrace.verify.report import Judgement
+from headrace.verify.stored import StoredPath
 
 PROPERTY_KEYS = "headrace.keys"
 PROPERTY_SCD_TYPE = "headrace.scd_type"
@@ -26,7 +26,7 @@ def keys_of(log: TableLog) -> tuple[str, ...]:
     return tuple(names.get(key.casefold(), key) for key in declared)
 
 
-def judge_keys(table: Path, log: TableLog, found: Judgement) -> str | None:
+def judge_keys(table: StoredPath, log: TableLog, found: Judgement) -> str | None:
     """Look for keys with several rows, or with rows that overlap; reads the key columns of the whole table.
 
     Returns:
@@ -39,10 +39,10 @@ def judge_keys(table: Path, log: TableLog, found: Judgement) -> str | None:
     is_history = log.metadata.properties.get(PROPERTY_SCD_TYPE) == "2"
     query = _overlaps(listed, _columns(log)[_START]) if is_history else _twice(listed)
     import pyarrow as pa
-    from deltalake import DeltaTable, QueryBuilder
+    from deltalake import QueryBuilder
 
     try:
-        held = DeltaTable(table, version=log.version)
+        held = table.open_table(log.version)
         wrong = pa.table(QueryBuilder().register("t", held).execute(query).read_all()).to_pylist()
     except Exception as error:  # the engine of `QueryBuilder` raises no narrower class
         return f"the keys cannot be read: {str(error).splitlines()[0]}"

@@ -3,40 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from headrace.model.names import TableName
 from headrace.verify.delta_log import LogDamagedError, list_versions, load_table_log
 from headrace.verify.source_range import SourceRange
+from headrace.verify.stored import StoredPath, plain_path
 
 
 @dataclass(frozen=True)
 class Storage:
-    """A storage root on a local disk."""
+    """A storage root."""
 
-    root: Path
+    root: StoredPath
 
     @property
-    def tables(self) -> Path:
+    def tables(self) -> StoredPath:
         return self.root / "tables"
 
     @property
-    def plans(self) -> Path:
+    def plans(self) -> StoredPath:
         return self.root / "plans"
 
-    def table(self, dataset: TableName) -> Path:
+    def table(self, dataset: TableName) -> StoredPath:
         return self.tables / dataset.schema / dataset.name
 
-    def quarantine(self, dataset: TableName) -> Path:
+    def quarantine(self, dataset: TableName) -> StoredPath:
         """The table of a dataset's rejected rows."""
         return self.root / "quarantine" / dataset.schema / dataset.name
 
-    def flow_checkpoints(self, dataset: TableName, flow: str) -> Path:
+    def flow_checkpoints(self, dataset: TableName, flow: str) -> StoredPath:
         """The folder that holds the flow's generations, each a checkpoint of its own."""
         return self.root / "checkpoints" / str(dataset) / flow
 
-    def ledger(self, dataset: TableName, flow: str) -> Path:
+    def ledger(self, dataset: TableName, flow: str) -> StoredPath:
         return self.root / "ledger" / str(dataset) / flow
 
 
@@ -44,7 +43,7 @@ class Storage:
 class Upstream:
     """Where a table lies that a flow has read."""
 
-    path: Path
+    path: StoredPath
     storage: Storage | None  # the storage whose layout it lies in; ``None`` for any other folder
 
     @property
@@ -59,20 +58,20 @@ def find_upstream(storage: Storage, source: SourceRange) -> Upstream | None:
     the recorded path as well, its id decides.
     """
     text = str(source.identity.get("path", ""))
-    parts = urlsplit(text)
-    recorded = Path(unquote(parts.path) if parts.scheme == "file" else text)
-    moved = storage.table(TableName(recorded.parent.name, recorded.name))
-    there = [path for path in dict.fromkeys((moved, recorded)) if text and list_versions(path)]
+    *_, schema, name = ["", "", *plain_path(text).rstrip("/").split("/")]
+    moved = storage.table(TableName(schema, name)) if name else None
+    candidates = dict.fromkeys((moved, StoredPath.find(text)))
+    there = [path for path in candidates if path is not None and list_versions(path)]
     if len(there) > 1:
         there = [path for path in there if _table_id(path) == source.identity.get("table_id")] or there
     if not there:
         return None
     (path, *_) = there
-    layout = path.parents[2] if len(path.parents) > 2 and path.parents[1].name == "tables" else None
-    return Upstream(path, None if layout is None else Storage(layout))
+    tables = path.parent.parent
+    return Upstream(path, Storage(tables.parent) if tables.name == "tables" else None)
 
 
-def _table_id(path: Path) -> str | None:
+def _table_id(path: StoredPath) -> str | None:
     try:
         return load_table_log(path, since=list_versions(path)[-1]).metadata.id
     except LogDamagedError:

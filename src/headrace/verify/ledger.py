@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from headrace.model.texts import counted
@@ -18,6 +17,7 @@ from headrace.verify.commits import (
     read_opening,
     read_replay,
 )
+from headrace.verify.stored import StoredPath
 
 _LOSSES = "losses.json"
 
@@ -73,7 +73,7 @@ class Other:
 class Fold:
     """One file of the ledger."""
 
-    path: Path
+    path: StoredPath
     flow: str
     table_id: str
     first_version: int
@@ -102,16 +102,18 @@ class Ledger:
         return tuple(found[version] for version in sorted(found) if first <= version <= last)
 
 
-def load_folds(folder: Path) -> Ledger:
+def load_folds(folder: StoredPath) -> Ledger:
     """Read the folds of all flows of a dataset; to be read before the table's log.
 
     What a running flow commits and folds meanwhile is then in the log, and not in the ledger alone.
     """
     folds, damaged = [], {}
     # Losses and the count of late rows lie beside them.
-    for path in sorted(folder.glob("*/[0-9]*.json")):
+    for path in _files_of_flows(folder):
+        if not (path.name[0].isdigit() and path.name.endswith(".json")):
+            continue
         try:
-            folds.append(_fold(path, json.loads(path.read_text(encoding="utf-8"))))
+            folds.append(_fold(path, json.loads(path.read_text())))
         except FileNotFoundError:
             # A run that starts has put it aside since the folder was listed.
             continue
@@ -121,7 +123,7 @@ def load_folds(folder: Path) -> Ledger:
     return Ledger(folds=tuple(folds), damaged=damaged)
 
 
-def load_losses(folder: Path, ledger: Ledger, table_id: str) -> Ledger:
+def load_losses(folder: StoredPath, ledger: Ledger, table_id: str) -> Ledger:
     """Complete a ledger; to be read after the table's log, whose openings come after their losses.
 
     Args:
@@ -129,9 +131,11 @@ def load_losses(folder: Path, ledger: Ledger, table_id: str) -> Ledger:
     """
     losses: list[Mapping[str, Any]] = []
     damaged = dict(ledger.damaged)
-    for path in sorted(folder.glob(f"*/{_LOSSES}")):
+    for path in _files_of_flows(folder):
+        if path.name != _LOSSES:
+            continue
         try:
-            losses += [dict(loss) for loss in json.loads(path.read_text(encoding="utf-8"))]
+            losses += [dict(loss) for loss in json.loads(path.read_text())]
         except _UNREADABLE as error:
             damaged[f"{path.parent.name}/{path.name}"] = repr(error)
     return Ledger(
@@ -141,7 +145,11 @@ def load_losses(folder: Path, ledger: Ledger, table_id: str) -> Ledger:
     )
 
 
-def _fold(path: Path, value: Mapping[str, Any]) -> Fold:
+def _files_of_flows(folder: StoredPath) -> Iterator[StoredPath]:
+    return (flow / file.name for flow in folder.list_folders() for file in flow.list_files())
+
+
+def _fold(path: StoredPath, value: Mapping[str, Any]) -> Fold:
     batches, openings = [], []
     for entry in value["batches"]:
         version = entry["version"]

@@ -9,7 +9,6 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from pathlib import Path
 
 from headrace.errors import NothingToVerifyError, TableUnknownError
 from headrace.model.kafka_settings import KafkaConnection
@@ -63,6 +62,7 @@ from headrace.verify.report import (
     Proof,
 )
 from headrace.verify.source_range import SourceRange
+from headrace.verify.stored import StoredPath
 from headrace.verify.views import Input, judge_view
 
 _ANSWER_S = 5.0
@@ -98,7 +98,7 @@ def verify_pipeline(
     from headrace.verify.brokers import Brokers
     from headrace.verify.sampled_keys import judge_sample
 
-    storage = Storage(settings.storage.root.local_path)
+    storage = Storage(StoredPath.at(settings.storage.root.path))
     tables = _load_tables(storage, settings, datasets, since)
     if not tables.evidence and not any(one.findings for one in tables.unread):
         raise NothingToVerifyError(
@@ -260,7 +260,7 @@ class _DatasetJudge:
             notes=(*describe_checkpoint(lineage, logs), *describe_pending(lineage, evidence.quarantine)),
         )
 
-    def _find_table(self, source: SourceRange) -> Path | None:
+    def _find_table(self, source: SourceRange) -> StoredPath | None:
         found = find_upstream(self._storage, source)
         return None if found is None else found.path
 

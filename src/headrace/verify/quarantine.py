@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from headrace.model.texts import counted
@@ -15,6 +14,7 @@ from headrace.verify.commits import Batches, Refresh
 from headrace.verify.delta_log import has_log
 from headrace.verify.report import Judgement
 from headrace.verify.source_range import TopicPartition
+from headrace.verify.stored import StoredPath
 
 BatchKey = tuple[str, int]
 """The checkpoint and number of a batch; of a refresh its update, and -1."""
@@ -106,22 +106,22 @@ def rows_in(part: Mapping[BatchKey, Rejected], batches: Iterable[Batches]) -> It
                 yield found
 
 
-def load_quarantine(path: Path, target: Path, transactions: Mapping[str, int]) -> Quarantine:
+def load_quarantine(path: StoredPath, target: StoredPath, transactions: Mapping[str, int]) -> Quarantine:
     """Read a quarantine table; a missing one is empty."""
     if not has_log(path):
         return Quarantine()
     import pyarrow as pa
-    from deltalake import DeltaTable, QueryBuilder
+    from deltalake import QueryBuilder
 
     try:
-        found = QueryBuilder().register("rejected", DeltaTable(path)).execute(_QUERY).read_all()
+        found = QueryBuilder().register("rejected", path.open_table()).execute(_QUERY).read_all()
     except Exception as error:  # the engine of `QueryBuilder` raises no narrower class
         return Quarantine(damage=str(error).splitlines()[0])
     quarantine = _build(pa.table(found), transactions)
     if not quarantine.lost:
         return quarantine
     # A replay may have ended since the dataset's table was read.
-    now = DeltaTable(target)
+    now = target.open_table()
     lost = {one: rows for one, rows in quarantine.lost.items() if now.transaction_version(one) != 0}
     return replace(quarantine, lost=lost)
 

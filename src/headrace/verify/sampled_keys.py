@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.texts import counted
@@ -23,6 +22,7 @@ from headrace.verify.quarantine import Rejected, rows_in
 from headrace.verify.report import GradeReport, Judgement, unjudged_records
 from headrace.verify.source_range import TopicPartition
 from headrace.verify.spans import Spans
+from headrace.verify.stored import StoredPath
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -113,7 +113,7 @@ class _Records:
                 yield f"the field {name}", read
 
 
-def judge_sample(evidence: Evidence, table: Path, brokers: Brokers, size: int) -> GradeReport | None:
+def judge_sample(evidence: Evidence, table: StoredPath, brokers: Brokers, size: int) -> GradeReport | None:
     """Compare rows of a table with changes by key with the newest records of their keys.
 
     Returns:
@@ -156,14 +156,14 @@ def _columns(evidence: Evidence) -> frozenset[str]:
     return frozenset(one["name"] for one in json.loads(evidence.log.metadata.schema)["fields"])
 
 
-def _sample(table: Path, version: int, keys: Sequence[str], size: int, where: str) -> dict[Key, _Row]:
+def _sample(table: StoredPath, version: int, keys: Sequence[str], size: int, where: str) -> dict[Key, _Row]:
     """Random rows that fulfil a condition."""
     import pyarrow as pa
-    from deltalake import DeltaTable, QueryBuilder
+    from deltalake import QueryBuilder
 
     listed = ", ".join('"' + key.replace('"', '""') + '"' for key in keys)
     query = f'SELECT {listed}, "{_SEQUENCE}" FROM t WHERE {where} ORDER BY random() LIMIT {size}'
-    held = DeltaTable(table, version=version)
+    held = table.open_table(version)
     rows = pa.table(QueryBuilder().register("t", held).execute(query).read_all()).to_pylist()
     found = {}
     for row in rows:

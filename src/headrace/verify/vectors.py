@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 import numpy as np
@@ -39,7 +38,7 @@ class DeletedRows:
         key = (str(log.path), version)
         if key not in self._read:
             self._read[key] = _load(log, version)
-        rows = self._read[key].get(os.path.realpath(log.file_path(file.path)), np.empty(0, dtype=np.int64))
+        rows = self._read[key].get(log.path.relative(file.path), np.empty(0, dtype=np.int64))
         if rows.size != file.deletion_vector.cardinality:
             raise VectorDamagedError(
                 f"deletion vector {file.deletion_vector.id} marks {rows.size} rows, "
@@ -50,21 +49,21 @@ class DeletedRows:
 
 def _load(log: TableLog, version: int) -> dict[str, Rows]:
     import pyarrow as pa
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     found = {}
     try:
-        table = DeltaTable(log.path, version=version)
+        table = log.path.open_table(version)
     except DeltaError as error:
         raise VectorsUnsupportedError(_first_line(error)) from error
     try:
+        root = decode_path(table.table_uri).rstrip("/") + "/"
         vectors = table.deletion_vectors()
         for batch in pa.RecordBatchReader.from_stream(vectors):
             masks = batch.column("selection_vector")
             for index, path in enumerate(batch.column("filepath").to_pylist()):
                 kept = masks[index].values.to_numpy(zero_copy_only=False)
-                found[os.path.realpath(log.file_path(decode_path(path)))] = np.flatnonzero(~kept)
+                found[decode_path(path).removeprefix(root)] = np.flatnonzero(~kept)
     except (DeltaError, OSError, ValueError) as error:
         if "Unsupported table features" in str(error):
             raise VectorsUnsupportedError(_first_line(error)) from error

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.fs as fs
 import pytest
+from deltalake import DeltaTable
 from lake import Lake
 
 from headrace.errors import BrokerUnreachableError
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.ranges import RecordMark
-from headrace.verify import brokers, verify_pipeline
+from headrace.storage.layout import Storage
+from headrace.verify import brokers, stored, verify_pipeline
 from headrace.verify.offsets import HeldOffsets, Topic
 from headrace.verify.report import DatasetProof, GradeReport, Proof
 from headrace.verify.source_range import TopicPartition
 from headrace.verify.spans import Spans
+from headrace.verify.stored import StoredPath
 
 
 @dataclass
@@ -96,9 +101,35 @@ class HandBroker:
         return HeldOffsets(found, marks)
 
 
+At = Callable[[Path], StoredPath]
+
+
+@pytest.fixture(params=["file", "memory"])
+def at(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> At:
+    """Finds what a test has written: on the disk, and in a storage without folders, to which it is copied."""
+
+    def copied() -> fs.FileSystem:
+        memory = fs._MockFileSystem(datetime.fromtimestamp(0, UTC))
+        memory.create_dir(str(tmp_path))
+        fs.copy_files(str(tmp_path), str(tmp_path), fs.LocalFileSystem(), memory)
+        return memory
+
+    def open_original(path: StoredPath, version: int | None = None) -> DeltaTable:
+        # `deltalake` cannot read what `pyarrow` holds in memory.
+        return DeltaTable(path.path, version=version)
+
+    if request.param == "memory":
+        monkeypatch.setattr(stored, "SYSTEMS", {**stored.SYSTEMS, "memory": copied})
+        monkeypatch.setattr(StoredPath, "open_table", open_original)
+    return lambda path: StoredPath.at(f"{request.param}://{path}")
+
+
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path / "lake")
+def lake(tmp_path: Path, at: At) -> Lake:
+    lake = Lake(tmp_path / "lake")
+    root = replace(lake.settings.storage.root, path=f"{at(tmp_path).scheme}://{tmp_path}/lake")
+    lake.settings = replace(lake.settings, storage=Storage(root))
+    return lake
 
 
 @pytest.fixture

@@ -115,6 +115,7 @@ class TestFiles:
         assert "FILE_ROWS_DIFFER" in codes
         assert "COUNTS_DIFFER" in codes
 
+    @pytest.mark.parametrize("at", ["file"], indirect=True)
     def test_replaced_by_one_of_equal_size_and_equal_rows(
         self, table: LakeTable, flow: HandFlow, verify: Verify
     ) -> None:
@@ -197,6 +198,7 @@ class TestFiles:
         pq.write_table(pq.read_table(path).append_column("raw", pa.array([b"\xff"] * 3)), path)
         assert "FILE_NOT_UTF8" not in [found.code for found in verify().findings]
 
+    @pytest.mark.parametrize("at", ["file"], indirect=True)
     def test_a_table_that_was_copied_whole_is_as_good_as_the_original(
         self, table: LakeTable, flow: HandFlow, verify: Verify
     ) -> None:

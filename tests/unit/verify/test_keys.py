@@ -14,6 +14,7 @@ from headrace.verify.delta_log import TableLog, TableMetadata
 from headrace.verify.equations import RowCounts
 from headrace.verify.keys import judge_keys
 from headrace.verify.report import Judgement
+from headrace.verify.stored import StoredPath
 
 PLAIN = pa.int64()
 PARTS = pa.struct([pa.field("a", pa.int64()), pa.field("b", pa.string())])
@@ -32,11 +33,12 @@ def codes(path: Path, rows: list[tuple[int, Any, Any]], kind: pa.DataType) -> li
         partition_columns=(),
         schema=table.schema().to_json(),
     )
+    stored = StoredPath.at(str(path))
     log = TableLog(
-        path=path, version=0, metadata=metadata, commits=(), base={}, base_version=0, transactions={}
+        path=stored, version=0, metadata=metadata, commits=(), base={}, base_version=0, transactions={}
     )
     found = Judgement()
-    assert judge_keys(path, log, found) is None
+    assert judge_keys(stored, log, found) is None
     return [one.code for one in found.findings]
 
 

@@ -154,6 +154,7 @@ class TestChoice:
 class TestRunningFlows:
     """What a flow commits while `verify` reads is neither judged nor taken for a fault."""
 
+    @pytest.mark.parametrize("at", ["file"], indirect=True)  # the flow writes to the disk
     @pytest.mark.parametrize("moment", ["before the log", "after the log"])
     def test_are_judged_up_to_a_version(
         self, lake: Lake, verify: Verify, broker: Broker, monkeypatch: pytest.MonkeyPatch, moment: str

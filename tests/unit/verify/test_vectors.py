@@ -8,11 +8,12 @@ import pytest
 from lake import Lake, LakeTable, rows
 
 from headrace.verify.delta_log import load_table_log
+from headrace.verify.stored import StoredPath
 from headrace.verify.vectors import DeletedRows, VectorDamagedError
 
 
 def deleted_rows(table: LakeTable) -> list[int]:
-    log = load_table_log(table.path)
+    log = load_table_log(StoredPath.at(str(table.path)))
     (file,) = log.active().values()
     return [int(row) for row in DeletedRows().load(log, file)]
 
@@ -52,18 +53,19 @@ def test_a_vector_that_a_later_one_replaced(lake: Lake) -> None:
     table.commit([table.write(rows(range(10)))])
     for deleted in ([1], [1, 5]):
         table.delete(deleted, table.active()[0])
-    log = load_table_log(table.path)
+    log = load_table_log(StoredPath.at(str(table.path)))
     added = [file for commit in log.commits for file in commit.added if file.deletion_vector is not None]
     read = DeletedRows()
     assert [read.load(log, file).tolist() for file in added] == [[1], [1, 5]]
 
 
+@pytest.mark.parametrize("at", ["file"], indirect=True)
 def test_a_table_behind_a_symbolic_link(lake: Lake, tmp_path: Path) -> None:
     table = lake.table()
     table.commit([table.write(rows(range(10)))])
     table.delete([1], table.active()[0])
     link = tmp_path / "link"
     link.symlink_to(table.path)
-    log = load_table_log(link)
+    log = load_table_log(StoredPath.at(str(link)))
     (file,) = log.active().values()
     assert DeletedRows().load(log, file).tolist() == [1]

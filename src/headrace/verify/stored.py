@@ -1,0 +1,146 @@
+"""The files and tables of a storage, as the proof reads them.
+
+`pyarrow.fs` reads the files. The writers use another client, so that a mistake of theirs cannot hide itself.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyarrow.fs import FileInfo, FileSystem
+
+
+def _local() -> FileSystem:
+    from pyarrow.fs import LocalFileSystem
+
+    return LocalFileSystem()
+
+
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(/.*)", re.DOTALL)
+
+SYSTEMS: Mapping[str, Callable[[], FileSystem]] = {"file": _local}
+"""Opens the file system of each kind of storage, by URI scheme."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of a listing."""
+
+    name: str
+    size: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, order=True)
+class StoredPath:
+    """A file or a folder of a storage."""
+
+    path: str  # as `pyarrow.fs` names it: without the scheme
+    scheme: str = "file"
+    system: FileSystem = field(default_factory=_local, repr=False, compare=False)
+
+    @classmethod
+    def at(cls, text: str) -> StoredPath:
+        """The location of an absolute path or a URI; raises `KeyError` for an unsupported kind of storage."""
+        scheme, path = _split(text)
+        return cls(path, scheme, SYSTEMS[scheme]())
+
+    @classmethod
+    def find(cls, text: str) -> StoredPath | None:
+        """The location of an absolute path or a URI; ``None`` for an unsupported kind of storage."""
+        return cls.at(text) if _split(text)[0] in SYSTEMS else None
+
+    def __str__(self) -> str:
+        return self.path if self.scheme == "file" else f"{self.scheme}://{self.path}"
+
+    def __truediv__(self, name: str) -> StoredPath:
+        return StoredPath(posixpath.join(self.path, name), self.scheme, self.system)
+
+    @property
+    def name(self) -> str:
+        return posixpath.basename(self.path)
+
+    @property
+    def parent(self) -> StoredPath:
+        return StoredPath(posixpath.dirname(self.path), self.scheme, self.system)
+
+    def relative(self, text: str) -> str:
+        """A path or a URI, relative to this folder if it lies in it."""
+        scheme, path = _split(text)
+        return path.removeprefix(f"{self.path}/") if scheme in ("", self.scheme) else text
+
+    def list_files(self) -> list[StoredFile]:
+        """The files of the folder, sorted by name; none if the folder does not exist."""
+        found = (one for one in self._list() if one.is_file)
+        files = (StoredFile(one.base_name, one.size, _modified_ms(one)) for one in found)
+        return sorted(files, key=lambda file: file.name)
+
+    def list_folders(self) -> list[StoredPath]:
+        """The folders in the folder, sorted by name; none if the folder does not exist."""
+        from pyarrow.fs import FileType
+
+        return sorted(self / one.base_name for one in self._list() if one.type == FileType.Directory)
+
+    def look(self) -> StoredFile | None:
+        """The file's size and age; ``None`` if there is no such file."""
+        info = self.system.get_file_info(self.path)
+        return StoredFile(self.name, info.size, _modified_ms(info)) if info.is_file else None
+
+    def open(self) -> Any:
+        """Open the file to read it, also from the middle."""
+        return self.system.open_input_file(self.path)
+
+    def read_bytes(self) -> bytes:
+        """The content of the file; raises `FileNotFoundError` for a missing one."""
+        try:
+            with self.system.open_input_stream(self.path) as stream:
+                data: bytes = stream.read()
+        except NotADirectoryError as error:
+            raise FileNotFoundError(str(error)) from error
+        return data
+
+    def read_text(self) -> str:
+        return self.read_bytes().decode("utf-8")
+
+    def open_table(self, version: int | None = None) -> DeltaTable:
+        """The Delta table in the folder, by `deltalake`, which the writers do not use."""
+        from deltalake import DeltaTable
+
+        return DeltaTable(str(self), version=version)
+
+    def _list(self) -> Iterator[FileInfo]:
+        from pyarrow.fs import FileSelector
+
+        try:
+            yield from self.system.get_file_info(FileSelector(self.path, allow_not_found=True))
+        except NotADirectoryError:
+            return
+
+
+def plain_path(text: str) -> str:
+    """A path as it is, a ``file:`` URI as its path; another URI is only decoded."""
+    scheme, path = _split(text)
+    return path if scheme == "file" else f"{scheme}://{path}"
+
+
+def _split(text: str) -> tuple[str, str]:
+    """The scheme of a path or a URI, and its path as `pyarrow.fs` names it.
+
+    As in Hadoop, ``#`` and ``?`` are characters of names.
+    """
+    parts = _URI.fullmatch(text)
+    if parts is None:
+        return "file", text
+    scheme, host, path = parts[1].lower(), parts[2] or "", unquote(parts[3])
+    return scheme, path if scheme == "file" else host + path
+
+
+def _modified_ms(info: FileInfo) -> int:
+    return int((info.mtime_ns or 0) // 1_000_000)
