@@ -285,7 +285,7 @@ class TextOutput(Output):
             return
         from rich.console import Console
 
-        from headrace.runtime.progress import FETCHING
+        from headrace.runtime.fetch import FETCHING
 
         console = Console(file=self.stderr)
         while not done.wait(_LOOK_S):

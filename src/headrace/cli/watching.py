@@ -15,7 +15,7 @@ from headrace.cli.output import Output, Result
 from headrace.model.texts import duration_text
 from headrace.observe.display import Display, open_display
 from headrace.observe.events import event_to_json
-from headrace.runtime.signals import handling_signals
+from headrace.runtime.processes import handling_signals
 
 if TYPE_CHECKING:
     from headrace.model.events import Event

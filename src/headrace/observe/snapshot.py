@@ -13,9 +13,16 @@ from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFound
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.observe.flow_state import FlowState, LastFailure, load_failures
 from headrace.observe.recent_commits import RecentCommits, load_tail
-from headrace.observe.status import DatasetStatus, FlowStatus, ViewState, ViewStatus
+from headrace.observe.status import (
+    DatasetStatus,
+    FlowState,
+    FlowStatus,
+    LastFailure,
+    ViewState,
+    ViewStatus,
+    load_failures,
+)
 from headrace.sources.answers import Lag
 from headrace.sources.kafka.clusters import KafkaClusters
 from headrace.sources.ranges import range_of

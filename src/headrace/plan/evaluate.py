@@ -29,7 +29,7 @@ from headrace.plan.names import label_of, shown, split_name
 from headrace.plan.patches import install
 from headrace.plan.sql_queries import SQL_TEXT_ATTRIBUTE, build_frame
 from headrace.plan.stages import Declared, Plan
-from headrace.runtime.active_session import active_session
+from headrace.runtime.gateway import active_session
 from headrace.syntax.locations import innermost, located_at, pinpoint
 from headrace.syntax.sql import SqlText
 

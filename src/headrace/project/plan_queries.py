@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.declare.loader import activate
 from headrace.declare.registry import ActivePipeline, FolderHook
-from headrace.model.declarations import Flow, is_once, snapshots_of
+from headrace.errors import DatasetUnknownError, FlowUnknownError
+from headrace.model.declarations import Flow, MaterializedView, StreamingTable, is_once, snapshots_of
+from headrace.model.names import TableName
+from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
+from headrace.model.remedies import Remedies
+from headrace.model.texts import size_text
+from headrace.plan.properties import SCD_TYPE
+from headrace.plan.stages import OpenTableStage, Plan
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.state.snapshot_log import SnapshotLog
 from headrace.storage.location import Location
+from headrace.storage.table_log import is_table, load_checksum, newest_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -195,3 +204,96 @@ class PlanQueries:
             treat=treat,
             stand_ins=None if self.overrides is None else self.overrides.ranges,
         )
+
+
+def find_datasets(names: Iterable[str], plan: Plan) -> tuple[TableName, ...]:
+    """The stored datasets that a user names.
+
+    Raises:
+        DatasetUnknownError: The pipeline declares none of this name.
+    """
+    if isinstance(names, str):
+        names = [names]
+    stored = [d.name for d in plan.datasets if isinstance(d, StreamingTable | MaterializedView)]
+    found = []
+    for text in names:
+        name = plan.project.table_name(text)
+        if name not in stored:
+            near = difflib.get_close_matches(text, [n.name for n in stored] + [str(n) for n in stored], n=1)
+            raise DatasetUnknownError(
+                f"the pipeline {plan.project.name} declares no table `{text}`",
+                remedies=(f"did you mean `{near[0]}`?" if near else "headrace plan lists its datasets",),
+                params={"dataset": text},
+            )
+        found.append(name)
+    return tuple(found)
+
+
+def select(plan: Plan, names: Sequence[str]) -> Plan:
+    """The plan of some datasets only; the tables that they read are not updated.
+
+    Raises:
+        DatasetUnknownError: The pipeline declares none of this name.
+    """
+    wanted = frozenset(find_datasets(names, plan))
+    changes = None if plan.changes is None else tuple(one for one in plan.changes if one.dataset in wanted)
+    return replace(plan, selected=wanted, changes=changes)
+
+
+def check_remedies(remedies: Remedies, plan: Plan) -> None:
+    """Check that remedies name flows of the pipeline.
+
+    Raises:
+        FlowUnknownError: A flow does not exist.
+    """
+    known = [planned.flow.name for planned in plan.flows]
+    for name in sorted(remedies.flows):
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise FlowUnknownError(
+                f"the pipeline {plan.project.name} declares no flow `{name}`",
+                remedies=(f"did you mean `{near[0]}`?" if near else f"its flows: {', '.join(known)}",),
+                params={"flow": name},
+            )
+
+
+def find_index_notes(plan: Plan) -> Iterator[Note]:
+    """A note for each table with changes by key whose index needs more memory than it may have."""
+    opens = (stage for stage in plan.stages if isinstance(stage, OpenTableStage))
+    stages = [stage for stage in opens if stage.properties.get(SCD_TYPE) == "1"]
+    if not stages:
+        return
+    from headrace.run.targets import index_memory
+    from headrace.sinks.delta.table_index import memory_of
+
+    limit = index_memory(plan.project)
+    for stage in stages if limit else ():
+        path = plan.project.storage.table(stage.table.name)
+        if not is_table(path):
+            continue
+        rows = _count_rows(path)
+        if rows is not None and (needed := memory_of(rows)) > limit:
+            yield Note(
+                level="note",
+                text=f"{stage.table.name.short} has {rows:,} rows: the index of its keys needs "
+                f"{size_text(needed)} while it is built, and may have {size_text(limit)}. Each batch reads "
+                "the keys of the whole table instead, which is slower",
+                location=stage.table.location,
+                remedy=f"give it more memory:   upsert: {{index_memory: {-(-needed // 2**30)}g}}",
+            )
+
+
+def _count_rows(table: Location) -> int | None:
+    """The number of rows by the statistics of the log; ``None`` if they do not have it."""
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+    try:
+        read = DeltaTable(str(table))
+        added = pa.table(read.get_add_actions())
+        numbers = added["num_records"].to_pylist() if "num_records" in added.column_names else [None]
+        deleted = load_checksum(table, newest_version(table)).get("numDeletedRecordsOpt") or 0
+    except Exception:
+        # A note is worth no failure of the plan; a table that cannot be read is refused elsewhere.
+        return None
+    return None if None in numbers and added.num_rows else sum(filter(None, numbers)) - int(deleted)

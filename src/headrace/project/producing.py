@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from headrace.errors import HeadraceError, RecordInvalidError
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.texts import counted
-from headrace.runtime.signals import handling_signals
+from headrace.runtime.processes import handling_signals
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.producer import Delivered, TopicProducer
 from headrace.sources.record_lines import Record

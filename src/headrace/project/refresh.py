@@ -15,7 +15,7 @@ from headrace.model.texts import counted, size_text
 from headrace.observe.recent_commits import load_tail
 from headrace.plan.changes import layout_schema
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage, target_of
-from headrace.project.selection import find_datasets
+from headrace.project.plan_queries import find_datasets
 from headrace.run.context import UpdateContext
 from headrace.run.runners import make_opener
 from headrace.run.survey import FlowSurveyor, ReadTable, Survey

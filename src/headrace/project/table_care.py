@@ -26,7 +26,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.project.engine import Engine
 from headrace.project.operations import logged_operation, new_update
-from headrace.runtime.unused import release_unused
+from headrace.runtime.gateway import release_unused
 from headrace.sinks.delta.compaction import compact_files
 from headrace.sources.ranges import join_marks
 from headrace.state.lease import has_driver, held_leases

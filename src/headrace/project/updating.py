@@ -17,7 +17,7 @@ from headrace.model.remedies import Remedies
 from headrace.model.secrets import Redactor
 from headrace.project.engine import Engine
 from headrace.project.operations import logged_operation, new_update
-from headrace.project.selection import check_remedies
+from headrace.project.plan_queries import check_remedies
 from headrace.run.reporting import logged_only
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Updates:
     ) -> RunResult:
         from headrace.observe.event_log import EventLog
         from headrace.observe.log import update_log
-        from headrace.project.planning_retries import plan_with_retries
+        from headrace.project.engine import plan_with_retries
         from headrace.run.update import execute
         from headrace.run.work import WorkMeter, record_costs
 

@@ -20,7 +20,7 @@ from headrace.run.reporting import BatchReporter
 from headrace.run.sizing import limit_tasks
 from headrace.run.split import Split
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
-from headrace.runtime.unused import release_unused
+from headrace.runtime.gateway import release_unused
 from headrace.sinks.target import BatchStamp, BatchWriter, Committed, FlowTarget, SplitRows
 from headrace.state.lease import Lease
 from headrace.storage.location import Location

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from headrace.errors import BrokerStartError
 from headrace.runtime.fetch import ensure_jars
-from headrace.runtime.ivy import spark_jars_folder
+from headrace.runtime.jars import spark_jars_folder
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import tail
 

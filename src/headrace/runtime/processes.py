@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from types import FrameType
 
 _DIE_WITH_PARENT = """
 import ctypes, os, sys
@@ -131,3 +135,33 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()
+
+
+Handle = Callable[[int, Callable[[], object]], None]
+"""Takes the number of a signal, and a function that does what the signal would have done otherwise."""
+
+
+@contextmanager
+def handling_signals(handle: Handle) -> Iterator[None]:
+    """Call a function for SIGINT and SIGTERM, while the block runs in the main thread.
+
+    Args:
+        handle: The function. It can interrupt the main thread anywhere.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        # Python allows signal handlers in the main thread only.
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def received(number: int, frame: FrameType | None) -> None:
+        otherwise = before[signal.Signals(number)]
+        handle(number, partial(otherwise, number, frame) if callable(otherwise) else lambda: None)
+
+    for one in before:
+        signal.signal(one, received)
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

@@ -28,8 +28,7 @@ from headrace.runtime.gateway import (
 from headrace.runtime.jars import locked_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, error_lines, start_jvm, tail
-from headrace.runtime.places import logs_folder
-from headrace.runtime.scratch import Scratch
+from headrace.runtime.places import Scratch, logs_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,7 +21,7 @@ import psutil
 
 from headrace.errors import LeaseLostError, SecondDriverError
 from headrace.model.names import TableName
-from headrace.runtime.engine.attachment import find_guard, is_held
+from headrace.runtime.engine.record import find_guard, is_held
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 

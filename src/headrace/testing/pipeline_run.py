@@ -20,7 +20,7 @@ from headrace.model.project import ProjectSettings
 from headrace.observe.read import read_rows
 from headrace.project.pipeline import Pipeline
 from headrace.project.plan_queries import SourceOverrides
-from headrace.runtime.active_session import new_frame
+from headrace.runtime.gateway import new_frame
 from headrace.runtime.session import RunningSpark, open_spark
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate

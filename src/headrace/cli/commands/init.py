@@ -97,7 +97,7 @@ def demo(invocation: Invocation, records: int, rate: int, directory: Path) -> Re
     records, replays them, and verifies that no record was lost or duplicated. Then stops the pipeline
     and the broker; the tables are kept.
     """
-    from headrace.project.demo.closing import closing_data, closing_text
+    from headrace.project.demo.screens import closing_data, closing_text
     from headrace.project.demo.story import Demo, DemoRequest
     from headrace.project.template import pipeline_name, template_files
 

@@ -1,4 +1,4 @@
-"""`headrace refresh`, `full-refresh` and `reset`: bring datasets up to date, rebuild them, or restart their flows."""
+"""`headrace refresh`, `full-refresh` and `reset`: update or rebuild datasets, or restart their flows."""
 
 from __future__ import annotations
 

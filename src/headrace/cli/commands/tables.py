@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from headrace.model.names import TableName
     from headrace.observe.read import Rows
-    from headrace.project.tables import TableDescription
+    from headrace.project.orphans import TableDescription
 
 
 @verb(
@@ -44,8 +44,7 @@ def tables(invocation: Invocation, table: str | None, orphaned: bool, remove: bo
     and lag. The command starts no Spark. A table is orphaned if this pipeline has written it, but its files
     did not declare it in the last run.
     """
-    from headrace.project.orphans import find_orphaned
-    from headrace.project.tables import describe_table, list_tables
+    from headrace.project.orphans import describe_table, find_orphaned, list_tables
 
     if remove:
         if table is None or orphaned:

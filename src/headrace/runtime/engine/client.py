@@ -25,12 +25,12 @@ from headrace.runtime.engine.choice import EngineChoice, belongs_to_jvm
 from headrace.runtime.engine.record import (
     GUARD,
     EngineRecord,
+    Wire,
     engine_folder,
     load_record,
     load_records,
     write_private,
 )
-from headrace.runtime.engine.wire import Wire
 from headrace.runtime.places import logs_folder
 from headrace.runtime.processes import start_detached
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from headrace.runtime.engine.attachment import set_attachment
 from headrace.runtime.engine.choice import belongs_to_jvm
 from headrace.runtime.engine.client import Attached, NoEngineError
 from headrace.runtime.engine.jvm_client import CLIENT_VARIABLE
+from headrace.runtime.engine.record import set_attachment
 from headrace.runtime.gateway import changed_environment, forget_gateway, kept_interrupt, worker_environment
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import until
 
-from headrace.runtime.scratch import Scratch
+from headrace.runtime.places import Scratch
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def test_a_living_process_keeps_its_own() -> None:
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys, tempfile; tempfile.tempdir = sys.argv[1];"
-        " from headrace.runtime.scratch import Scratch; Scratch().folder('local');"
+        " from headrace.runtime.places import Scratch; Scratch().folder('local');"
         " os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
