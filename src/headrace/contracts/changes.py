@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.errors import ArgumentInvalidError, ColumnInvalidError, ColumnNotFoundError
 from headrace.model.changes import (
@@ -26,12 +26,8 @@ from headrace.model.changes import (
     ChosenColumns,
 )
 from headrace.model.names import quoted_column
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType, T
 from headrace.sinks.row_hash import holds_map, row_hash
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
-
 
 _RECORD = "_source"
 """The struct that our readers add. The table does not get it, unless ``column_list`` names it."""
@@ -62,8 +58,6 @@ def as_changes(rows: DataFrame, columns: ChangeColumns) -> DataFrame:
     They have the columns of the table, with `SEQUENCE` and, where it needs them, `START`, `END` and
     `COLUMN_SEQUENCES`; `OPERATION`, and ``_source`` where the rows have it.
     """
-    from pyspark.sql import functions as F
-
     if "_commit_version" in rows.columns:
         # The change feed of another table with changes by key.
         rows = rows.drop(SEQUENCE, COLUMN_SEQUENCES)
@@ -187,8 +181,6 @@ def _find(rows: DataFrame, given: Any) -> str:
 
 def _place(rows: DataFrame) -> list[Column]:
     """The position of each record in its source, which orders records with equal sequences."""
-    from pyspark.sql import functions as F
-
     fields = _struct_fields(rows.schema, _RECORD)
     if {"topic", "partition", "offset"} <= fields:
         place = (F.col("_source.partition"), F.col("_source.topic"), F.col("_source.offset"))
@@ -218,15 +210,11 @@ def _check_comparable(schema: StructType) -> None:
 
 
 def _column(given: Any) -> Column:
-    from pyspark.sql import functions as F
-
     column: Column = F.expr(given) if isinstance(given, str) else given
     return column
 
 
 def _true(condition: Any | None) -> Column:
-    from pyspark.sql import functions as F
-
     return F.lit(False) if condition is None else F.coalesce(_column(condition), F.lit(False))
 
 
@@ -258,8 +246,6 @@ def change_schema(
     rows: DataFrame, keys: tuple[str, ...], tracked: ChosenColumns | None, version_type: str
 ) -> Mapping[str, Any]:
     """The columns of the change records of a snapshot, as ``StructType.jsonValue()``."""
-    from pyspark.sql import functions as F
-
     changes = as_records(
         rows.withColumn(_DELETED, F.lit(False)), keys, tracked, F.lit(None).cast(version_type)
     )
@@ -269,17 +255,13 @@ def change_schema(
 
 def snapshot_columns(changes: Mapping[str, Any], tracked: ChosenColumns | None) -> StructType:
     """The columns of the snapshots, from the columns of their change records or of the table."""
-    from pyspark.sql.types import StructType
-
     own = _OWN if tracked is None else _OWN | {START, END}
     fields = [field for field in changes["fields"] if field["name"] not in own]
-    return StructType.fromJson({**changes, "fields": fields})
+    return T.StructType.fromJson({**changes, "fields": fields})
 
 
 def conform(rows: DataFrame, columns: StructType) -> DataFrame:
     """The rows with these columns in this order: a missing one is NULL, others are left out."""
-    from pyspark.sql import functions as F
-
     there = {name.casefold(): name for name in rows.columns}
 
     def value(name: str) -> Column:
@@ -295,8 +277,6 @@ def find_differences(snapshot: DataFrame, held: DataFrame, keys: Sequence[str]) 
     They have the columns of the snapshot, a flag for rows that the snapshot does not have, and `COPIES`. Keys
     with several rows or a NULL are also among them.
     """
-    from pyspark.sql import functions as F
-
     folded = {key.casefold() for key in keys}
     fields = [one for one in snapshot.schema.fields if one.name.casefold() not in folded]
     names = [quoted_column(key) for key in keys]
@@ -332,8 +312,6 @@ def as_records(
 
 def _comparable(value: Column, field: Any) -> Column:
     """A value as Spark can compare it. Two maps are equal if their entries have the same order."""
-    from pyspark.sql import functions as F
-
     return F.to_json(F.struct(value), _JSON) if holds_map(field.dataType) else value
 
 
@@ -343,9 +321,7 @@ def with_known_types(rows: DataFrame, known: Mapping[str, Any]) -> StructType:
     A column keeps its type where the inferred one fits into it: `3` after `3.5` is a DOUBLE. So does a column
     that has no value.
     """
-    from pyspark.sql.types import StructField, StructType
-
-    types = {one.name.casefold(): one.dataType for one in StructType.fromJson(dict(known)).fields}
+    types = {one.name.casefold(): one.dataType for one in T.StructType.fromJson(dict(known)).fields}
     fields = []
     for field in rows.schema.fields:
         kind = types.get(field.name.casefold(), field.dataType)
@@ -353,5 +329,5 @@ def with_known_types(rows: DataFrame, known: Mapping[str, Any]) -> StructType:
         if kind != field.dataType and not fits:
             values = rows.where(f"{quoted_column(field.name)} IS NOT NULL")
             fits = field.dataType.typeName() == "string" and values.isEmpty()
-        fields.append(StructField(field.name, kind if fits else field.dataType))
-    return StructType(fields)
+        fields.append(T.StructField(field.name, kind if fits else field.dataType))
+    return T.StructType(fields)

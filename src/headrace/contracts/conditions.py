@@ -11,13 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import Any, assert_never
 
 from headrace.model.declarations import DatasetCheck, Expectation, ExpectationCount, TemporaryView
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, T
 
 OWN_COLUMNS = "__headrace_"
 """How the names of columns begin that are added to rows to check them. A query may not return such a name."""
@@ -52,16 +49,12 @@ def text_of_column(text: str) -> str:
 
 def condition(expectation: Expectation) -> Column:
     """The condition as it is written; it may be NULL."""
-    from pyspark.sql import functions as F
-
     given = expectation.condition
     return F.expr(given) if isinstance(given, str) else given
 
 
 def passes(expectation: Expectation) -> Column:
     """Whether a row passes. A row either passes or fails, also where the condition is NULL."""
-    from pyspark.sql import functions as F
-
     return F.coalesce(condition(expectation), F.lit(expectation.nulls != "fail"))
 
 
@@ -71,8 +64,6 @@ def with_checks(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFra
     In a streaming query these are columns of the query itself, so that ``current_timestamp()`` in a
     condition is the batch's time, and a replay of the batch passes and fails the same rows.
     """
-    from pyspark.sql import functions as F
-
     if not expectations:
         return rows
     bits = [
@@ -92,8 +83,6 @@ def check_columns(count: int) -> list[str]:
 
 def is_passed(*indexes: int) -> Column:
     """Whether a row with the columns of `with_checks` passes expectations, by their indexes."""
-    from pyspark.sql import functions as F
-
     masks: dict[int, int] = {}
     for index in indexes:
         masks[index // _BITS] = masks.get(index // _BITS, 0) | _bit(index)
@@ -107,8 +96,6 @@ def count_failed(count: int) -> list[Column]:
     Spark updates each aggregate for each row, so one has the counts of two expectations: one in the lower
     32 bits of a sum, one in the upper. A batch has fewer than 2^31 rows.
     """
-    from pyspark.sql import functions as F
-
     found = []
     for first in range(0, count, 2):
         bits = F.shiftright(f"{_FAILED}{first // _BITS}", first % _BITS // 2).bitwiseAND(_bits(_PAIR))
@@ -129,8 +116,6 @@ def _bit(index: int) -> int:
 
 
 def _bits(value: int) -> Column:
-    from pyspark.sql import functions as F
-
     return F.lit(value).cast("bigint")
 
 
@@ -163,8 +148,6 @@ def run_check(check: DatasetCheck, rows: DataFrame, like: DataFrame | None) -> C
 
 
 def _unique(check: DatasetCheck, rows: DataFrame) -> CheckOutcome:
-    from pyspark.sql import functions as F
-
     keys = [F.col(name) for name in check.columns]
     complete = rows.where(reduce(and_, (key.isNotNull() for key in keys)))
     several = complete.groupBy(*keys).agg(F.count(F.lit(1)).alias("rows")).where("rows > 1")
@@ -180,8 +163,6 @@ def _unique(check: DatasetCheck, rows: DataFrame) -> CheckOutcome:
 
 
 def _fresh(check: DatasetCheck, rows: DataFrame) -> CheckOutcome:
-    from pyspark.sql import functions as F
-
     newest = F.max(check.columns[0])
     age = F.unix_micros(F.current_timestamp()) - F.unix_micros(newest.cast("timestamp"))
     found = rows.agg(newest.cast("string").alias("newest"), (age / 1_000_000).alias("age")).first()
@@ -196,8 +177,6 @@ _METRIC = "headrace.expectations."
 
 def counted(rows: DataFrame, view: TemporaryView) -> DataFrame:
     """The rows of a temporary view, which are counted by its expectations when a query computes them."""
-    from pyspark.sql import functions as F
-
     if not view.expectations:
         return rows
     number = len(view.expectations)
@@ -221,11 +200,7 @@ def read_counts(metrics: Any, views: Sequence[TemporaryView]) -> tuple[Expectati
         rows, *failed = (int(row.get().getLong(n)) for n in range(len(view.expectations) + 1))
         found += [
             ExpectationCount(
-                name=one.name,
-                dataset=str(view.name),
-                action=one.action,
-                passed=rows - number,
-                failed=number,
+                name=one.name, dataset=str(view.name), action=one.action, passed=rows - number, failed=number
             )
             for one, number in zip(view.expectations, failed, strict=True)
         ]
@@ -237,8 +212,6 @@ def guarded(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
 
     A row that fails an ``expect_or_fail`` makes the query raise an error with the expectation and the row.
     """
-    from pyspark.sql import functions as F
-
     # One condition: Spark may change the order of several, and a dropped row would not stop the flow.
     kept = reduce(and_, (passes(one) for one in expectations if one.action == "drop"), F.lit(True))
     for one in expectations:
@@ -255,9 +228,6 @@ FAILED = "[HEADRACE_EXPECTATION] "
 
 def with_declared_columns(rows: DataFrame, schema: Mapping[str, Any]) -> DataFrame:
     """The rows with a column of NULLs for each column of a schema that they lack."""
-    from pyspark.sql import functions as F
-    from pyspark.sql.types import StructType
-
     given = {name.casefold() for name in rows.columns}
-    absent = [one for one in StructType.fromJson(dict(schema)) if one.name.casefold() not in given]
+    absent = [one for one in T.StructType.fromJson(dict(schema)) if one.name.casefold() not in given]
     return rows.select("*", *(F.lit(None).cast(one.dataType).alias(one.name) for one in absent))

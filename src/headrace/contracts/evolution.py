@@ -39,9 +39,7 @@ def evolve(
     change = _Change(drift, taken)
     fields = change.merged(schema["fields"], found["fields"], "", drift.default)
     return Evolution(
-        schema={"type": "struct", "fields": fields},
-        added=tuple(change.added),
-        refused=tuple(change.refused),
+        schema={"type": "struct", "fields": fields}, added=tuple(change.added), refused=tuple(change.refused)
     )
 
 
@@ -140,13 +138,7 @@ def _struct(fields: list[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 _TOKEN = re.compile(r"`(?:[^`]|``)*`|[^\s<>,:()`]+|[<>,:()]")
-_SIMPLE = {
-    "BIGINT": "long",
-    "DOUBLE": "double",
-    "FLOAT": "double",
-    "BOOLEAN": "boolean",
-    "VOID": "void",
-}
+_SIMPLE = {"BIGINT": "long", "DOUBLE": "double", "FLOAT": "double", "BOOLEAN": "boolean", "VOID": "void"}
 
 
 class _Parser:

@@ -190,7 +190,8 @@ def infer_files(found: RecordFiles, sample: int | None = None) -> Inference:
         files = files[::step]
         limit = -(-sample // len(files))
     for path, columns in files:
-        with _open(path) as stream:
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as opened:
+            stream = cast(IO[bytes], opened)
             if found.format == "json":
                 _add_json(inference, stream, path, columns, limit)
             else:
@@ -223,10 +224,6 @@ def _format(path: Path) -> FileFormat | None:
 def _folder_column(folder: str) -> tuple[str, Any]:
     name, _, value = folder.partition("=")
     return unquote(name), None if value == _NULL_FOLDER else parse_cell(unquote(value))
-
-
-def _open(path: Path) -> IO[bytes]:
-    return cast(IO[bytes], gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
 
 
 def _add_json(

@@ -5,15 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from headrace.model.names import quoted_column, quoted_path
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType, T
 from headrace.sources.parts import ROW_JSON
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
-
 
 REASONS = "__headrace_reasons"
 """The column with the names of the expectations that a row fails."""
@@ -75,10 +71,9 @@ def describe_record(source: Mapping[str, Any]) -> str:
 
 def as_rejected(rows: DataFrame, rejection: Rejection) -> DataFrame:
     """Rows for the quarantine table."""
-    from pyspark.sql import functions as F
-
     no_text = F.lit(None).cast("string")
     returned = [name for name in rows.columns if name != REASONS]
+    named = {name: quoted_path(path) for name, path in rejection.coordinates.items()}
     reasons = F.transform(
         REASONS,
         lambda name: F.struct(
@@ -90,7 +85,8 @@ def as_rejected(rows: DataFrame, rejection: Rejection) -> DataFrame:
         rejection,
         number=F.monotonically_increasing_id(),
         reasons=reasons,
-        source=_record(rows.schema, rejection.coordinates),
+        # The original record, as far as the rows still have it.
+        source=_source(_columns_of_record(rows.schema) | named),
         row=F.to_json(F.struct(*map(F.col, map(quoted_column, returned))), ROW_JSON),
     )
 
@@ -108,8 +104,6 @@ def as_bad_records(
 
     Each column of ``records`` that has the name of a field of ``source`` becomes that field.
     """
-    from pyspark.sql import functions as F
-
     reason = F.struct(F.lit(kind).alias("kind"), code.alias("name"), message.alias("message"))
     held = {name: name for name in _RECORD if name in records.columns}
     return _table_rows(
@@ -125,8 +119,6 @@ def as_bad_records(
 def _table_rows(
     rows: DataFrame, rejection: Rejection, *, number: Column, reasons: Column, source: Column, row: Column
 ) -> DataFrame:
-    from pyspark.sql import functions as F
-
     now = F.current_timestamp()
     by = rejection.update if rejection.checkpoint is None else rejection.checkpoint[-8:]
     batch = [] if rejection.batch is None else [F.lit(rejection.batch)]
@@ -149,17 +141,8 @@ def _table_rows(
     )
 
 
-def _record(schema: StructType, coordinates: Mapping[str, str]) -> Column:
-    """The original record, as far as the rows still have it; NULL if they have nothing of it."""
-    return _source(
-        _columns_of_record(schema) | {name: quoted_path(path) for name, path in coordinates.items()}
-    )
-
-
 def _source(held: Mapping[str, str]) -> Column:
-    """The column ``source`` of columns by field."""
-    from pyspark.sql import functions as F
-
+    """The column ``source`` of columns by field; NULL without any."""
     fields = [
         (F.col(held[name]) if name in held else F.lit(None)).cast(kind).alias(name)
         for name, kind in _RECORD.items()
@@ -175,10 +158,8 @@ def _columns_of_record(schema: StructType) -> dict[str, str]:
     The value of a raw record is a column of its own, which the query may have changed: it is in ``row``.
     Fields of other types are the user's own.
     """
-    from pyspark.sql.types import StructType
-
     source = next((field.dataType for field in schema.fields if field.name == "_source"), None)
-    if not isinstance(source, StructType):
+    if not isinstance(source, T.StructType):
         return {}
     types = {name: kind.replace(": ", ":").lower() for name, kind in _RECORD.items()}
     names = {one.name for one in source.fields if one.dataType.simpleString() == types.get(one.name)}
@@ -215,18 +196,13 @@ class Rejected:
 
 def has_record() -> Column:
     """Whether a rejected row still has its original record. The value of a record can be null."""
-    from pyspark.sql import functions as F
-
     source = F.col("source")
     return source.isNotNull() & (source["value"].isNotNull() | F.col("row").isNull())
 
 
 def rows_of_json(rejected: DataFrame, schema: StructType) -> DataFrame:
     """Read the JSON of rejected rows back. The rows have `ID` and `PROBLEM`."""
-    from pyspark.sql import functions as F
-    from pyspark.sql.types import StringType, StructType
-
-    wide = StructType([*schema.fields]).add(_CORRUPT, StringType())
+    wide = T.StructType([*schema.fields]).add(_CORRUPT, T.StringType())
     options = {**ROW_JSON, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     unknown = F.array_except(F.json_object_keys("row"), F.array(*map(F.lit, schema.fieldNames())))
     read = rejected.select(
@@ -241,7 +217,5 @@ def rows_of_json(rejected: DataFrame, schema: StructType) -> DataFrame:
 
 def row_as_json(columns: Sequence[str]) -> Column:
     """A row as the quarantine table keeps it."""
-    from pyspark.sql import functions as F
-
     quoted = ("`" + name.replace("`", "``") + "`" for name in columns if name not in (ID, REASONS))
     return F.to_json(F.struct(*map(F.col, quoted)), ROW_JSON)

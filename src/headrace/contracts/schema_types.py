@@ -37,7 +37,8 @@ def build_type(shape: Shape) -> Type:
         case "string":
             return shape.texts if shape.texts in ("date", "timestamp") else "string"
         case "array":
-            return _array(build_type(shape.items or Shape()))
+            element = build_type(shape.items or Shape())
+            return {"type": "array", "elementType": element, "containsNull": True}
         case "object" if shape.values is not None:
             return _map(build_type(shape.values))
         case "object":
@@ -181,10 +182,6 @@ def _holds_texts(kind: str, texts: str) -> bool:
 
 def _field(name: str, kind: Type) -> Mapping[str, Any]:
     return {"name": name, "type": kind, "nullable": True, "metadata": {}}
-
-
-def _array(element: Type) -> Mapping[str, Any]:
-    return {"type": "array", "elementType": element, "containsNull": True}
 
 
 def _map(value: Type) -> Mapping[str, Any]:

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.contracts.conditions import check_columns, count_failed, failed_counts, is_passed
 from headrace.contracts.rejected import REASONS
 from headrace.model.counts import BatchCounts
 from headrace.model.declarations import Action, Expectation, ExpectationCount
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, Observation, SparkSession
 
 _INPUT, _QUARANTINED, _DROPPED, _STOPPING = "input", "quarantined", "dropped", "stopping"
 
@@ -33,12 +31,7 @@ class RowSplit:
     """
 
     def __init__(
-        self,
-        rows: DataFrame,
-        expectations: Sequence[Expectation],
-        dataset: str,
-        *,
-        is_counted: bool = False,
+        self, rows: DataFrame, expectations: Sequence[Expectation], dataset: str, *, is_counted: bool = False
     ) -> None:
         self._rows = rows
         self._is_counted = is_counted
@@ -133,8 +126,6 @@ class RowSplit:
         return defaultdict(int, observation.get if observation is not None and is_counted else {})
 
     def _aggregates(self) -> list[Column]:
-        from pyspark.sql import functions as F
-
         stopping = ~self._passes("fail")
         quarantined = ~self._passes("quarantine")
         dropped = ~self._passes("drop")
@@ -156,8 +147,6 @@ class RowSplit:
         return is_passed(*(n for n, one in enumerate(self._expectations) if one.action in actions))
 
     def _failing(self, action: Action) -> DataFrame:
-        from pyspark.sql import functions as F
-
         reasons: list[Any] = [
             F.when(~is_passed(n), F.lit(one.name)) for n, one in enumerate(self._expectations)
         ]

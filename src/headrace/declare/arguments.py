@@ -17,13 +17,13 @@ from headrace.model.declarations import EVERY_COLUMN, RESCUED, Drift, DriftActio
 from headrace.model.names import TableName, names_in_use
 from headrace.model.queries import running_query
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
+from headrace.runtime.lazy_pyspark import StructType, T
 from headrace.sources.schemas import SchemaFile, read_schema
 from headrace.state.schema_versions import SchemaVersions
+from headrace.syntax.bindings import required_parameters
 from headrace.syntax.locations import caller, function_location
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
     from headrace.sources.new_fields import Evolving
 
 
@@ -79,12 +79,24 @@ class Arguments:
                 )
         return dict(value)
 
+    def flag(self, argument: str, value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise self.invalid(argument, f"must be True or False, not {value!r}")
+        return value
+
+    def positive(self, argument: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.invalid(argument, f"must be a whole number above 0, not {value!r}")
+        return value
+
+    def one_of(self, argument: str, value: Any, *known: str) -> None:
+        if value not in known:
+            raise self.invalid(argument, f"must be {' or '.join(known)}, not {value!r}")
+
     def flow_trigger(self, value: Any, spark_conf: Mapping[str, str], *, once: Any = False) -> Trigger | None:
         """A flow's trigger: the argument, else the interval setting of Spark's own pipelines."""
         argument = "trigger"
-        if not isinstance(once, bool):
-            raise self.invalid("once", f"must be True or False, not {once!r}")
-        if once and value is not None:
+        if self.flag("once", once) and value is not None:
             raise self.invalid("trigger", "cannot be used with once=True: the flow has one batch")
         if once:
             return Trigger(available_now=True)
@@ -210,11 +222,7 @@ class Arguments:
             raise self.invalid("function", f"must be a function that returns a DataFrame, not {_kind(value)}")
         if inspect.iscoroutinefunction(value) or inspect.isgeneratorfunction(value):
             raise self.invalid("function", "must return a DataFrame; it is async or a generator")
-        try:
-            needed = [p.name for p in inspect.signature(value).parameters.values() if _is_required(p)]
-        except (TypeError, ValueError):  # not every callable written in C has a signature
-            needed = []
-        if needed:
+        if needed := required_parameters(value):
             raise self.invalid(
                 "function",
                 f"must take no arguments; it needs {', '.join(needed)}",
@@ -229,13 +237,6 @@ def arguments_of(call: str, function: Any = None) -> Arguments:
     root = active.settings.root if active else None
     location = (function_location(function, root) if function is not None else None) or caller(root)
     return Arguments(call, location)
-
-
-def _is_required(parameter: inspect.Parameter) -> bool:
-    return parameter.default is parameter.empty and parameter.kind not in (
-        parameter.VAR_POSITIONAL,
-        parameter.VAR_KEYWORD,
-    )
 
 
 def _kind(value: Any) -> str:
@@ -305,8 +306,6 @@ def evolving_schema(
     active: ActivePipeline, arguments: Arguments, source: str, declared: StructType | None, drift: Drift
 ) -> Evolving | None:
     """The schema of a read that takes up new fields; ``None`` if it does not."""
-    from pyspark.sql.types import StructType as Struct
-
     from headrace.contracts.evolution import evolve
     from headrace.sources.new_fields import Evolving
 
@@ -319,5 +318,5 @@ def evolving_schema(
     if newest is None:
         return Evolving(versions=versions, number=0, schema=declared, drift=drift)
     found = evolve(declared.jsonValue(), newest.schema, drift)
-    schema = Struct.fromJson(dict(found.schema))
+    schema = T.StructType.fromJson(dict(found.schema))
     return Evolving(versions=versions, number=newest.number, schema=schema, drift=drift)

@@ -6,7 +6,7 @@ import glob as globbing
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.declare.arguments import Arguments, arguments_of, evolving_schema
 from headrace.declare.reads import declared_schema, value_limit
@@ -15,12 +15,8 @@ from headrace.declare.stored_reads import folder_path, kept_schema
 from headrace.model.auto_loader import AutoLoader, AutoLoaderError, parse_options, split_hints
 from headrace.model.declarations import RESCUED, Drift, DriftAction, field_name
 from headrace.model.folders import FileFolder
+from headrace.runtime.lazy_pyspark import DataFrame, DataType, F, StructType, T
 from headrace.sources.formats import FormatRead
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType, StructType
-
 
 CLOUD_FILES = "cloudfiles"
 READ_FILES = "headrace.read_files"
@@ -119,8 +115,6 @@ class _Files:
         )
         return self._with_rescued(frame.drop("_source"), format)
 
-    # -- where and what
-
     def _folder(self) -> FileFolder:
         if not self.read.path:
             raise self.arguments.invalid("path", "is missing", "write load(PATH)")
@@ -175,8 +169,6 @@ class _Files:
             text = f"{self.arguments.call}: columns that only later {format} files have are not read"
             self.read.note(f"{text}; with JSON lines they become columns")
 
-    # -- columns
-
     def _inferred(self, folder: FileFolder, format: str, options: Mapping[str, str]) -> StructType:
         """The columns of the files, with the types of the hints."""
         found = _without(kept_schema(self.active, folder, format, options), _CORRUPT)
@@ -191,11 +183,10 @@ class _Files:
 
     def _hints(self) -> tuple[tuple[tuple[str, ...], DataType], ...]:
         from pyspark.errors import PySparkException
-        from pyspark.sql.types import StructType
 
         try:
             return tuple(
-                (names, StructType.fromDDL(f"a {kind}").fields[0].dataType)
+                (names, T.StructType.fromDDL(f"a {kind}").fields[0].dataType)
                 for names, kind in split_hints(self.loader.hints or "")
             )
         except (ValueError, PySparkException) as error:
@@ -219,8 +210,6 @@ class _Files:
                 return Drift("rescue")
 
     def _with_rescued(self, frame: DataFrame, format: str) -> DataFrame:
-        from pyspark.sql import functions as F
-
         name = self.loader.rescued
         if name is None or format == "text":
             return frame
@@ -228,8 +217,6 @@ class _Files:
             others = [one for one in frame.columns if one != RESCUED]
             return frame.select(*(F.col(f"`{one}`") for one in others), F.col(RESCUED).alias(name))
         return frame.withColumn(name, F.lit(None).cast("string"))
-
-    # -- other readers
 
     def _batch(
         self, folder: FileFolder, format: str, schema: StructType | None, options: Mapping[str, str]
@@ -258,67 +245,59 @@ class _Files:
 
 
 def _without(schema: StructType, name: str) -> StructType:
-    from pyspark.sql.types import StructType
-
-    return StructType([field for field in schema.fields if field.name != name])
+    return T.StructType([field for field in schema.fields if field.name != name])
 
 
 def _strings(schema: StructType, typed: Collection[str], structs: Collection[str] = ()) -> StructType:
     """The columns as strings; a nested value is JSON."""
-    from pyspark.sql.types import StringType, StructField, StructType
-
-    return StructType(
+    return T.StructType(
         [
             field
             if field.name in typed
-            else StructField(field.name, _string_fields(field.dataType))
+            else T.StructField(field.name, _string_fields(field.dataType))
             if field.name in structs
-            else StructField(field.name, StringType())
+            else T.StructField(field.name, T.StringType())
             for field in schema.fields
         ]
     )
 
 
 def _string_fields(kind: DataType) -> DataType:
-    from pyspark.sql.types import ArrayType, StringType, StructField, StructType
-
     match kind:
-        case StructType():
-            return StructType([StructField(one.name, _string_fields(one.dataType)) for one in kind.fields])
-        case ArrayType():
-            return ArrayType(_string_fields(kind.elementType))
+        case T.StructType():
+            return T.StructType(
+                [T.StructField(one.name, _string_fields(one.dataType)) for one in kind.fields]
+            )
+        case T.ArrayType():
+            return T.ArrayType(_string_fields(kind.elementType))
         case _:
-            return StringType()
+            return T.StringType()
 
 
 def _hinted(kind: Any, names: tuple[str, ...], hint: DataType) -> Any:
     """A type in which one column or field has the type of a hint; a field that does not exist is added."""
-    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
-
     if not names:
         return hint
     first, *rest = names
-    if isinstance(kind, ArrayType) and first == "element":
-        return ArrayType(_hinted(kind.elementType, tuple(rest), hint))
-    if isinstance(kind, MapType) and first in ("key", "value"):
+    if isinstance(kind, T.ArrayType) and first == "element":
+        return T.ArrayType(_hinted(kind.elementType, tuple(rest), hint))
+    if isinstance(kind, T.MapType) and first in ("key", "value"):
         key = _hinted(kind.keyType, tuple(rest), hint) if first == "key" else kind.keyType
         value = _hinted(kind.valueType, tuple(rest), hint) if first == "value" else kind.valueType
-        return MapType(key, value)
-    fields = kind.fields if isinstance(kind, StructType) else []
+        return T.MapType(key, value)
+    fields = kind.fields if isinstance(kind, T.StructType) else []
     known = next((one for one in fields if one.name.casefold() == first.casefold()), None)
     inner = _hinted(None if known is None else known.dataType, tuple(rest), hint)
     if known is None:
-        return StructType([*fields, StructField(first, inner)])
-    return StructType([StructField(one.name, inner) if one is known else one for one in fields])
+        return T.StructType([*fields, T.StructField(first, inner)])
+    return T.StructType([T.StructField(one.name, inner) if one is known else one for one in fields])
 
 
 def _leaves(schema: StructType, path: str = "") -> Iterator[str]:
     """The dotted names of the columns and fields whose values are no objects."""
-    from pyspark.sql.types import ArrayType, StructType
-
     for field in schema.fields:
         name, kind = f"{path}{field_name(field.name)}", field.dataType
-        if isinstance(kind, StructType):
+        if isinstance(kind, T.StructType):
             yield from _leaves(kind, f"{name}.")
-        elif not (isinstance(kind, ArrayType) and isinstance(kind.elementType, StructType)):
+        elif not (isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.StructType)):
             yield name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -85,18 +85,19 @@ def build_specs(source: Path, folder: Path, target: str | None = None) -> tuple[
     if bundle.is_dir():
         pattern = f"{_relative(bundle, folder)}/**".removeprefix("./")
         name = re.sub(r"[^A-Za-z0-9_.-]+", "_", bundle.absolute().name).strip("_.-") or "pipeline"
-        libraries = [f"glob: {{include: {pattern}}}"]
-        return (_spec(folder, {"name": name}, libraries, [pattern], f"the folder {bundle}"),)
+        return (_spec(folder, {"name": name}, [("glob", pattern)], f"the folder {bundle}"),)
     if not bundle.is_file():
         raise SpecNotFoundError(f"{bundle} does not exist", params={"path": str(bundle)})
     pipelines, variables, chosen = _load(bundle, target)
     if not pipelines:
         raise SpecInvalidError(f"{bundle} declares no pipeline", params={"path": str(bundle)})
-    several = len(pipelines) > 1
-    return tuple(
-        _of_pipeline(one, folder / one.key if several else folder, variables, f"{bundle}, target {chosen}")
-        for one in pipelines
-    )
+    specs = []
+    for one in pipelines:
+        own = folder / one.key if len(pipelines) > 1 else folder
+        found = _settings(one, own, variables)
+        spec = _spec(own, found.values, found.libraries, f"{bundle}, target {chosen}", found.configuration)
+        specs.append(replace(spec, ignored=found.ignored, unset=found.unset))
+    return tuple(specs)
 
 
 @dataclass(frozen=True)
@@ -109,16 +110,6 @@ class _Settings:
     configuration: Mapping[str, str]
     ignored: tuple[str, ...]
     unset: tuple[str, ...]
-
-
-def _of_pipeline(pipeline: BundlePipeline, folder: Path, variables: _Variables, origin: str) -> NewSpec:
-    found = _settings(pipeline, folder, variables)
-    lines = [
-        f"glob: {{include: {one}}}" if kind == "glob" else f"file: {one}" for kind, one in found.libraries
-    ]
-    patterns = [pattern for _, pattern in found.libraries]
-    spec = _spec(folder, found.values, lines, patterns, origin, found.configuration)
-    return replace(spec, ignored=found.ignored, unset=found.unset)
 
 
 def _settings(pipeline: BundlePipeline, folder: Path, variables: _Variables) -> _Settings:
@@ -156,8 +147,7 @@ def _settings(pipeline: BundlePipeline, folder: Path, variables: _Variables) -> 
 def _spec(
     folder: Path,
     settings: Mapping[str, str],
-    libraries: list[str],
-    patterns: list[str],
+    libraries: Iterable[tuple[str, str]],
     origin: str,
     configuration: Mapping[str, str] | None = None,
 ) -> NewSpec:
@@ -167,12 +157,16 @@ def _spec(
         file=file,
         profile="dev",
         storage=Storage.at("./lake", folder),
-        libraries=tuple(patterns),
+        libraries=tuple(pattern for _, pattern in libraries),
     )
     lines = [f"# from {origin}", *(f"{key}: {value}" for key, value in settings.items()), "storage: ./lake"]
-    lines += ["libraries:", *(f"  - {one}" for one in libraries)]
+    lines.append("libraries:")
+    lines += [
+        f"  - glob: {{include: {one}}}" if kind == "glob" else f"  - file: {one}" for kind, one in libraries
+    ]
     if configuration:
-        lines += ["configuration:", *(f"  {key}: {_text(value)}" for key, value in configuration.items())]
+        quoted = ((key, value.replace("'", "''")) for key, value in configuration.items())
+        lines += ["configuration:", *(f"  {key}: '{value}'" for key, value in quoted)]
     found = [
         one
         for one in find_outside(find_files(project), file.parent)
@@ -182,10 +176,6 @@ def _spec(
     if entries:
         lines += ["", "# Write the paths that have the data.", *entries]
     return NewSpec(settings["name"], folder / "headrace.yml", "\n".join(lines) + "\n")
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 def _pattern(path: str, start: Path, folder: Path, *, is_glob: bool) -> str:
@@ -198,9 +188,6 @@ def _pattern(path: str, start: Path, folder: Path, *, is_glob: bool) -> str:
 
 def _relative(path: Path, folder: Path) -> str:
     return os.path.relpath(path.absolute(), folder.absolute())
-
-
-# -- a bundle that is read as a spec
 
 
 def find_bundle(file: Path) -> tuple[Path, str | None] | None:
@@ -266,9 +253,6 @@ def read_bundle(
     if found.configuration:
         document["configuration"] = mapped(texts(found.configuration))
     return mapped(document), list(found.ignored)
-
-
-# -- the bundle
 
 
 def _load(bundle: Path, target: str | None) -> tuple[tuple[BundlePipeline, ...], _Variables, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from headrace.contracts.changes import ChangeColumns, as_changes
 from headrace.contracts.conditions import text_of_column
@@ -17,10 +17,8 @@ from headrace.model.changes import ALL_COLUMNS, ChosenColumns
 from headrace.model.declarations import AutoCdcFlow
 from headrace.model.queries import PythonQuery, Query, SqlQuery
 from headrace.model.snapshots import SnapshotFunction, Snapshots, StoredSnapshots
+from headrace.runtime.lazy_pyspark import Column, DataFrame
 from headrace.syntax.locations import located_at
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 
 def create_auto_cdc_flow(
@@ -176,8 +174,7 @@ def history_columns(
 
 def _kept_if_null(arguments: Arguments, ignores: Any, included: Any, excluded: Any) -> ChosenColumns | None:
     """The columns that keep their value where a record has NULL; ``None`` if none does."""
-    if not isinstance(ignores, bool):
-        raise arguments.invalid("ignore_null_updates", f"must be True or False, not {ignores!r}")
+    arguments.flag("ignore_null_updates", ignores)
     return _chosen(arguments, "ignore_null_updates", included, excluded) or (ALL_COLUMNS if ignores else None)
 
 

@@ -48,11 +48,7 @@ class _Widgets:
         self._defaults[name] = str(defaultValue)
 
     def dropdown(
-        self,
-        name: str,
-        defaultValue: Any,
-        choices: Sequence[str] = (),
-        label: str | None = None,
+        self, name: str, defaultValue: Any, choices: Sequence[str] = (), label: str | None = None
     ) -> None:
         self.text(name, defaultValue)
 

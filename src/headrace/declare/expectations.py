@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from headrace.contracts.conditions import text_of_column
 from headrace.declare.arguments import Arguments, arguments_of
 from headrace.declare.registry import current_pipeline
 from headrace.model.declarations import Action, DatasetCheck, Expectation, NullRule
 from headrace.model.texts import parse_seconds
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
+from headrace.runtime.lazy_pyspark import Column
 
 QueryT = TypeVar("QueryT", bound=Callable[[], Any])
 Conditions = Mapping[str, "str | Column"]
@@ -211,9 +209,8 @@ def declared_checks(arguments: Arguments, given: Any) -> tuple[DatasetCheck, ...
 
 
 def _declared_check(arguments: Arguments, *, fails: Any, **facts: Any) -> DeclaredCheck:
-    if not isinstance(fails, bool):
-        raise arguments.invalid("fail", f"must be True or False, not {fails!r}")
-    return DeclaredCheck(arguments, DatasetCheck(fails=fails, location=arguments.location, **facts))
+    check = DatasetCheck(fails=arguments.flag("fail", fails), location=arguments.location, **facts)
+    return DeclaredCheck(arguments, check)
 
 
 def _decorate(call: str, action: Action, conditions: Any, nulls: Any) -> Callable[[QueryT], QueryT]:

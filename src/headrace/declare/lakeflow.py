@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.declare import cdc, python
 from headrace.declare.arguments import arguments_of
@@ -31,13 +31,10 @@ from headrace.declare.registry import current_pipeline, spark
 from headrace.declare.sinks import create_sink, foreach_batch_sink
 from headrace.errors import FeatureUnsupportedError
 from headrace.model.notes import Note
+from headrace.runtime.lazy_pyspark import DataFrame
 from headrace.storage.locate import locate_supported
 from headrace.storage.table_log import is_table
 from headrace.syntax.locations import caller
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 
 __all__ = [
     "append_flow",

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from traceback import extract_tb
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import headrace
 from headrace.declare.auto_loader import CLOUD_FILES, read_cloud_files
@@ -40,18 +40,14 @@ from headrace.model.names import separate_names
 from headrace.model.notes import suggestions
 from headrace.model.project import ProjectSettings, code_language
 from headrace.model.queries import finding_calls
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.formats import reading_formats
 from headrace.syntax.locations import display_path, is_installed
 from headrace.syntax.tokens import Cell, build_note, find_cells
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 def load_declarations(
-    settings: ProjectSettings,
-    session: Callable[[], SparkSession],
-    schema_files: dict[str, str] | None = None,
+    settings: ProjectSettings, session: Callable[[], SparkSession], schema_files: dict[str, str] | None = None
 ) -> Declarations:
     """Run the pipeline's files in sorted order, and return their declarations.
 
@@ -133,9 +129,6 @@ def _lacks_session(error: PipelineFileFailedError) -> bool:
     return bool(condition == "SESSION_OR_CONTEXT_NOT_EXISTS")
 
 
-# -- files ---------------------------------------------------------------------------------------
-
-
 def find_files(settings: ProjectSettings) -> list[Path]:
     """The pipeline's Python and SQL files, in sorted order, each once."""
     found: set[Path] = set()
@@ -196,9 +189,6 @@ def _check_pattern(root: Path, pattern: str) -> None:
         remedies=[remedy],
         params={"libraries": [pattern], "root": str(root)},
     )
-
-
-# -- modules -------------------------------------------------------------------------------------
 
 
 def _run(file: Path, active: ActivePipeline, dbutils: Dbutils, ran: set[Path]) -> None:
@@ -336,12 +326,15 @@ def build_file_error(error: BaseException, file: Path, root: Path) -> HeadraceEr
     if any(frame.name == _AUTO_CDC for frame in traceback.extract_tb(error.__traceback__)):
         # Spark's own function needs packages of Spark Connect before it asks the registry.
         return FeatureUnsupportedError(
-            "this version does not support AUTO CDC flows",
-            location=location,
-            params={"what": _AUTO_CDC},
+            "this version does not support AUTO CDC flows", location=location, params={"what": _AUTO_CDC}
         )
-    first, *rest = _error_text(error).splitlines() or [""]
+    # The text of a KeyError is only the key's repr.
+    text = f"key {error} does not exist" if isinstance(error, KeyError) else str(error)
+    first, *rest = text.splitlines() or [""]
     kind = type(error).__name__
+    remedies = suggestions(error)
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        remedies = [f"install the package of `{error.name}`, or put {error.name}.py beside the spec"]
     if isinstance(error, SyntaxError):
         summary = f"{location.path} is not valid Python: {error.msg}"
         rest = []
@@ -353,20 +346,9 @@ def build_file_error(error: BaseException, file: Path, root: Path) -> HeadraceEr
         summary,
         location=location,
         facts=[line for line in rest if line.strip()][:_SHOWN_LINES],
-        remedies=[*_remedies(error), f"correct {location}; --debug prints the stack trace"],
+        remedies=[*remedies, f"correct {location}; --debug prints the stack trace"],
         params={"file": shown, "exception": kind},
     )
-
-
-def _error_text(error: BaseException) -> str:
-    # The text of a KeyError is only the key's repr.
-    return f"key {error} does not exist" if isinstance(error, KeyError) else str(error)
-
-
-def _remedies(error: BaseException) -> list[str]:
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return [f"install the package of `{error.name}`, or put {error.name}.py beside the spec"]
-    return suggestions(error)
 
 
 def _location(error: BaseException, file: Path, root: Path) -> SourceLocation:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, assert_never, overload
+from typing import Any, TypeVar, assert_never, overload
 
 from headrace.declare.arguments import arguments_of
 from headrace.declare.expectations import Conditions, DeclaredCheck, checked_expectations, declared_checks
@@ -25,10 +25,8 @@ from headrace.model.declarations import (
 )
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
+from headrace.runtime.lazy_pyspark import StructType
 from headrace.syntax.bindings import bind
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 QueryT = TypeVar("QueryT", bound=Callable[[], Any])
 TriggerArgument = str | float | Mapping[str, Any]
@@ -203,10 +201,7 @@ def temporary_view(query_function: QueryT, /) -> QueryT: ...
 
 @overload
 def temporary_view(
-    *,
-    name: str | None = None,
-    comment: str | None = None,
-    spark_conf: Mapping[str, str] | None = None,
+    *, name: str | None = None, comment: str | None = None, spark_conf: Mapping[str, str] | None = None
 ) -> Callable[[QueryT], QueryT]: ...
 
 

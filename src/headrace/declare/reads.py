@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace.declare.arguments import Arguments, arguments_of, evolving_schema, parse_drift
 from headrace.declare.registry import ActivePipeline, current_pipeline, require_pipeline
 from headrace.errors import SchemaInvalidError, SpecInvalidError
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType
 from headrace.sources.kafka.subscription import compile_pattern, is_topic_name
 from headrace.sources.schemas import SchemaFile
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
-
     from headrace.model.declarations import DriftAction
     from headrace.sources.avro_decoder import AvroDecoder
     from headrace.sources.kafka.read import StartingOffsets
@@ -163,8 +161,6 @@ def parse_json(
         >>> import headrace as hr
         >>> sale = hr.parse_json("value", "id LONG, amount DOUBLE", at=["offset"])  # doctest: +SKIP
     """
-    from pyspark.sql import functions as F
-
     from headrace.sources.decoders import JsonDecoder
     from headrace.sources.records import decode_or_stop
     from headrace.sources.schemas import load_schema
@@ -193,9 +189,7 @@ def value_limit(active: ActivePipeline, arguments: Arguments, given: Any) -> int
 
     if given is None:
         return active.settings.max_value_bytes or MAX_VALUE_BYTES
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise arguments.invalid("max_value_bytes", f"must be a whole number above 0, not {given!r}")
-    return given
+    return arguments.positive("max_value_bytes", given)
 
 
 def _check(
@@ -212,10 +206,10 @@ def _check(
             ],
             params={"profile": active.settings.profile, "key": "kafka.bootstrap.servers"},
         )
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise arguments.invalid("max_offsets_per_trigger", f"must be a whole number above 0, not {limit!r}")
-    if on_data_loss not in (None, "refuse", "record"):
-        raise arguments.invalid("on_data_loss", f"must be refuse or record, not {on_data_loss!r}")
+    if limit is not None:
+        arguments.positive("max_offsets_per_trigger", limit)
+    if on_data_loss is not None:
+        arguments.one_of("on_data_loss", on_data_loss, "refuse", "record")
 
 
 def _topics(arguments: Arguments, topic: Any, pattern: Any, allow_no_match: Any) -> str | None:
@@ -418,8 +412,6 @@ def _events_of_json(
     df: DataFrame, arguments: Arguments, schema: Any, timestamp_unit: Any, decimals: Any
 ) -> DataFrame:
     """The rows of events in JSON, in the column ``value``."""
-    from pyspark.sql import functions as F
-
     from headrace.sources.debezium import ADDED, build_debezium_decoder
     from headrace.sources.records import decode_or_stop
 

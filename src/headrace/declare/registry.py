@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.errors import (
     DuplicateNameError,
@@ -29,12 +29,9 @@ from headrace.model.folders import FileFolder
 from headrace.model.names import TableName
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.bad_records import BadRecords
 from headrace.state.kept_schemas import SchemaKey
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 Expected = Expectation | DatasetCheck
 """What a decorator expects of the rows of a dataset, or of the whole dataset."""

@@ -169,8 +169,11 @@ def _load(
         given, ignored = read_bundle(bundle, file.parent, target, _plain_value(merged, "pipeline"))
         merged = _merged(given, merged)
     filler = Filler(file.parent, dotenv, redactor)
-    settings = _settings(_validated(merged, filler, shown), file, chosen, merged, redactor)
-    settings = replace(settings, ignored=tuple(ignored))
+    try:
+        spec = Spec.model_validate(filler.fill(merged))
+    except ValidationError as error:
+        raise build_error(error, merged, shown) from error
+    settings = replace(_settings(spec, file, chosen, merged, redactor), ignored=tuple(ignored))
     # The clients' settings may hold secrets that are not in the spec, such as a decrypted key.
     redactor.add_settings(settings.kafka.for_spark())
     return settings
@@ -318,24 +321,20 @@ def _meant(key: str) -> str | None:
     return f"kafka.{close[0]}" if rest and close else None
 
 
-def _validated(merged: Mapped, filler: Filler, shown: str) -> Spec:
-    try:
-        return Spec.model_validate(filler.fill(merged))
-    except ValidationError as error:
-        raise build_error(error, merged, shown) from error
-
-
 def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Redactor) -> ProjectSettings:
     kafka = dict(spec.kafka)
     if profile == DEFAULT_PROFILE:
         kafka.setdefault("bootstrap.servers", EMBEDDED)
     places = {key: place for key, place in _locations(merged, "kafka").items() if key in kafka}
+    entry = merged.items.get("storage")
     libraries = tuple(library.pattern for library in spec.libraries) if spec.libraries else DEFAULT_LIBRARIES
     return ProjectSettings(
         name=spec.name,
         file=file,
         profile=profile,
-        storage=_storage(spec.storage or DEFAULT_STORAGE, file, merged),
+        storage=Storage.at(
+            spec.storage or DEFAULT_STORAGE, file.parent, None if entry is None else entry.location
+        ),
         libraries=libraries,
         database=spec.database or "default",
         catalog=spec.catalog,
@@ -353,7 +352,13 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         duplicate_keys=spec.upsert.duplicate_keys,
         master=spec.runtime.master,
         memory=spec.runtime.memory,
-        maintenance=_maintenance(spec),
+        maintenance=Maintenance(
+            values=spec.maintenance.values,
+            tables={
+                TableName.parse(name, spec.database or "default", spec.catalog): one.values
+                for name, one in spec.maintenance.tables.items()
+            },
+        ),
         readers=tuple(spec.readers),
         consumer_groups=spec.consumer_groups,
         tables=build_tables(spec, file.parent, _locations(merged, "tables")),
@@ -380,17 +385,3 @@ def _trigger(spec: Spec, merged: Mapped) -> Trigger:
         place = _locations(merged, "configuration").get(INTERVAL_SETTING)
         key = f"configuration.{INTERVAL_SETTING}"
         raise SpecInvalidError(f"`{key}` {error}", location=place, params={"key": key}) from None
-
-
-def _maintenance(spec: Spec) -> Maintenance:
-    database = spec.database or "default"
-    tables = {
-        TableName.parse(name, database, spec.catalog): one.values
-        for name, one in spec.maintenance.tables.items()
-    }
-    return Maintenance(values=spec.maintenance.values, tables=tables)
-
-
-def _storage(text: str, file: Path, merged: Mapped) -> Storage:
-    entry = merged.items.get("storage")
-    return Storage.at(text, file.parent, None if entry is None else entry.location)

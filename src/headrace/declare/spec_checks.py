@@ -20,7 +20,7 @@ from headrace.declare.spec_model import (
     TableCareSpec,
 )
 from headrace.declare.spec_values import Mapped, Scalar, Sequence, Value
-from headrace.errors import HeadraceError, SourceLocation, SpecInvalidError, SpecUnknownKeyError
+from headrace.errors import SourceLocation, SpecInvalidError, SpecUnknownKeyError
 from headrace.model.kafka_settings import EMBEDDED, FILES, KafkaConnection
 from headrace.model.mappings import PathMap, TableMap, absolute_target, is_name
 from headrace.model.names import SPARK_CATALOG
@@ -107,14 +107,13 @@ def _unknown_key(
 
 def build_error(error: ValidationError, merged: Mapped, shown: str) -> SpecInvalidError:
     """All errors of the model as one: the first in the file, with the others as its facts."""
-    first, *others = sorted((_problem(detail, merged, shown) for detail in error.errors()), key=_order)
+    problems = [_problem(detail, merged, shown) for detail in error.errors()]
+    first, *others = sorted(
+        problems, key=lambda one: (one.location.line, one.location.column or 0) if one.location else (0, 0)
+    )
     return first.with_(
         facts=[*first.facts, *(f"also {other.location}: {other.summary}" for other in others[:4])]
     )
-
-
-def _order(error: HeadraceError) -> tuple[int, int]:
-    return (error.location.line, error.location.column or 0) if error.location else (0, 0)
 
 
 def _problem(detail: Any, merged: Mapped, shown: str) -> SpecInvalidError:
@@ -193,9 +192,6 @@ def _kind(value: Value | None) -> str:
             return "nothing"
         case _:
             return f"`{value.text}`"
-
-
-# -- Kafka
 
 
 def check_kafka(connection: KafkaConnection, folder: Path) -> KafkaConnection:

@@ -44,6 +44,7 @@ from headrace.syntax.tokens import (
     Token,
     build_note,
     find_cells,
+    quote_string,
     split_statements,
     tokenize,
 )
@@ -87,20 +88,25 @@ def declare_text(text: str, path: str, active: ActivePipeline, *, is_notebook: b
     Queries of a notebook are not run; the plan has a note for each.
     """
     scope = _File(active)
-    whole = SqlText(text, SourceLocation(path, 1, 1))
-    try:
-        statements = list(split_statements(text))
-    except SqlTokenError as error:
-        raise open_literal(whole, error) from error
-    for start, stop in statements:
-        begins = whole.locate(start, start, None)
-        statement = SqlText(text[start:stop], SourceLocation(path, begins.line, begins.column))
+    for statement in split_text(text, path):
         if is_notebook and (word := statement.text.split(None, 1)[0].upper()) not in _DECLARES:
             scope.registry.add_note(
                 Note(level="note", text=f"the statement {word} is not run", location=statement.location)
             )
         else:
             scope.declare(statement)
+
+
+def split_text(text: str, path: str) -> Iterator[SqlText]:
+    """The statements of a text; a comment, a string or a name without an end is an error."""
+    whole = SqlText(text, SourceLocation(path, 1, 1))
+    try:
+        found = list(split_statements(text))
+    except SqlTokenError as error:
+        raise open_literal(whole, error) from error
+    for start, stop in found:
+        begins = whole.locate(start, start, None)
+        yield SqlText(text[start:stop], SourceLocation(path, begins.line, begins.column))
 
 
 def open_literal(text: SqlText, error: SqlTokenError) -> SqlInvalidError:
@@ -132,41 +138,31 @@ class _File:
         return self.active.registry
 
     def declare(self, written: SqlText) -> None:
-        text = self._with_values(written)
+        text = with_values(written, {**self.active.settings.configuration, **self.settings})
         try:
             statement = parse_statement(Cursor(text))
         except SqlTokenError as error:
             raise open_literal(text, error) from error
-        match statement:
-            case CreateDataset():
-                with located_at(statement.location):
+        with located_at(getattr(statement, "location", None)):
+            match statement:
+                case SetSetting(key, value):
+                    if value is not None:
+                        self.settings[key] = value
+                case UseNames(catalog, schema):
+                    use_names(catalog, schema, self.active.settings.catalog)
+                case CreateDataset():
                     self._dataset(statement)
-            case InsertFlow():
-                with located_at(statement.location):
+                case InsertFlow():
                     self._insert(statement)
-            case CdcFlow():
-                with located_at(statement.location):
+                case CdcFlow():
                     self._change_flow(statement)
-            case AlterColumns():
-                with located_at(statement.location):
+                case AlterColumns():
                     scope = Scope("ALTER TABLE", None)
                     name = scope.table_name(".".join(statement.name))
                     changed = scope.changed_columns(statement.renamed, statement.dropped)
                     self.registry.change_columns(name, statement.location, **changed)
-            case SetSetting(key, value):
-                if value is not None:
-                    self.settings[key] = value
-            case UseNames(catalog, schema):
-                use_names(catalog, schema, self.active.settings.catalog)
-            case _:
-                assert_never(statement)
-
-    # -- parameters
-
-    def _with_values(self, written: SqlText) -> SqlText:
-        return with_values(written, {**self.active.settings.configuration, **self.settings})
-
-    # -- datasets
+                case _:
+                    assert_never(statement)
 
     def _dataset(self, statement: CreateDataset) -> None:
         call = f"CREATE {'TEMPORARY VIEW' if statement.kind == 'view' else statement.kind.upper()}"
@@ -220,8 +216,6 @@ class _File:
             scope.register(self._append(scope, scope.flow_of(name), name, query))
         if statement.cdc is not None:
             self._change_flow(statement.cdc)
-
-    # -- flows
 
     def _insert(self, statement: InsertFlow) -> None:
         scope = Scope("CREATE FLOW", None)
@@ -320,7 +314,7 @@ def with_values(written: SqlText, values: Mapping[str, str]) -> SqlText:
     for colon, name in _named_parameters(tokens):
         if (value := values.get(name.value)) is None:
             raise _unset(written, name.value, colon.start, name.stop)
-        edits.append(Edit(colon.start, name.stop, _literal(value)))
+        edits.append(Edit(colon.start, name.stop, quote_string(value)))
     return SqlText(written.text, written.location, tuple(edits))
 
 
@@ -342,11 +336,6 @@ def _named_parameters(tokens: Sequence[Token]) -> Iterator[tuple[Token, Token]]:
         ):
             yield colon, name
         before = colon
-
-
-def _literal(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def _unset(written: SqlText, name: str, start: int, stop: int) -> SqlParameterUnsetError:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.declare.auto_loader import CLOUD_FILES, READ_FILES
 from headrace.declare.dbutils import Dbutils
@@ -16,12 +16,10 @@ from headrace.declare.registry import require_pipeline, spark
 from headrace.declare.stored_reads import read_files
 from headrace.errors import SourceLocation
 from headrace.model.queries import Edit, SqlCall
+from headrace.runtime.lazy_pyspark import DataFrame
 from headrace.syntax.locations import located_at
 from headrace.syntax.sql import SqlText
 from headrace.syntax.tokens import Cursor, SqlTokenError, Token
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _KAFKA_READER = frozenset({"subscribe", "subscribepattern", "assign"})
 """Arguments that name topics as Spark does; such a call has Spark's columns, ``topic``, ``offset``, .."""
@@ -114,8 +112,6 @@ def _hidden_in_stars(tokens: Sequence[Token], call: int) -> Iterator[Edit]:
                 yield Edit(token.stop, token.stop, " EXCEPT (_metadata)")
 
 
-# -- the functions
-
 _Reads = tuple[Callable[[], Any], bool]
 
 
@@ -201,11 +197,7 @@ _OWN = frozenset({"drift", "badrecords", "invalidutf8", "maxvaluebytes", "recurs
 """Arguments of `hr.read_files`, in lower case; a call with them is one of it."""
 _AUTO_LOADER = frozenset({"schemahints", "rescueddatacolumn", "schemaevolutionmode", "infercolumntypes"})
 """Arguments of Databricks' function that `hr.read_files` does not have."""
-_FILE_OPTIONS = {
-    "pathglobfilter": "glob",
-    "filenamepattern": "glob",
-    "recursivefilelookup": "recursive",
-}
+_FILE_OPTIONS = {"pathglobfilter": "glob", "filenamepattern": "glob", "recursivefilelookup": "recursive"}
 
 
 def _load(
@@ -249,9 +241,6 @@ def _camel(name: str) -> str:
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-# -- arguments
 
 
 def _argument(item: Cursor, found: _Arguments) -> None:

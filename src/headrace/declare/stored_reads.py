@@ -11,13 +11,11 @@ from headrace.declare.arguments import Arguments, arguments_of, evolving_schema,
 from headrace.declare.reads import declared_schema, value_limit
 from headrace.declare.registry import ActivePipeline, require_pipeline
 from headrace.model.folders import FileFolder, local_path
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, StructType
 from headrace.storage.mapped_paths import mapped_path
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
     from headrace.model.declarations import DriftAction
 
@@ -75,10 +73,13 @@ def read_files(
         chosen = arguments.settings("options", options)
         files.check_format(arguments.text("format", format))
         files.check_options(format, chosen)
-        folder = _folder(active, arguments, path, recursive, glob)
+        folder = FileFolder(
+            path=folder_path(active, arguments, path),
+            recursive=arguments.flag("recursive", recursive),
+            glob=_glob(arguments, glob),
+        )
         limits = _limits(arguments, max_files_per_trigger, max_bytes_per_trigger, chosen)
-        if bad_records not in ("quarantine", "stop"):
-            raise arguments.invalid("bad_records", f"must be quarantine or stop, not {bad_records!r}")
+        arguments.one_of("bad_records", bad_records, "quarantine", "stop")
         if format == "text" and schema is not None:
             raise arguments.invalid(
                 "schema", 'cannot be used with format="text", which has one column, `value`'
@@ -106,14 +107,6 @@ def read_files(
             notes_unknown=active.quarantines,
             found=active.bad_records,
         )
-
-
-def _folder(active: ActivePipeline, arguments: Arguments, path: Any, recursive: Any, glob: Any) -> FileFolder:
-    return FileFolder(
-        path=folder_path(active, arguments, path),
-        recursive=_flag(arguments, "recursive", recursive),
-        glob=_glob(arguments, glob),
-    )
 
 
 def kept_schema(
@@ -155,12 +148,6 @@ def folder_path(active: ActivePipeline, arguments: Arguments, path: Any) -> str:
     return os.path.normpath(local)
 
 
-def _flag(arguments: Arguments, name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise arguments.invalid(name, f"must be True or False, not {value!r}")
-    return value
-
-
 def _glob(arguments: Arguments, value: Any) -> str | None:
     glob = arguments.optional_text("glob", value)
     if glob is not None and (not glob or "/" in glob):
@@ -178,11 +165,8 @@ def _limits(arguments: Arguments, files: Any, size: Any, options: Mapping[str, s
         ("max_files_per_trigger", "maxFilesPerTrigger", files),
         ("max_bytes_per_trigger", "maxBytesPerTrigger", size),
     ):
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise arguments.invalid(name, f"must be a whole number above 0, not {value!r}")
-        limits[option] = str(value)
+        if value is not None:
+            limits[option] = str(arguments.positive(name, value))
     named = {key.lower() for key in options}
     if len(limits) > 1 or any(option.lower() in named for option in limits):
         raise arguments.invalid("max_bytes_per_trigger", "is set together with another limit", "keep one")
@@ -225,7 +209,7 @@ def read_table_stream(
         ("max_bytes_per_trigger", "maxBytesPerTrigger", max_bytes_per_trigger),
     ):
         if value is not None:
-            options[option] = str(_positive(arguments, name, value))
+            options[option] = str(arguments.positive(name, value))
     return _read(active.session(), arguments.text("table", table), options)
 
 
@@ -259,8 +243,7 @@ def read_changes(
     """
     active = require_pipeline("read_changes")
     arguments = arguments_of("hr.read_changes")
-    if images not in ("latest", "all"):
-        raise arguments.invalid("images", f"must be latest or all, not {images!r}")
+    arguments.one_of("images", images, "latest", "all")
     options = _start(arguments, starting_version, starting_timestamp)
     changes = _read(active.session(), arguments.text("table", table), {**options, "readChangeFeed": "true"})
     return changes if images == "all" else changes.where("_change_type <> 'update_preimage'")
@@ -291,9 +274,3 @@ def _utc(arguments: Arguments, moment: Any) -> str:
         problem = f"must be a datetime or text in ISO 8601, not {moment!r}"
         raise arguments.invalid("starting_timestamp", problem) from error
     return str(zoned.isoformat().replace("+00:00", "Z"))
-
-
-def _positive(arguments: Arguments, name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise arguments.invalid(name, f"must be a whole number above 0, not {value!r}")
-    return value

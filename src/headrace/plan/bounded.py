@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from headrace.errors import SourceUnsupportedError
 from headrace.model.project import ProjectSettings
@@ -11,16 +10,13 @@ from headrace.model.ranges import SourceRange
 from headrace.plan.evaluate import evaluate
 from headrace.plan.modes import Bounded, RangeHook, TableAccess, TableHook
 from headrace.plan.stages import Plan, PlannedFlow
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.kind import SourceKind
 from headrace.sources.registry import build_source, kind_for, kind_of
 from headrace.sources.requests import ReadRequest, SourceRead
 from headrace.sources.source import Source
 from headrace.sources.systems import StreamRead
 from headrace.storage.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 Treat = Callable[["DataFrame", SourceKind], "DataFrame"]
 """Changes the records of a source of the given kind."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from headrace.contracts.conditions import with_checks
 from headrace.errors import HeadraceError, PlanFailedError, SourceLocation
@@ -23,7 +23,7 @@ from headrace.model.declarations import (
     TemporaryView,
     snapshots_of,
 )
-from headrace.model.names import TableName
+from headrace.model.names import TableName, quoted_column
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import Query
@@ -33,7 +33,7 @@ from headrace.plan.expectations import check_declared_expectations
 from headrace.plan.intercept import suspended
 from headrace.plan.logical import CodeDigest, LogicalPlan, fingerprint, read_plan
 from headrace.plan.modes import SourceHook
-from headrace.plan.names import label_of, shown
+from headrace.plan.names import label_of
 from headrace.plan.properties import check_delta_properties, coordinates_of, find_unreadable, table_properties
 from headrace.plan.resolver import FindTable, Resolved, Resolver
 from headrace.plan.sources import planned_sources
@@ -49,13 +49,12 @@ from headrace.plan.stages import (
 )
 from headrace.plan.validate import check_declarations
 from headrace.runtime.gateway import active_session
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.files.options import PARSED_FORMATS
 from headrace.sources.files.read import FORMAT_OPTION
 from headrace.syntax.bindings import ReboundGlobal, find_rebound
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from headrace.plan.catalog import StandIns
 
 
@@ -122,7 +121,6 @@ def _with_nulls(declarations: Declarations, settings: ProjectSettings) -> Declar
 
 
 def _raise_all(errors: list[HeadraceError], downstream: Mapping[TableName, TableName] | None = None) -> None:
-    """Raise the errors."""
     unique = {(error.headline, error.location): error for error in errors}
     if unique:
         # Datasets that read each other in a cycle are named by its error.
@@ -134,7 +132,7 @@ def _raise_all(errors: list[HeadraceError], downstream: Mapping[TableName, Table
 def _with_downstream(error: HeadraceError, downstream: Mapping[TableName, TableName]) -> HeadraceError:
     if not downstream:
         return error
-    listed = ", ".join(f"{shown(name)} (reads {shown(read)})" for name, read in sorted(downstream.items()))
+    listed = ", ".join(f"{name.short} (reads {read.short})" for name, read in sorted(downstream.items()))
     names = {"not_checked": sorted(map(str, downstream))}
     fact = f"not checked, because what they read has an error: {listed}"
     return error.with_(facts=(*error.facts, fact), params={**error.params, **names})
@@ -147,7 +145,7 @@ def _one_error(errors: list[HeadraceError]) -> HeadraceError:
         sorted(
             errors,
             key=lambda e: (
-                e.location is None,
+                not e.location,
                 str(e.location and e.location.path),
                 e.location.line if e.location else 0,
             ),
@@ -196,6 +194,9 @@ def _assemble(
         )
         for planned in refreshes
     ]
+    what = f"these settings of the bundle have no effect here: {', '.join(settings.ignored)}"
+    at = SourceLocation(settings.file.name, 1)
+    ignored = [Note(level="note", text=what, location=at)] if settings.ignored else []
     return Plan(
         project=settings,
         datasets=declarations.datasets,
@@ -206,7 +207,7 @@ def _assemble(
             if isinstance(view, TemporaryView)
         ),
         notes=(
-            *_ignored(settings),
+            *ignored,
             *declarations.notes,
             *resolver.notes.values(),
             *(_gone(planned) for planned in flows if planned.gone is not None),
@@ -216,12 +217,6 @@ def _assemble(
     )
 
 
-def _ignored(settings: ProjectSettings) -> Iterator[Note]:
-    if settings.ignored:
-        text = f"these settings of the bundle have no effect here: {', '.join(settings.ignored)}"
-        yield Note(level="note", text=text, location=SourceLocation(settings.file.name, 1))
-
-
 def _gone(planned: PlannedFlow) -> Note:
     flow, reason = planned.flow, planned.gone
     assert reason is not None
@@ -229,7 +224,7 @@ def _gone(planned: PlannedFlow) -> Note:
         level="warning",
         text=f"the flow `{flow.name}` was applied; its source can no longer be read: {reason.summary}",
         location=flow.location,
-        remedy=f"a full refresh of `{shown(flow.target)}` needs the source, or the flow removed",
+        remedy=f"a full refresh of `{flow.target.short}` needs the source, or the flow removed",
     )
 
 
@@ -237,7 +232,7 @@ def _resolved_queries(resolver: Resolver, declarations: Declarations) -> dict[st
     """The queries with their plans, by the names that messages use."""
     views = [one for one in declarations.datasets if isinstance(one, TemporaryView)]
     return {label_of(flow): (flow.query, resolver.flows[flow.name].plan) for flow in declarations.flows} | {
-        shown(view.name): (view.query, resolver.views[view.name].plan) for view in views
+        view.name.short: (view.query, resolver.views[view.name].plan) for view in views
     }
 
 
@@ -284,32 +279,18 @@ def _planned_flow(
 
 def _key_expectations(flow: StreamingFlow) -> tuple[Expectation, ...]:
     """What a flow that applies changes by key expects of each record."""
-    match flow:
-        case AppendFlow():
-            return ()
-        case AutoCdcFlow() if flow.snapshots is not None:
-            # A NULL in a key stops the flow before its rows become records.
-            return ()
-        case AutoCdcFlow():
-            quoted = (key.replace("`", "``") for key in flow.keys)
-            keys = " AND ".join(f"`{key}` IS NOT NULL" for key in quoted)
-            conditions = {
-                "the key is not NULL": f"{OPERATION} = '{TRUNCATE}' OR ({keys})",
-                "the sequence is not NULL": f"{SEQUENCE}.value IS NOT NULL",
-            }
-            return tuple(
-                Expectation(
-                    name=name,
-                    condition=text,
-                    text=text,
-                    action=flow.null_keys,
-                    location=flow.location,
-                    nulls="fail",
-                )
-                for name, text in conditions.items()
-            )
-        case _:
-            assert_never(flow)
+    if isinstance(flow, AppendFlow) or flow.snapshots is not None:
+        # A NULL in a key of a snapshot stops the flow before its rows become records.
+        return ()
+    keys = " AND ".join(f"{quoted_column(key)} IS NOT NULL" for key in flow.keys)
+    conditions = {
+        "the key is not NULL": f"{OPERATION} = '{TRUNCATE}' OR ({keys})",
+        "the sequence is not NULL": f"{SEQUENCE}.value IS NOT NULL",
+    }
+    rule: Any = {"action": flow.null_keys, "location": flow.location, "nulls": "fail"}
+    return tuple(
+        Expectation(name=name, condition=text, text=text, **rule) for name, text in conditions.items()
+    )
 
 
 def _planned_refresh(

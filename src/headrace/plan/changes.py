@@ -12,7 +12,6 @@ from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.names import TableName
 from headrace.model.texts import counted, duration_text, size_text
 from headrace.plan import columns
-from headrace.plan.names import shown
 from headrace.plan.properties import COORDINATES, KEYS, KIND, REPLAYABLE, TIMESTAMP, cannot_read, keys_of
 from headrace.plan.stages import (
     Change,
@@ -22,7 +21,6 @@ from headrace.plan.stages import (
     PlannedRefresh,
     RefreshCost,
     RefreshViewStage,
-    RunFlowStage,
 )
 from headrace.plan.stored import StoredTable, load_stored
 from headrace.sinks.delta.replace import find_stale
@@ -40,17 +38,11 @@ def find_changes(plan: Plan) -> Plan:
     """The plan with the changes of a run; reads the tables' logs and no data."""
     changes: list[Change] = []
     for stage in plan.stages:
-        match stage:
-            case OpenTableStage():
-                changes.extend(_table_changes(stage, plan))
-            case RefreshViewStage():
-                changes.extend(_view_changes(stage, plan))
-            case RunFlowStage():
-                pass
-            case _:
-                assert_never(stage)
-    changes.extend(_kept(plan))
-    return replace(plan, changes=tuple(changes))
+        if isinstance(stage, OpenTableStage):
+            changes.extend(_table_changes(stage, plan))
+        elif isinstance(stage, RefreshViewStage):
+            changes.extend(_view_changes(stage, plan))
+    return replace(plan, changes=(*changes, *_kept(plan)))
 
 
 def _table_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
@@ -86,7 +78,7 @@ def _query_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
                 name=flow.name,
                 text=f"the query of flow {flow.name} has changed; it applies to new records only"
                 f"{', and continues with the state of the old query' if planned.stateful else ''}, "
-                f"`headrace full-refresh {shown(stage.table.name)}` applies it to all records",
+                f"`headrace full-refresh {stage.table.name.short}` applies it to all records",
             )
 
 
@@ -138,7 +130,7 @@ def _stale(planned: PlannedRefresh, plan: Plan) -> tuple[ChangedPart, str] | Non
         case "query":
             return "query", "its query has changed"
         case "inputs":
-            listed = ", ".join(shown(TableName.parse(name, plan.project.database)) for name in stale.inputs)
+            listed = ", ".join(TableName.parse(name, plan.project.database).short for name in stale.inputs)
             return "inputs", f"{listed} has new versions"
         case _:
             assert_never(stale.part)
@@ -228,7 +220,7 @@ def _column_changes(
     for column, now, before in different if replaced else refused:
         # A run refuses to append rows with other types.
         kind: Literal["alter", "keep"] = "alter" if replaced else "keep"
-        how = "" if replaced else f"; `headrace full-refresh {shown(name)}` changes it"
+        how = "" if replaced else f"; `headrace full-refresh {name.short}` changes it"
         if not replaced and (column, now, before) in wider:
             how += f", or the table property {WIDENING} = true"
         text = f"the column {column} is {before} in the table and {now} in the query{how}"

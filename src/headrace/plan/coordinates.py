@@ -15,17 +15,8 @@ Part = Literal["topic", "partition", "offset", "timestamp"]
 _PARTS: tuple[Part, ...] = ("topic", "partition", "offset", "timestamp")
 
 _ROW_BY_ROW = frozenset(
-    {
-        "SubqueryAlias",
-        "View",
-        "ResolvedHint",
-        "Repartition",
-        "RepartitionByExpression",
-        "RebalancePartitions",
-        "EventTimeWatermark",
-        "CollectMetrics",
-        "NamedStreamingRelation",
-    }
+    {"SubqueryAlias", "View", "ResolvedHint", "Repartition", "RepartitionByExpression"}
+    | {"RebalancePartitions", "EventTimeWatermark", "CollectMetrics", "NamedStreamingRelation"}
 )
 """Nodes that give each row of their child once, with the same columns."""
 
@@ -83,11 +74,7 @@ def named_columns(coordinates: Coordinates | None, timestamp: str | None) -> Coo
     """The columns of a table's properties."""
     paths: dict[str, Part] = {}
     if coordinates is not None:
-        paths = {
-            coordinates.topic: "topic",
-            coordinates.partition: "partition",
-            coordinates.offset: "offset",
-        }
+        paths = {coordinates.topic: "topic", coordinates.partition: "partition", coordinates.offset: "offset"}
     if timestamp is not None:
         paths[timestamp] = "timestamp"
     return CoordinateColumns(coordinates=coordinates, timestamp=timestamp, paths=paths)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import Any, assert_never
 
 from headrace.contracts.conditions import counted, guarded
 from headrace.errors import (
@@ -25,16 +24,15 @@ from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery, Query, SqlQuery, running
 from headrace.plan.intercept import Interception, in_force, suspended
 from headrace.plan.modes import Bounded, Loading, Running, SourceHook, TableAccess
-from headrace.plan.names import label_of, shown, split_name
+from headrace.plan.names import label_of, split_name
 from headrace.plan.patches import install
 from headrace.plan.sql_queries import SQL_TEXT_ATTRIBUTE, build_frame
 from headrace.plan.stages import Declared, Plan
 from headrace.runtime.gateway import active_session
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
+from headrace.syntax.bindings import required_parameters
 from headrace.syntax.locations import innermost, located_at, pinpoint
 from headrace.syntax.sql import SqlText
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 class Unresolved(Exception):
@@ -57,12 +55,7 @@ def loading(
         yield opened
 
 
-def evaluate(
-    session: SparkSession,
-    declared: Declared,
-    plan: Plan,
-    mode: Running | Bounded,
-) -> DataFrame:
+def evaluate(session: SparkSession, declared: Declared, plan: Plan, mode: Running | Bounded) -> DataFrame:
     """Build a query's DataFrame over the real tables.
 
     The tables that the query reads are registered in the catalog of the session. The user's code gets this
@@ -87,14 +80,14 @@ def evaluate(
         if view is None:
             return tables(access) if tables else None
         if view.name not in frames:
-            frame = call_query(view.query, interception(), name=shown(view.name))
+            frame = call_query(view.query, interception(), name=view.name.short)
             with suspended():
                 if isinstance(mode, Running):
                     frame = counted(frame, view)
                 frames[view.name] = guarded(frame, view.expectations)
         return frames[view.name]
 
-    name = shown(declared.name) if isinstance(declared, TemporaryView) else label_of(declared)
+    name = declared.name.short if isinstance(declared, TemporaryView) else label_of(declared)
     with active_session(session):
         return call_query(declared.query, interception(), name=name)
 
@@ -146,13 +139,7 @@ def _frame(query: Query, interception: Interception, name: str) -> Any:
 
 
 def _check_arguments(query: PythonQuery, name: str) -> None:
-    try:
-        parameters = inspect.signature(query.function).parameters.values()
-    except (TypeError, ValueError):
-        return
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in variable]
-    if needed:
+    if needed := required_parameters(query.function):
         raise QueryInvalidError(
             f"the query of `{name}` has parameters without a default: {', '.join(needed)}",
             location=query.location,
@@ -160,8 +147,6 @@ def _check_arguments(query: PythonQuery, name: str) -> None:
             params={"name": name, "arguments": needed},
         )
 
-
-# -- failures
 
 _DRIVER_REMEDIES = [
     "add its jar to the spec:   configuration: {spark.jars: /path/to/driver.jar}",
@@ -267,9 +252,6 @@ def _place_in_sql(error: Any, sql: SqlText, root: Path) -> SourceLocation | None
 def _position_in_sql(error: BaseException) -> tuple[int | None, int | None]:
     found = re.search(r"line (\d+),? pos (\d+)", str(error))
     return (int(found[1]), int(found[2]) + 1) if found else (None, None)
-
-
-# -- sessions
 
 
 def bound(frame: DataFrame, session: SparkSession) -> DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.contracts.conditions import OWN_COLUMNS, condition
 from headrace.errors import ColumnInvalidError, ExpectationInvalidError, HeadraceError
@@ -14,10 +14,7 @@ from headrace.model.project import ProjectSettings
 from headrace.plan.evaluate import missing_column, shortened
 from headrace.plan.intercept import suspended
 from headrace.plan.logical import LogicalPlan, read_plan
-from headrace.plan.names import shown
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 
 
 def check_declared_expectations(declarations: Declarations) -> Iterator[HeadraceError]:
@@ -28,10 +25,10 @@ def check_declared_expectations(declarations: Declarations) -> Iterator[Headrace
         for check in () if isinstance(dataset, TemporaryView) else dataset.checks:
             if check.like and TableName.parse(check.like, dataset.name.schema) not in stored:
                 yield ExpectationInvalidError(
-                    f"the check `{check.name}` of `{shown(dataset.name)}` names `{check.like}`, which is "
+                    f"the check `{check.name}` of `{dataset.name.short}` names `{check.like}`, which is "
                     "not a table or materialized view of this pipeline",
                     location=check.location,
-                    facts=[f"its tables: {', '.join(map(shown, stored))}"],
+                    facts=[f"its tables: {', '.join(one.short for one in stored)}"],
                     remedies=["name one of them"],
                     params={"dataset": str(dataset.name), "expectation": check.name},
                 )
@@ -57,7 +54,7 @@ def check_conditions(
     taken = [name for name in frame.columns if name.lower().startswith(OWN_COLUMNS)]
     if taken:
         yield ColumnInvalidError(
-            f"the query of `{shown(dataset.name)}` returns the column `{taken[0]}`",
+            f"the query of `{dataset.name.short}` returns the column `{taken[0]}`",
             location=dataset.location,
             facts=[f"the columns that check expectations have names that begin with `{OWN_COLUMNS}`"],
             remedies=[f'select it under another name: F.col("{taken[0]}").alias(..)'],
@@ -83,10 +80,10 @@ def _check(
     try:
         checked = frame.select(condition(expectation).alias("passes"))
     except PySparkException as error:
-        missing = missing_column(error, shown(dataset.name), expectation.location, settings.root)
+        missing = missing_column(error, dataset.name.short, expectation.location, settings.root)
         if missing is not None:
             return missing.with_(
-                summary=f"the expectation `{expectation.name}` of `{shown(dataset.name)}` uses the column "
+                summary=f"the expectation `{expectation.name}` of `{dataset.name.short}` uses the column "
                 f"`{missing.params['column']}`, which the query does not return"
             )
         return _invalid(
@@ -127,7 +124,7 @@ def _invalid(
     expectation: Expectation, dataset: Dataset, problem: str, remedy: str
 ) -> ExpectationInvalidError:
     return ExpectationInvalidError(
-        f"the expectation `{expectation.name}` of `{shown(dataset.name)}` {problem}",
+        f"the expectation `{expectation.name}` of `{dataset.name.short}` {problem}",
         location=expectation.location,
         facts=[f"condition: {expectation.text}"],
         remedies=[remedy],

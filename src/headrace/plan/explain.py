@@ -25,14 +25,7 @@ from headrace.model.names import TableName
 from headrace.model.notes import Note
 from headrace.model.texts import GLUE, counted, wrap
 from headrace.plan.drawing import Graph, Node, draw_mermaid, draw_text
-from headrace.plan.stages import (
-    Change,
-    Plan,
-    PlannedFlow,
-    PlannedRefresh,
-    PlannedView,
-    target_of,
-)
+from headrace.plan.stages import Change, Plan, PlannedFlow, PlannedRefresh, PlannedView, target_of
 from headrace.sources.bad_records import VALUE_LIMIT
 from headrace.sources.source import Source
 
@@ -50,8 +43,6 @@ class Explanation:
 
     plan: Plan
 
-    # -- text ------------------------------------------------------------------------------------
-
     def to_text(self, width: int = WIDTH) -> str:
         """The plan for a person: the graph, then one paragraph for each dataset."""
         lines = [self._headline(), ""]
@@ -62,7 +53,8 @@ class Explanation:
         for dataset in datasets:
             lines += self._dataset_lines(dataset, longest, width)
         lines += self._removed_lines(longest)
-        lines += [line for text in self._warnings() for line in wrap(f"warning: {text}", width, rest="  ")]
+        warnings = [self._unreached(servers) for servers in self.plan.unreached]
+        lines += [line for text in warnings for line in wrap(f"warning: {text}", width, rest="  ")]
         lines += [line for note in self.plan.notes for line in _note_lines(note)]
         lines.append(f"Nothing was written. {self._what_next()}")
         return "\n".join(lines)
@@ -75,7 +67,8 @@ class Explanation:
         created = {change.dataset for change in changes if change.kind == "create"}
         is_new = bool(stored) and all(one.name in created for one in stored)
         flows = len([flow for one in datasets for flow in self.plan.feeding(one.name)])
-        storage = _shown_path(project.storage.root.path, project.root)
+        root = Path(project.storage.root.path)
+        storage = f"./{root.relative_to(project.root)}" if root.is_relative_to(project.root) else root
         profile = "" if project.profile == "dev" else f" · profile {project.profile}"
         return (
             f"{project.name}{profile} · {counted(len(datasets), 'dataset')}, "
@@ -99,7 +92,10 @@ class Explanation:
             shown = "" if limit is None else f" · max_rejected: {limit}"
             facts.append(self._view_text(view) + shown)
         facts += [_expectation_text(one) for one in dataset.expectations]
-        facts += [f"checks `{one.name}`: {_outcome_of(one)}" for one in _checks_of(dataset)]
+        facts += [
+            f"checks `{one.name}`: {'stop' if one.fails else 'warn'} if it fails"
+            for one in _checks_of(dataset)
+        ]
         facts += [_fact(change) for change in self._changes_of(dataset.name) if change.kind != "create"]
         wrapped = [line for fact in facts if fact for line in wrap(fact, width, indent, indent)]
         return [head, *wrapped]
@@ -122,11 +118,8 @@ class Explanation:
             return "No table would change; `headrace run` processes new records."
         return "`headrace run` does this."
 
-    def _warnings(self) -> list[str]:
-        """The warnings: topics that were not checked, because no broker answered."""
-        return [self._unreached(servers) for servers in self.plan.unreached]
-
     def _unreached(self, servers: str) -> str:
+        """The warning that topics were not checked, because no broker answered."""
         kafka = self.plan.project.kafka
         if servers != kafka.bootstrap_servers:
             return f"cannot reach {servers}; its topics were not checked"
@@ -208,8 +201,6 @@ class Explanation:
         limit = source.option(VALUE_LIMIT)
         return text + source.details() + ("" if limit is None else f", values up to {int(limit):,} bytes")
 
-    # -- JSON ------------------------------------------------------------------------------------
-
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON values."""
         project = self.plan.project
@@ -223,7 +214,7 @@ class Explanation:
             "changes": None if changes is None else [_change_json(change) for change in changes],
             "would_change": self.plan.would_change,
             "refusals": [error.to_dict() for error in self.plan.refusals],
-            "warnings": self._warnings(),
+            "warnings": [self._unreached(servers) for servers in self.plan.unreached],
             "notes": [_note_json(note) for note in self.plan.notes],
         }
 
@@ -245,8 +236,6 @@ class Explanation:
             "flows": [_flow_json(flow) for flow in self.plan.feeding(dataset.name)],
             "fingerprint": None if view is None else view.fingerprint,
         }
-
-    # -- picture ---------------------------------------------------------------------------------
 
     def to_mermaid(self) -> str:
         """The graph as a Mermaid flowchart."""
@@ -291,8 +280,6 @@ class Explanation:
                 return Node(str(name), f"{label} (temporary)", "temporary")
             case None:
                 return Node(str(name), f"table {label}", "source")
-
-    # -- parts of the plan -----------------------------------------------------------------------
 
     def datasets(self) -> list[Dataset]:
         """The datasets of this plan: those with a stage, and the temporary views that they read."""
@@ -376,10 +363,6 @@ def type_text(kind: Any) -> str:
 
 def _checks_of(dataset: Dataset) -> tuple[DatasetCheck, ...]:
     return () if isinstance(dataset, TemporaryView) else dataset.checks
-
-
-def _outcome_of(check: DatasetCheck) -> str:
-    return "stop if it fails" if check.fails else "warn if it fails"
 
 
 def _expectation_text(expectation: Expectation) -> str:
@@ -468,7 +451,3 @@ def _note_json(note: Note) -> dict[str, Any]:
 
 def _location_json(location: SourceLocation) -> dict[str, Any]:
     return {"path": location.path, "line": location.line}
-
-
-def _shown_path(path: str, root: Path) -> str:
-    return f"./{Path(path).relative_to(root)}" if Path(path).is_relative_to(root) else path

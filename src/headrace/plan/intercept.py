@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import Any, assert_never
 
 from headrace.errors import ActionInQueryError, SourceLocation
 from headrace.model.event_columns import event_columns
@@ -19,6 +19,7 @@ from headrace.model.project import ProjectSettings
 from headrace.plan.modes import Bounded, Loading, Mode, Planning, Running, SourceHook, TableAccess, TableHook
 from headrace.plan.names import NameRules, quoted, quoted_parts, split_name
 from headrace.runtime.gateway import new_frame
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, T
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReaderDefaults, ReadRequest, SourceRead
@@ -26,10 +27,6 @@ from headrace.storage.layout import Storage
 from headrace.storage.mapped_paths import mapped_path
 from headrace.storage.table_log import is_table
 from headrace.syntax.locations import caller
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 LOCATION_OPTION = "headrace.location"
 """An option that Spark ignores: it carries the user's line to the leaf of the plan."""
@@ -129,8 +126,6 @@ class Interception:
                 return self.mode.session()
         assert self.session is not None
         return self.session
-
-    # -- reads
 
     def read_table(
         self,
@@ -289,8 +284,6 @@ def _view(session: SparkSession, name: str) -> Any:
     return session._jsparkSession.sessionState().catalog().getTempView(name)
 
 
-# -- the interception in force
-
 _current: ContextVar[Interception | None] = ContextVar("headrace_interception", default=None)
 _quiet: ContextVar[bool] = ContextVar("headrace_quiet", default=False)
 
@@ -349,12 +342,10 @@ def open_event_log(session: SparkSession, view: Any, storage: Storage) -> None:
 
     The view is created again at each read: the table may have been created since the last one.
     """
-    from pyspark.sql.types import StructType
-
     if view.isDefined() and _MARK not in str(view.get().toString()):
         return
     if is_table(storage.events):
         frame = session.read.format("delta").load(str(storage.events))
     else:
-        frame = new_frame(session, [], StructType.fromJson(event_columns()))
+        frame = new_frame(session, [], T.StructType.fromJson(event_columns()))
     frame.alias(_MARK).createOrReplaceTempView(EVENT_LOG)

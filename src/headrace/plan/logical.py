@@ -8,30 +8,18 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.model.project import code_language
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.storage.location import Location
 from headrace.syntax.sql import items
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-
 _STREAMING_LEAVES = frozenset({"StreamingRelation", "StreamingRelationV2", "StreamingExecutionRelation"})
 _STATEFUL = frozenset(
-    {
-        "Aggregate",
-        "Distinct",
-        "Deduplicate",
-        "DeduplicateWithinWatermark",
-        "FlatMapGroupsWithState",
-        "FlatMapGroupsInPandasWithState",
-        "TransformWithState",
-        "TransformWithStateInPandas",
-        "TransformWithStateInPySpark",
-        "GlobalLimit",
-    }
+    {"Aggregate", "Distinct", "Deduplicate", "DeduplicateWithinWatermark", "FlatMapGroupsWithState"}
+    | {"FlatMapGroupsInPandasWithState", "TransformWithState", "TransformWithStateInPandas"}
+    | {"TransformWithStateInPySpark", "GlobalLimit"}
 )
 _OPAQUE = frozenset(
     {"LocalRelation", "LogicalRDD", "PythonUDF", "PythonUDAF", "PythonUDTF", "MapInPandas", "MapInArrow"}

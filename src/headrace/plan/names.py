@@ -52,18 +52,13 @@ def quoted_parts(parts: tuple[str, ...]) -> str:
     return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
 
 
-def shown(name: TableName) -> str:
-    """The name in messages, without the schema `default`."""
-    return name.short
-
-
 def label_of(flow: Flow) -> str:
     """The name of a flow as messages give it; a refresh flow has the name of its view."""
     match flow:
         case AppendFlow() | AutoCdcFlow():
             return flow.name
         case RefreshFlow():
-            return shown(flow.target)
+            return flow.target.short
         case _:
             assert_never(flow)
 
@@ -154,12 +149,12 @@ def table_not_found(
 ) -> TableNotFoundError:
     """The error for a table that no file declares and the storage does not have."""
     known = {
-        dataset.name: f"`{shown(dataset.name)}` ({dataset.location})" for dataset in declarations.datasets
+        dataset.name: f"`{dataset.name.short}` ({dataset.location})" for dataset in declarations.datasets
     }
     for name in settings.storage.find_tables():
-        known.setdefault(name, f"`{shown(name)}` (in the storage)")
-    wanted = shown(access.name)
-    texts = {shown(name): text for name, text in known.items()} | {
+        known.setdefault(name, f"`{name.short}` (in the storage)")
+    wanted = access.name.short
+    texts = {name.short: text for name, text in known.items()} | {
         str(name): text for name, text in known.items()
     }
     near = difflib.get_close_matches(wanted, list(texts), n=1)
@@ -171,8 +166,7 @@ def table_not_found(
     if len(access.parts) > 1:
         remedies += _entry_remedies(written, settings)
     return TableNotFoundError(
-        f"`{shown(reader)}` reads `{written or wanted}`, which no file declares and the "
-        "storage does not have",
+        f"`{reader.short}` reads `{written or wanted}`, which no file declares and the storage does not have",
         location=location,
         remedies=remedies or ["declare it, or correct the name"],
         params={

@@ -20,6 +20,7 @@ from typing import Any
 from headrace.errors import ArgumentInvalidError
 from headrace.plan.intercept import Interception, current_interception, is_quiet, suspended
 from headrace.plan.sql_queries import is_use, run_text, use_in_python
+from headrace.runtime.lazy_pyspark import T
 from headrace.sources.delta.starting import reads_feed
 from headrace.sources.formats import FormatRead, format_reader
 from headrace.sources.registry import kind_for
@@ -161,9 +162,6 @@ def _patch_property(owner: type, name: str, treat: Method) -> None:
     setattr(owner, name, property(getter, doc=original.__doc__))
 
 
-# -- sessions
-
-
 def _session_table(interception: Interception, original: Method, self: Any, tableName: Any) -> Any:
     session = interception.session or self
     name = _table_name(interception, "spark.table", tableName)
@@ -219,9 +217,6 @@ def _session_in_use(interception: Interception, original: Method, self_or_class:
     return interception.current_session()
 
 
-# -- readers
-
-
 def _state(reader: Any) -> _ReaderState:
     state = reader.__dict__.get("_headrace_state")
     if state is None:
@@ -261,9 +256,7 @@ def _mapped(value: Any, interception: Interception) -> Any:
 def _columns(schema: Any) -> tuple[str, ...]:
     if schema is None:
         return ()
-    from pyspark.sql.types import StructType
-
-    struct = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    struct = T.StructType.fromDDL(schema) if isinstance(schema, str) else schema
     return tuple(struct.fieldNames())
 
 
@@ -425,9 +418,6 @@ def _paths(*given: Any) -> tuple[str, ...]:
         if isinstance(one, list | tuple) and one and all(isinstance(path, str) for path in one):
             return tuple(one)
     return ()
-
-
-# -- actions
 
 
 def _action(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.errors import PropertyInvalidError
 from headrace.model.care import CARE_PROPERTY, LOG_CLEANUP, LOG_RETENTION, TARGET_SIZE, parse_bytes
@@ -14,13 +14,9 @@ from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.plan import columns
 from headrace.plan.coordinates import CoordinateColumns, named_columns
-from headrace.plan.names import shown
 from headrace.plan.stages import Coordinates, OpenTableStage, RefreshViewStage
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.delta.starting import FEED_PROPERTY
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 PIPELINE: Final = "headrace.pipeline"
 DATASET: Final = "headrace.dataset"
@@ -41,7 +37,7 @@ USER_SETTABLE: Final = frozenset({COORDINATES, TIMESTAMP})
 FORBIDDEN: Final[Mapping[str, str]] = {
     "delta.setTransactionRetentionDuration": (
         "Delta would remove transaction ids of committed batches, and a replayed batch could be added twice"
-    ),
+    )
 }
 
 STREAMING_TABLE_DEFAULTS: Final[Mapping[str, str]] = {
@@ -53,7 +49,7 @@ STREAMING_TABLE_DEFAULTS: Final[Mapping[str, str]] = {
 }
 KEYED_TABLE_DEFAULTS: Final[Mapping[str, str]] = {
     # A change marks the old row as deleted; without these vectors it would write the row's file again.
-    "delta.enableDeletionVectors": "true",
+    "delta.enableDeletionVectors": "true"
 }
 MATERIALIZED_VIEW_DEFAULTS: Final[Mapping[str, str]] = {
     # Each refresh replaces all files, so the log of a view is short to replay.
@@ -227,7 +223,7 @@ def find_unreadable(
             for found, remedy in _unreadable(reader, stage.properties, schema):
                 yield Note(
                     level="warning",
-                    text=f"{reader} cannot read `{shown(dataset.name)}`, which has {found}",
+                    text=f"{reader} cannot read `{dataset.name.short}`, which has {found}",
                     location=dataset.location,
                     remedy=remedy,
                 )

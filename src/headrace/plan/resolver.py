@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from headrace.contracts.changes import change_schema, table_schema, with_sequence, without_own_columns
 from headrace.contracts.conditions import guarded, with_declared_columns
-from headrace.errors import (
-    CycleError,
-    HeadraceError,
-    SchemaInvalidError,
-    SourceLocation,
-)
+from headrace.errors import CycleError, HeadraceError, SchemaInvalidError, SourceLocation
 from headrace.model.declarations import (
     AppendFlow,
     AutoCdcFlow,
@@ -37,23 +32,20 @@ from headrace.plan.expectations import check_conditions
 from headrace.plan.intercept import Interception, suspended
 from headrace.plan.logical import Leaf, LogicalPlan, read_plan
 from headrace.plan.modes import Planning, SourceHook, TableAccess
-from headrace.plan.names import shown, table_not_found
+from headrace.plan.names import table_not_found
 from headrace.plan.properties import coordinates_of
 from headrace.plan.snapshots import SnapshotReader, marker_stream, without_versions
 from headrace.plan.sources import planned_sources, resolve_once
 from headrace.plan.spark_checks import check_output
 from headrace.plan.stages import TableRead
 from headrace.plan.stored import StoredTable, load_stored, load_stored_at
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.delta.starting import reads_feed, skips_changes
 from headrace.sources.registry import kind_for
 from headrace.sources.schemas import load_schema
 from headrace.state.identity import QueryRecord
 from headrace.storage.locate import locate_supported
 from headrace.storage.table_log import is_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 FindTable = Callable[[TableAccess], None]
 
@@ -141,8 +133,6 @@ class Resolver:
                 self._dataset(dataset)
             except Unresolved:
                 continue
-
-    # -- datasets
 
     def _dataset(self, dataset: Dataset) -> None:
         """Resolve a dataset, unless it has been resolved."""
@@ -274,7 +264,9 @@ class Resolver:
         self._accept(view, resolved.plan.schema, [])
 
     def _check_expectations(self, dataset: Dataset, frame: DataFrame) -> None:
-        errors = list(check_conditions(self._session, frame, dataset, self._settings))
+        self._refuse(list(check_conditions(self._session, frame, dataset, self._settings)))
+
+    def _refuse(self, errors: list[HeadraceError]) -> None:
         if errors:
             self.errors.extend(errors)
             raise Unresolved
@@ -299,9 +291,7 @@ class Resolver:
         errors = list(validate.check_layout_columns(dataset, schema))
         if isinstance(dataset, StreamingTable):
             errors += validate.check_changed_columns(dataset, schema)
-        if errors:
-            self.errors.extend(errors)
-            raise Unresolved
+        self._refuse(errors)
         self._coordinates[dataset.name] = common_columns(coordinates).with_named(
             coordinates_of(dataset.table_properties)
         )
@@ -318,20 +308,14 @@ class Resolver:
             struct = load_schema(dataset.schema, self._settings.root, dataset.location)
         except SchemaInvalidError as error:
             raise error.with_(
-                summary=f"the declared schema of `{shown(dataset.name)}`: {error.summary}",
+                summary=f"the declared schema of `{dataset.name.short}`: {error.summary}",
                 params={**error.params, "dataset": str(dataset.name)},
             ) from error.__cause__
         schema: columns.Schema = struct.jsonValue()
         return schema
 
-    # -- queries
-
     def _query(
-        self,
-        dataset: Dataset,
-        query: Query,
-        conf: Mapping[str, str],
-        label: str | None = None,
+        self, dataset: Dataset, query: Query, conf: Mapping[str, str], label: str | None = None
     ) -> Resolved:
         visit = _Visit(dataset=dataset)
         interception = Interception.of(
@@ -343,14 +327,17 @@ class Resolver:
         )
         self._visits.append(visit)
         try:
-            name = label or shown(dataset.name)
+            name = label or dataset.name.short
             with session_settings(self._session, conf, name=name, location=query.location):
                 frame = call_query(query, interception, name=name)
                 with suspended():
                     plan = read_plan(self._session, frame)
         finally:
             self._visits.pop()
-            self._drop_views(interception)
+            # In a run, each query has a session of its own.
+            with suspended():
+                for view in interception.views:
+                    self._session.catalog.dropTempView(view)
             self.notes |= interception.notes
         return Resolved(
             plan=plan,
@@ -360,12 +347,6 @@ class Resolver:
             reads_target=visit.reads_target,
             coordinates=find_coordinates(plan, self._known_coordinates),
         )
-
-    def _drop_views(self, interception: Interception) -> None:
-        """Drop the temporary views of a query: in a run, each query has a session of its own."""
-        with suspended():
-            for name in interception.views:
-                self._session.catalog.dropTempView(name)
 
     def _known_coordinates(self, leaf: Leaf) -> CoordinateColumns | None:
         if reads_feed(leaf.options):
@@ -379,8 +360,6 @@ class Resolver:
             return None if elsewhere is None else coordinates_of(elsewhere.properties)
         stored = self._stored.get(name)
         return coordinates_of(stored.properties) if stored is not None else self._coordinates.get(name)
-
-    # -- reads
 
     def _read(self, access: TableAccess) -> DataFrame | None:
         visit = self._visits[-1]
@@ -433,9 +412,9 @@ class Resolver:
         first = next(n for n, visit in enumerate(self._visits) if visit.dataset is dataset)
         cycle = self._visits[first:]
         names = [str(visit.dataset.name) for visit in cycle]
-        labels = [shown(visit.dataset.name) for visit in cycle]
+        labels = [visit.dataset.name.short for visit in cycle]
         facts = [
-            f"`{shown(visit.dataset.name)}` reads `{reads}` at {visit.reading_at}"
+            f"`{visit.dataset.name.short}` reads `{reads}` at {visit.reading_at}"
             for visit, reads in zip(cycle, [*labels[1:], labels[0]], strict=True)
         ]
         itself = len(cycle) == 1 and isinstance(dataset, StreamingTable)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import Any, assert_never
 
 from headrace.contracts.changes import snapshot_columns, with_known_types, without_own_columns
 from headrace.errors import FeatureUnsupportedError, HeadraceError, SnapshotInvalidError, SnapshotMissingError
@@ -29,6 +29,7 @@ from headrace.plan.intercept import Interception, suspended
 from headrace.plan.modes import Loading
 from headrace.plan.names import NameRules, split_name
 from headrace.runtime.gateway import new_frame
+from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession, T
 from headrace.sources.files.read import ANY_FILE_NAME
 from headrace.sources.limits import FILES_MAX_AGE
 from headrace.sources.schemas import load_schema
@@ -36,10 +37,6 @@ from headrace.state.snapshot_log import SnapshotLog
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table, newest_version, readable_versions
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 _OPTIONS: Mapping[str, Mapping[str, str]] = {
     "csv": {"header": "true", "inferSchema": "true", "enforceSchema": "false", "mode": "FAILFAST"},
@@ -75,14 +72,11 @@ def marker_stream(session: SparkSession, pattern: str, columns: Mapping[str, Any
 
     Their values are NULL: the batch replaces the row.
     """
-    from pyspark.sql import functions as F
-    from pyspark.sql.types import StructType
-
     options = {"maxFilesPerTrigger": "1", "maxFileAge": FILES_MAX_AGE, **ANY_FILE_NAME}
     with suspended():
         reader = session.readStream.format("text").schema("value STRING").options(**options)
         markers = reader.load(pattern)
-        fields = StructType.fromJson(dict(columns)).fields
+        fields = T.StructType.fromJson(dict(columns)).fields
         return markers.select(*(F.lit(None).cast(one.dataType).alias(one.name) for one in fields))
 
 
@@ -179,10 +173,8 @@ class SnapshotReader:
                 remedies=["add the first snapshot, then run again:   headrace run"],
                 params={"flow": self._flow.name, "source": self._source.name},
             )
-        from pyspark.sql.types import StructType
-
         last = markers[-1]
-        schema = StructType.fromJson(dict(last.schema))
+        schema = T.StructType.fromJson(dict(last.schema))
         with suspended():
             return new_frame(self._session, [], schema), version_type(last.version)
 
@@ -209,8 +201,6 @@ class SnapshotReader:
                 return FoundSnapshots(skipped=(found.version,))
         return FoundSnapshots(next=found)
 
-    # -- tables
-
     def _newest(self, table: Location) -> Snapshot:
         version = newest_version(table)
         rows = self._read_table(str(table), version)
@@ -220,8 +210,6 @@ class SnapshotReader:
         with suspended():
             rows = self._session.read.format("delta").option("versionAsOf", version).load(path)
             return without_own_columns(rows)
-
-    # -- folders
 
     def _find_folder(self, folder: Path, markers: Sequence[SnapshotMarker]) -> FoundSnapshots:
         entries = self._entries(folder)
@@ -273,8 +261,6 @@ class SnapshotReader:
             if markers and (schema := with_known_types(rows, markers[-1].schema)) != rows.schema:
                 rows = reader.schema(schema).load(str(path))
             return without_own_columns(rows)
-
-    # -- functions
 
     def _call(self, function: Callable[[Version | None], Any], last: Version | None) -> Snapshot | None:
         from pyspark.sql.classic.dataframe import DataFrame

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import (
     BrokerUnreachableError,
@@ -26,7 +26,8 @@ from headrace.model.queries import PythonQuery, Query
 from headrace.plan.intercept import LOCATION_OPTION
 from headrace.plan.logical import Leaf, LogicalPlan
 from headrace.plan.snapshots import marker_stream
-from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage
+from headrace.plan.stages import Plan, RunFlowStage
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.table import read_checksum
 from headrace.sources.answers import Found
 from headrace.sources.registry import build_source
@@ -39,8 +40,6 @@ from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from headrace.plan.resolver import Resolved
 
 
@@ -80,8 +79,10 @@ def find_sources(plan: Plan, systems: Systems) -> Plan:
     """The plan with what its sources hold now; a system that does not answer is left out."""
     found: dict[tuple[str, int], Found] = {}
     unreached: dict[str, None] = {}
-    for planned in _running(plan):
-        is_new = _is_new(planned, plan)
+    for planned in (stage.planned for stage in plan.stages if isinstance(stage, RunFlowStage)):
+        flow = planned.flow
+        # Only a flow without a checkpoint starts where its options say.
+        is_new = not generations(plan.project.storage.flow_checkpoints(flow.target, flow.name))
         for source in planned.sources:
             try:
                 seen = source.find(systems, is_new=is_new)
@@ -91,24 +92,6 @@ def find_sources(plan: Plan, systems: Systems) -> Plan:
             if seen is not None:
                 found[planned.flow.name, source.index] = seen
     return replace(plan, found=found, unreached=tuple(unreached))
-
-
-def _running(plan: Plan) -> Iterator[PlannedFlow]:
-    """The flows that are to be run."""
-    for stage in plan.stages:
-        match stage:
-            case RunFlowStage(planned=planned):
-                yield planned
-            case OpenTableStage() | RefreshViewStage():
-                pass
-            case _:
-                assert_never(stage)
-
-
-def _is_new(planned: PlannedFlow, plan: Plan) -> bool:
-    """Whether a flow has no checkpoint yet: only then does it start where its options say."""
-    flow = planned.flow
-    return not generations(plan.project.storage.flow_checkpoints(flow.target, flow.name))
 
 
 def _source(leaf: Leaf, folders: KnownFolders, settings: ProjectSettings, location: SourceLocation) -> Source:
@@ -165,24 +148,19 @@ def resolve_once(
 
     try:
         batch = resolve(flow.query)
-        _check_once(batch.plan, flow)
+        if batch.plan.streaming:
+            raise StreamingQueryForOnceFlowError(
+                f"the flow `{flow.name}` is applied once, but its query is a stream",
+                location=flow.location,
+                remedies=["read with spark.read, or without STREAM in SQL", "or remove `once`"],
+                params={"flow": flow.name},
+            )
     except HeadraceError as error:
         applied = load_applied(storage, flow)
         if applied is None or applied.schema is None:
             raise
         return replace(stream(applied.schema), applied=applied, gone=error)
     return replace(stream(batch.plan.schema), reads=batch.reads, views=batch.views, batch=batch.plan)
-
-
-def _check_once(plan: LogicalPlan, flow: StreamingFlow) -> None:
-    """Refuse a streaming query."""
-    if plan.streaming:
-        raise StreamingQueryForOnceFlowError(
-            f"the flow `{flow.name}` is applied once, but its query is a stream",
-            location=flow.location,
-            remedies=["read with spark.read, or without STREAM in SQL", "or remove `once`"],
-            params={"flow": flow.name},
-        )
 
 
 def load_applied(storage: Storage, flow: StreamingFlow) -> QueryRecord | None:

@@ -33,9 +33,9 @@ from headrace.model.project import ProjectSettings
 from headrace.model.state_mismatch import StateMismatch, find_mismatch
 from headrace.plan.intercept import suspended
 from headrace.plan.logical import LogicalPlan
-from headrace.plan.names import shown
 from headrace.plan.stages import Plan, PlannedFlow, RunFlowStage
 from headrace.plan.validate import check_appends
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.state.identity import generations, load_query
 from headrace.state.offset_log import load_state, offsets_path
 from headrace.storage.location import Location
@@ -43,8 +43,6 @@ from headrace.syntax.sql import items
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from pyspark.sql import SparkSession
 
     from headrace.plan.resolver import Resolved
 
@@ -96,7 +94,7 @@ def _with_groups(
     others = [one for one in declarations.streaming_flows if one.target == table.name and one is not flow]
     if others:
         raise FlowKindsDifferError(
-            f"the flow `{flow.name}` keeps one row for each group in `{shown(table.name)}`; "
+            f"the flow `{flow.name}` keeps one row for each group in `{table.name.short}`; "
             "other flows write it too",
             location=flow.location,
             facts=[f"`{one.name}` is declared at {one.location}" for one in others],

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.errors import ActionInQueryError, HeadraceError
 from headrace.model.names import use_names
@@ -14,17 +14,14 @@ from headrace.model.queries import Edit, SqlQuery, table_functions
 from headrace.plan.intercept import LOCATION_OPTION, Interception, in_force, suspended
 from headrace.plan.modes import Loading
 from headrace.plan.names import quoted, quoted_parts
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.delta.starting import reads_feed
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReadRequest
 from headrace.syntax.locations import caller, located_at
 from headrace.syntax.sql import SqlRelation, SqlText, expression_end, parse_sql
 from headrace.syntax.statements import UseNames, parse_statement
-from headrace.syntax.tokens import Cursor
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
+from headrace.syntax.tokens import Cursor, quote_string
 
 SQL_TEXT_ATTRIBUTE = "_headrace_sql_text"
 """An attribute of exceptions that Spark raises for an SQL text: the `SqlText`."""
@@ -91,9 +88,7 @@ def _build(query: SqlQuery, interception: Interception, session: SparkSession, a
     with located_at(query.location), in_force(interception):
         statement = SqlText(query.statement, query.begins, query.edits)
         text = statement.with_edits(
-            Edit(0, query.start, query.prefix),
-            *_calls(query),
-            Edit(query.stop, len(statement.edited), ""),
+            Edit(0, query.start, query.prefix), *_calls(query), Edit(query.stop, len(statement.edited), "")
         )
         frame = run_sql(interception, session, text.with_edits(), args)
         if _uses_metadata(query) and not _METADATA_ITSELF.search(query.statement):
@@ -244,7 +239,7 @@ def _read_path(
 
 def _with_options(relation: SqlRelation, options: Mapping[str, str]) -> Iterator[Edit]:
     """Add options to a stream, behind its name or among those that it has."""
-    listed = ", ".join(f"'{key}' = '{_literal(value)}'" for key, value in options.items())
+    listed = ", ".join(f"'{key}' = {quote_string(value)}" for key, value in options.items())
     if listed and relation.options_at is None:
         yield Edit(relation.ends, relation.ends, f" WITH ({listed})")
     elif listed and relation.options_at is not None:
@@ -268,7 +263,3 @@ def _replaced(
     if end > relation.ends or named:
         # The DataFrame was read with these options.
         yield Edit(relation.ends, end, named)
-
-
-def _literal(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("'", "\\'")

@@ -235,30 +235,12 @@ class Plan:
     @cached_property
     def flows(self) -> tuple[PlannedFlow, ...]:
         """The streaming flows of the whole pipeline."""
-        found: list[PlannedFlow] = []
-        for stage in self._all_stages:
-            match stage:
-                case RunFlowStage(planned=planned):
-                    found.append(planned)
-                case OpenTableStage() | RefreshViewStage():
-                    pass
-                case _:
-                    assert_never(stage)
-        return tuple(found)
+        return tuple(one.planned for one in self._all_stages if isinstance(one, RunFlowStage))
 
     @cached_property
     def refreshes(self) -> tuple[PlannedRefresh, ...]:
         """The refresh flows of the whole pipeline."""
-        found: list[PlannedRefresh] = []
-        for stage in self._all_stages:
-            match stage:
-                case RefreshViewStage(planned=planned):
-                    found.append(planned)
-                case OpenTableStage() | RunFlowStage():
-                    pass
-                case _:
-                    assert_never(stage)
-        return tuple(found)
+        return tuple(one.planned for one in self._all_stages if isinstance(one, RefreshViewStage))
 
     @property
     def schemas(self) -> Mapping[TableName, Mapping[str, Any]]:
@@ -326,9 +308,7 @@ class Plan:
 
 
 def build_levels(
-    tables: Iterable[OpenTableStage],
-    flows: Iterable[PlannedFlow],
-    views: Iterable[RefreshViewStage],
+    tables: Iterable[OpenTableStage], flows: Iterable[PlannedFlow], views: Iterable[RefreshViewStage]
 ) -> tuple[tuple[Stage, ...], ...]:
     """Stages in dependency order: first all tables, then each flow and view after the tables that it reads.
 

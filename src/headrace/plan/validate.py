@@ -42,7 +42,6 @@ from headrace.plan.coordinates import CoordinateColumns
 from headrace.plan.evaluate import shortened
 from headrace.plan.logical import LogicalPlan
 from headrace.plan.modes import TableAccess
-from headrace.plan.names import shown
 from headrace.plan.properties import COORDINATES, FORBIDDEN, TIMESTAMP, USER_SETTABLE, coordinates_of
 
 Stored = StreamingTable | MaterializedView
@@ -59,11 +58,17 @@ def check_declarations(declarations: Declarations) -> list[HeadraceError]:
     fed = {str(flow.target).casefold() for flow in flows}
     for dataset in declarations.datasets:
         if isinstance(dataset, StreamingTable) and str(dataset.name).casefold() not in fed:
-            errors.append(_without_flow(dataset))
+            errors.append(
+                TableWithoutFlowError(
+                    f"no flow writes the streaming table `{dataset.name.short}`",
+                    location=dataset.location,
+                    remedies=[f'add a flow: @hr.append_flow(target="{dataset.name.short}")'],
+                    params={"dataset": str(dataset.name)},
+                )
+            )
         if isinstance(dataset, StreamingTable):
             feeding = [one for one in flows if str(one.target).casefold() == str(dataset.name).casefold()]
             errors.extend(_check_kinds(dataset, feeding))
-            errors.extend(_check_changeable(dataset, feeding))
         if isinstance(dataset, Stored):
             errors.extend(_check_properties(dataset))
             errors.extend(_check_layout(dataset))
@@ -84,7 +89,7 @@ def _check_target(flow: StreamingFlow, datasets: Mapping[str, Dataset]) -> Itera
         problem = f"which is a {kind} ({target.location})"
         remedy = "choose a streaming table as the target; a view has no flows but its own query"
     yield TargetInvalidError(
-        f"the target of the flow `{flow.name}` is `{shown(flow.target)}`, {problem}",
+        f"the target of the flow `{flow.name}` is `{flow.target.short}`, {problem}",
         location=flow.location,
         remedies=[remedy],
         params={"flow": flow.name, "target": str(flow.target)},
@@ -93,9 +98,14 @@ def _check_target(flow: StreamingFlow, datasets: Mapping[str, Dataset]) -> Itera
 
 def _check_kinds(table: StreamingTable, flows: Sequence[StreamingFlow]) -> Iterator[HeadraceError]:
     """All flows of a table write it in the same way."""
+    for key, value in table.table_properties.items():
+        changes = any(isinstance(one, AutoCdcFlow) for one in flows)
+        if changes and key.lower() == "delta.appendonly" and value.lower() == "true":
+            reason = "change records update and delete rows, which an append-only table does not allow"
+            yield _forbidden(table, key, reason)
     if table.sink is not None and any(isinstance(one, AutoCdcFlow) for one in flows):
         yield TargetInvalidError(
-            f"the sink `{shown(table.name)}` takes rows of append flows only",
+            f"the sink `{table.name.short}` takes rows of append flows only",
             location=next(one.location for one in flows if isinstance(one, AutoCdcFlow)),
             remedies=["apply the changes to a table, and send its changes: hr.read_changes"],
             params={"target": str(table.name)},
@@ -103,7 +113,7 @@ def _check_kinds(table: StreamingTable, flows: Sequence[StreamingFlow]) -> Itera
     if len(flows) > 1 and any(snapshots_of(one) for one in flows):
         first = next(one for one in flows if snapshots_of(one))
         yield FlowKindsDifferError(
-            f"the flow `{first.name}` applies snapshots to `{shown(table.name)}`; other flows write it too",
+            f"the flow `{first.name}` applies snapshots to `{table.name.short}`; other flows write it too",
             location=first.location,
             facts=[f"`{one.name}` is declared at {one.location}" for one in flows if one is not first],
             remedies=["give each flow a table of its own: a snapshot has all rows of its table"],
@@ -116,21 +126,12 @@ def _check_kinds(table: StreamingTable, flows: Sequence[StreamingFlow]) -> Itera
             continue
         yield FlowKindsDifferError(
             f"the flow `{one.name}` {ways[one.name]}, and the flow `{flows[0].name}` {ways[flows[0].name]}; "
-            f"both write `{shown(table.name)}`",
+            f"both write `{table.name.short}`",
             location=one.location,
             facts=[f"`{flows[0].name}` is declared at {flows[0].location}"],
             remedies=["give one of them a table of its own"],
             params={"dataset": str(table.name), "flows": [flows[0].name, one.name]},
         )
-
-
-def _check_changeable(table: StreamingTable, flows: Sequence[StreamingFlow]) -> Iterator[HeadraceError]:
-    for key, value in table.table_properties.items():
-        if key.lower() != "delta.appendonly" or value.lower() != "true":
-            continue
-        if any(isinstance(one, AutoCdcFlow) for one in flows):
-            reason = "change records update and delete rows, which an append-only table does not allow"
-            yield _forbidden(table, key, reason)
 
 
 def _way_of(flow: StreamingFlow) -> str:
@@ -141,15 +142,6 @@ def _way_of(flow: StreamingFlow) -> str:
         kept = flow.kept_if_null
         return f"merges by {keys}" + ("" if kept is None else f", ignores NULLs{kept.text('in')}")
     return f"keeps the history of {keys}{flow.history.text('tracks')}"
-
-
-def _without_flow(table: StreamingTable) -> TableWithoutFlowError:
-    return TableWithoutFlowError(
-        f"no flow writes the streaming table `{shown(table.name)}`",
-        location=table.location,
-        remedies=[f'add a flow: @hr.append_flow(target="{shown(table.name)}")'],
-        params={"dataset": str(table.name)},
-    )
 
 
 def _check_properties(dataset: Stored) -> Iterator[HeadraceError]:
@@ -170,7 +162,7 @@ def _check_properties(dataset: Stored) -> Iterator[HeadraceError]:
 
 def _forbidden(dataset: Stored, key: str, reason: str) -> PropertyForbiddenError:
     return PropertyForbiddenError(
-        f"`{shown(dataset.name)}` sets the table property {key}, which is not allowed",
+        f"`{dataset.name.short}` sets the table property {key}, which is not allowed",
         location=dataset.location,
         facts=[reason],
         remedies=["remove the property"],
@@ -181,7 +173,7 @@ def _forbidden(dataset: Stored, key: str, reason: str) -> PropertyForbiddenError
 def _check_layout(dataset: Stored) -> Iterator[HeadraceError]:
     if dataset.partition_cols and dataset.cluster_by:
         yield LayoutConflictError(
-            f"`{shown(dataset.name)}` has both partition_cols and cluster_by",
+            f"`{dataset.name.short}` has both partition_cols and cluster_by",
             location=dataset.location,
             facts=[
                 f"partition_cols: {', '.join(dataset.partition_cols)}",
@@ -192,15 +184,12 @@ def _check_layout(dataset: Stored) -> Iterator[HeadraceError]:
         )
 
 
-# -- queries
-
-
 def check_streaming(plan: LogicalPlan, name: TableName, location: SourceLocation) -> None:
     """A streaming table's query must be a stream."""
     if plan.streaming:
         return
     raise BatchQueryForStreamingTableError(
-        f"the query of the streaming table `{shown(name)}` reads no stream",
+        f"the query of the streaming table `{name.short}` reads no stream",
         location=location,
         remedies=[
             "read with spark.readStream, to read each record once",
@@ -215,7 +204,7 @@ def check_batch(plan: LogicalPlan, name: TableName, location: SourceLocation) ->
     if not plan.streaming:
         return
     raise StreamingQueryForViewError(
-        f"the query of the materialized view `{shown(name)}` is a stream",
+        f"the query of the materialized view `{name.short}` is a stream",
         location=location,
         remedies=[
             "read with spark.read, to recompute the view as a whole",
@@ -235,9 +224,6 @@ def check_appends(error: Exception, name: str, location: SourceLocation) -> Head
     )
 
 
-# -- columns
-
-
 def check_columns(schema: columns.Schema, dataset: Stored, location: SourceLocation) -> None:
     """Delta must be able to store the columns."""
     name, mapping = dataset.name, "delta.columnMapping.mode"
@@ -246,7 +232,7 @@ def check_columns(schema: columns.Schema, dataset: Stored, location: SourceLocat
         return
     column, reason = found
     raise ColumnInvalidError(
-        f"a Delta table cannot store the column `{column}` of `{shown(name)}`",
+        f"a Delta table cannot store the column `{column}` of `{name.short}`",
         location=location,
         facts=[reason],
         remedies=[
@@ -274,7 +260,7 @@ def check_declared(
     facts += [f"{name}: in the query, not in the schema" for name in extra]
     facts += [f"{name}: in the schema, not in the query" for name in absent]
     raise SchemaMismatchError(
-        f"the query's columns do not match the declared schema of `{shown(dataset.name)}`: "
+        f"the query's columns do not match the declared schema of `{dataset.name.short}`: "
         + ", ".join([*(name for name, _, _ in different), *extra, *absent]),
         location=location,
         facts=[*facts, f"the schema is declared at {dataset.location}"],
@@ -295,12 +281,9 @@ def check_changed_columns(table: StreamingTable, schema: columns.Schema) -> Iter
     for path, reason in gone.items():
         if columns.find(schema, path) is not None:
             yield SchemaMismatchError(
-                f"a query of `{shown(table.name)}` returns the column `{path}`, but {reason}",
+                f"a query of `{table.name.short}` returns the column `{path}`, but {reason}",
                 location=table.location,
-                remedies=[
-                    "change the query",
-                    "or remove the entry, if an earlier run has applied it",
-                ],
+                remedies=["change the query", "or remove the entry, if an earlier run has applied it"],
                 params={"dataset": str(table.name), "columns": [path]},
             )
     for old, new in table.renamed_columns.items():
@@ -308,7 +291,7 @@ def check_changed_columns(table: StreamingTable, schema: columns.Schema) -> Iter
         if columns.find(schema, path) is None:
             near = columns.suggestion(schema, path)
             yield ColumnNotFoundError(
-                f"renamed_columns of `{shown(table.name)}` has the new name `{path}`, which no query returns",
+                f"renamed_columns of `{table.name.short}` has the new name `{path}`, which no query returns",
                 location=table.location,
                 remedies=[f"did you mean `{near}`?" if near else "return the column under its new name"],
                 params={"dataset": str(table.name), "argument": "renamed_columns", "column": path},
@@ -325,7 +308,7 @@ def check_flows_agree(
             for name, mine, theirs in columns.conflicts(schema, other):
                 return FlowSchemasDifferError(
                     f"the flows `{earlier.name}` and `{flow.name}` have different types for the column "
-                    f"`{name}` of `{shown(table.name)}`",
+                    f"`{name}` of `{table.name.short}`",
                     location=flow.location,
                     facts=[f"{theirs} at {earlier.location}", f"{mine} at {flow.location}"],
                     remedies=["cast it in one of the two queries"],
@@ -347,7 +330,7 @@ def check_layout_columns(dataset: Stored, schema: columns.Schema) -> Iterator[He
         near = columns.suggestion(schema, path)
         known = ", ".join(field["name"] for field in columns.fields(schema))
         yield ColumnNotFoundError(
-            f"{what} of `{shown(dataset.name)}` names the column `{path}`, which does not exist",
+            f"{what} of `{dataset.name.short}` names the column `{path}`, which does not exist",
             location=dataset.location,
             facts=[f"its columns: {known}"],
             remedies=[f"did you mean `{near}`?" if near else "use one of its columns"],
@@ -374,7 +357,7 @@ def check_sink(table: StreamingTable, sink: Sink, schema: columns.Schema) -> Non
     if missing == "topic":
         remedies = ['set options={"topic": ..}', "or return a column `topic`"]
     raise SinkInvalidError(
-        f"the rows for the Kafka sink `{shown(table.name)}` have no column `{missing}`",
+        f"the rows for the Kafka sink `{table.name.short}` have no column `{missing}`",
         location=table.location,
         facts=[f"they have {', '.join(sorted(names))}"],
         remedies=remedies,
@@ -385,15 +368,12 @@ def check_sink(table: StreamingTable, sink: Sink, schema: columns.Schema) -> Non
 def sink_read(table: StreamingTable, location: SourceLocation) -> SinkInvalidError:
     """The error for a query that reads a sink."""
     return SinkInvalidError(
-        f"a query reads `{shown(table.name)}`, which is a sink and stores no rows",
+        f"a query reads `{table.name.short}`, which is a sink and stores no rows",
         location=location,
         facts=[f"the sink is declared at {table.location}"],
         remedies=["read the tables that its flows read"],
         params={"sink": str(table.name), "column": None},
     )
-
-
-# -- reads
 
 
 def stream_over_view(access: TableAccess, *, is_ours: bool = True) -> Note:
@@ -405,14 +385,14 @@ def stream_over_view(access: TableAccess, *, is_ours: bool = True) -> Note:
     )
     return Note(
         level="note",
-        text=f"a stream reads the materialized view `{shown(access.name)}`: {stops}",
+        text=f"a stream reads the materialized view `{access.name.short}`: {stops}",
         location=access.location,
     )
 
 
 def stream_over_merged_table(access: TableAccess, declared_at: SourceLocation) -> StreamOverMergedTableError:
     """The error for a stream over rows that change records update."""
-    name = shown(access.name)
+    name = access.name.short
     return StreamOverMergedTableError(
         f"a stream reads the rows of `{name}`, which change records update and delete",
         location=access.location,
@@ -436,7 +416,7 @@ def view_mismatch(access: TableAccess, view: TemporaryView) -> ViewReadMismatchE
             "read it with spark.readStream.table, or STREAM in SQL",
         )
     return ViewReadMismatchError(
-        f"the temporary view `{shown(view.name)}` is {problem}",
+        f"the temporary view `{view.name.short}` is {problem}",
         location=access.location,
         facts=[f"the view is declared at {view.location}"],
         remedies=[remedy],

@@ -28,7 +28,6 @@ from headrace.observe.read import rows_to_json, unknown_column
 from headrace.plan.catalog import StandIns, isolated_session
 from headrace.plan.evaluate import session_settings, shortened
 from headrace.plan.intercept import quiet
-from headrace.plan.names import shown
 from headrace.plan.stages import Declared, Plan
 from headrace.plan.stored import load_stored
 from headrace.project.preview_sources import PreviewReader
@@ -100,11 +99,11 @@ def find_previewed(name: str, plan: Plan) -> tuple[str, tuple[Declared, ...]]:
     target = str(plan.project.table_name(name)).casefold()
     for dataset in plan.datasets:
         if str(dataset.name).casefold() == target:
-            return shown(dataset.name), plan.queries_of(dataset)
+            return dataset.name.short, plan.queries_of(dataset)
     for planned in plan.flows:
         if planned.flow.name.casefold() == name.casefold():
             return planned.flow.name, (planned.flow,)
-    known = [shown(dataset.name) for dataset in plan.datasets] + [one.flow.name for one in plan.flows]
+    known = [dataset.name.short for dataset in plan.datasets] + [one.flow.name for one in plan.flows]
     near = difflib.get_close_matches(name, known, n=1)
     raise DatasetUnknownError(
         f"the pipeline {plan.project.name} declares no dataset or flow `{name}`",

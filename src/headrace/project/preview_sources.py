@@ -16,7 +16,7 @@ from headrace.model.queries import PythonQuery
 from headrace.model.snapshots import Snapshots, StoredSnapshots
 from headrace.plan.evaluate import evaluate
 from headrace.plan.modes import Bounded, TableAccess
-from headrace.plan.names import quoted, shown
+from headrace.plan.names import quoted
 from headrace.plan.snapshots import make_reader
 from headrace.plan.stages import Declared, Plan
 from headrace.plan.stored import StoredTable, load_stored
@@ -92,11 +92,11 @@ class PreviewReader:
         stored = load_stored(self._storage, name)
         reason = None if dataset is None else self._reason_to_compute(dataset, stored)
         if dataset is not None and reason is not None:
-            self._note(SourceSeen(kind="table", name=shown(name), computed=reason))
+            self._note(SourceSeen(kind="table", name=name.short, computed=reason))
             frame = self._compute(dataset)
             return as_inserts(frame) if access.changes else frame
         version = None if stored is None else stored.version
-        self._note(SourceSeen(kind="table", name=shown(name), version=version))
+        self._note(SourceSeen(kind="table", name=name.short, version=version))
         if not access.streaming:
             # Spark reads the table from the session's catalog, with its options for time travel.
             return None

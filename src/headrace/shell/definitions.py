@@ -57,8 +57,6 @@ class Definitions:
         self._location: Location = settings.storage.streams
         self.root: Path = self._location.local_path
 
-    # -- names
-
     def name_of(self, parts: tuple[str, ...]) -> TableName:
         """The table that a name means."""
         return TableName.of_parts(parts, self.settings.database, self.settings.catalog)
@@ -113,8 +111,6 @@ class Definitions:
             params={"kind": kind, "name": name, "known": known},
         )
 
-    # -- changes
-
     def add(self, definition: Definition, text: str) -> bool:
         """Keep a definition.
 
@@ -156,8 +152,6 @@ class Definitions:
     def log(self, name: str) -> Path:
         """The output of the process that runs a stream."""
         return self.root / "logs" / f"{name.casefold()}.log"
-
-    # -- the pipeline
 
     def open(self, name: str, stream: CreateStream) -> tuple[ProjectSettings, FlowSql]:
         """Write the files of a stream, and return the settings of a pipeline with this stream alone."""
@@ -216,8 +210,6 @@ class Definitions:
             ],
         )
 
-    # -- tables
-
     def _check_table(self, table: CreateTable) -> None:
         name = self.name_of(table.name)
         self.settings.redactor.add_settings(table.options)
@@ -251,8 +243,6 @@ class Definitions:
             link.unlink()
         self.remove("table", str(name))
 
-    # -- folders outside of the storage
-
     def _folder(self, text: str, location: SourceLocation) -> Path:
         """A folder on a local disk; a relative path begins at the folder of the pipeline."""
         path = self.settings.paths.map(text).removeprefix("file://").removeprefix("file:")
@@ -283,8 +273,6 @@ class Definitions:
                 params={"problem": problem},
             )
         _link(link, folder, stream.location)
-
-    # -- files
 
     def _file(self, kind: Kind, name: str) -> Path:
         return self.root / _STATEMENTS / f"{kind}.{name.casefold()}.sql"

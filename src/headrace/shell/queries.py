@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from headrace.errors import FeatureUnsupportedError, HeadraceError
+from headrace.errors import HeadraceError
 from headrace.model.names import TableName
 from headrace.plan.catalog import StandIns, isolated_session
 from headrace.plan.evaluate import run_code
@@ -20,14 +20,12 @@ from headrace.plan.sql_queries import SQL_TEXT_ATTRIBUTE, read_sql
 from headrace.plan.stored import load_stored
 from headrace.project.engine import Engine
 from headrace.project.preview import collect_columns, type_name
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.shell.definitions import Definitions
 from headrace.shell.stream_sql import batch_options, kafka_options
 from headrace.syntax.sql import SqlText, parse_sql
 from headrace.syntax.stream_statements import CreateScan
 from headrace.syntax.tokens import Cursor
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _TAG = f"headrace-sql-{os.getpid()}"
 """Two shells can share a JVM, and Ctrl-C cancels only the jobs of one."""
@@ -190,7 +188,11 @@ class Queries:
 def _answer(session: SparkSession, sql: SqlText, cursor: Cursor, limit: int) -> Answer:
     frame = session.sql(sql.edited)
     if frame.isStreaming:
-        raise _streaming(cursor)
+        raise cursor.unsupported(
+            "a query over a stream",
+            "remove STREAM to query the rows that exist now",
+            "or write the stream to a table: INSERT INTO name SELECT ..",
+        )
     fields = frame.schema.fields
     if not fields:
         return Answer(note="OK")
@@ -200,12 +202,4 @@ def _answer(session: SparkSession, sql: SqlText, cursor: Cursor, limit: int) -> 
         types=tuple(type_name(field.dataType) for field in fields),
         rows=rows[:limit],
         is_cut=len(rows) > limit,
-    )
-
-
-def _streaming(cursor: Cursor) -> FeatureUnsupportedError:
-    return cursor.unsupported(
-        "a query over a stream",
-        "remove STREAM to query the rows that exist now",
-        "or write the stream to a table: INSERT INTO name SELECT ..",
     )

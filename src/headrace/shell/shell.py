@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 from headrace.declare.sql_files import open_literal, with_values
-from headrace.errors import HeadraceError, SourceLocation
+from headrace.errors import HeadraceError
 from headrace.model.project import ProjectSettings
 from headrace.shell.definitions import Definitions
 from headrace.shell.queries import Answer, Queries
@@ -21,7 +21,7 @@ from headrace.syntax.stream_statements import (
     kind_of,
     parse_stream_statement,
 )
-from headrace.syntax.tokens import Cursor, SqlTokenError, split_statements
+from headrace.syntax.tokens import Cursor, SqlTokenError
 
 _DECLARED = ("STREAMING", "INCREMENTAL", "LIVE", "MATERIALIZED", "FLOW", "PRIVATE")
 _SHOWN = ("stream", "table", "state", "trigger", "batch", "lag", "committed", "pid")
@@ -88,8 +88,6 @@ class Shell:
         if found is not None:
             self._values[found[1]] = found[2]
 
-    # -- streams
-
     def _create_stream(self, statement: CreateStream, text: str) -> Answer:
         definitions = self.definitions
         if statement.name is None:
@@ -147,15 +145,3 @@ class Shell:
         definitions.remove(statement.kind, name)
         kept = "; its table and its checkpoint are kept" if statement.kind == "stream" else ""
         return Answer(note=f"{statement.kind} {name} dropped{kept}")
-
-
-def split(text: str, path: str) -> Iterator[SqlText]:
-    """The statements of a text."""
-    whole = SqlText(text, SourceLocation(path, 1, 1))
-    try:
-        found = list(split_statements(text))
-    except SqlTokenError as error:
-        raise open_literal(whole, error) from error
-    for start, stop in found:
-        begins = whole.locate(start, start, None)
-        yield SqlText(text[start:stop], SourceLocation(path, begins.line, begins.column))

@@ -13,7 +13,7 @@ from headrace.model.queries import Edit
 from headrace.plan.names import quoted
 from headrace.syntax.sql import SqlText
 from headrace.syntax.stream_statements import CreateScan, CreateStream, CreateTable
-from headrace.syntax.tokens import Cursor, Token
+from headrace.syntax.tokens import Cursor, Token, quote_string
 
 POSITION = "_headrace_position"
 """The column with the position of a record, which orders the changes of a ``MERGE``."""
@@ -73,9 +73,7 @@ def read_options(stream: CreateStream) -> StreamOptions:
     kind = given.get("triggertype", "ProcessingTime")
     if kind.lower() not in ("processingtime", "once", "availablenow"):
         raise _wrong(
-            stream.location,
-            f"triggerType is `{kind}`",
-            "write ProcessingTime, Once or AvailableNow",
+            stream.location, f"triggerType is `{kind}`", "write ProcessingTime, Once or AvailableNow"
         )
     if given.get("outputmode", "append").lower() not in ("append", "update"):
         raise _wrong(stream.location, f"outputMode is `{given['outputmode']}`", "write append")
@@ -94,21 +92,23 @@ def build_table(table: CreateTable, name: TableName) -> str:
     clauses += [f"({table.columns})"] if table.columns else []
     for words, columns in (("PARTITIONED BY", table.partition_cols), ("CLUSTER BY", table.cluster_by)):
         clauses += [f"{words} ({', '.join(map(quoted_column, columns))})"] if columns else []
-    clauses += [f"COMMENT {_literal(table.comment)}"] if table.comment is not None else []
+    clauses += [f"COMMENT {quote_string(table.comment)}"] if table.comment is not None else []
     if table.properties:
-        listed = (f"{_literal(key)} = {_literal(value)}" for key, value in table.properties.items())
-        clauses.append(f"TBLPROPERTIES ({', '.join(listed)})")
+        clauses.append(f"TBLPROPERTIES ({_pairs(table.properties)})")
     return "\n".join(clauses) + ";\n"
 
 
 def build_scan(scan: CreateScan, table: CreateTable | None, name: TableName) -> str:
     """``CREATE TEMPORARY VIEW`` for a scan."""
     if table is None or not table.is_kafka:
-        listed = ", ".join(f"{_literal(key)} = {_literal(value)}" for key, value in scan.options.items())
+        listed = ", ".join(
+            f"{quote_string(key)} = {quote_string(value)}" for key, value in scan.options.items()
+        )
         read = f"STREAM {quoted(name)}" + (f" WITH ({listed})" if listed else "")
     else:
         options = kafka_options(scan, table)
-        arguments = (f"{_option(key)} => {_literal(value)}" for key, value in options.items())
+        names = {key: ".".join(map(quoted_column, key.split("."))) for key in options}
+        arguments = (f"{names[key]} => {quote_string(value)}" for key, value in options.items())
         read = f"STREAM read_kafka({', '.join(arguments)})"
     return f"CREATE TEMPORARY VIEW {quoted_column(scan.name)} AS SELECT * FROM {read};\n"
 
@@ -135,11 +135,7 @@ def batch_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def build_flow(
-    name: str,
-    stream: CreateStream,
-    target: TableName,
-    columns: Sequence[str],
-    scans: Mapping[str, bool],
+    name: str, stream: CreateStream, target: TableName, columns: Sequence[str], scans: Mapping[str, bool]
 ) -> FlowSql:
     """``CREATE FLOW`` for a stream."""
     options = read_options(stream)
@@ -193,13 +189,11 @@ def table_columns(table: CreateTable) -> dict[str, str]:
     }
 
 
-# -- edits of the query
-
-
 def _streams(tokens: Sequence[Token], scans: Mapping[str, bool]) -> Iterator[Edit]:
     """Read each scan as a stream: ``FROM scan`` becomes ``FROM STREAM scan``."""
     for index, token in enumerate(tokens[1:], 1):
-        if _names_scan(token, scans) and tokens[index - 1].is_word("FROM", "JOIN"):
+        is_scan = token.kind in ("word", "name") and token.value.casefold() in scans
+        if is_scan and tokens[index - 1].is_word("FROM", "JOIN"):
             yield Edit(token.start, token.start, "STREAM ")
 
 
@@ -247,10 +241,6 @@ def _has_star(selected: Sequence[Token]) -> bool:
     )
 
 
-def _names_scan(token: Token, scans: Mapping[str, bool]) -> bool:
-    return token.kind in ("word", "name") and token.value.casefold() in scans
-
-
 def _no_order(stream: CreateStream) -> SqlInvalidError:
     return _wrong(
         stream.location,
@@ -264,16 +254,11 @@ def _wrong(location: SourceLocation, problem: str, *remedies: str) -> SqlInvalid
     return SqlInvalidError(problem, location=location, remedies=remedies, params={"problem": problem})
 
 
-def _option(name: str) -> str:
-    return ".".join(map(quoted_column, name.split(".")))
-
-
-def _literal(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
 def scans_of(query: Cursor, names: Sequence[str]) -> list[str]:
     """Those of the names that a query contains."""
     found = {token.value.casefold() for token in query.tokens if token.kind in ("word", "name")}
     return [name for name in names if name.casefold() in found]
+
+
+def _pairs(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{quote_string(key)} = {quote_string(value)}" for key, value in values.items())

@@ -62,10 +62,18 @@ def bind(function: Callable[[], Any], location: SourceLocation) -> PythonQuery:
     written = frozenset((id(one.__globals__), name) for one in reached for name in _names(one, _WRITES))
     modules = {id(one.__globals__): one.__globals__ for one in reached}
     return PythonQuery(
-        _bound(function, written, {}),
-        location,
-        {key: {**module} for key, module in modules.items()},
+        _bound(function, written, {}), location, {key: {**module} for key, module in modules.items()}
     )
+
+
+def required_parameters(function: Callable[..., Any]) -> list[str]:
+    """The parameters without a default; none for a callable written in C that has no signature."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [one.name for one in parameters if one.default is one.empty and one.kind not in variable]
 
 
 def find_rebound(query: Query, root: Any) -> Iterator[ReboundGlobal]:
@@ -137,9 +145,6 @@ def _cell(cell: CellType, fill: list[tuple[CellType, Any]], *, shared: bool) -> 
     return own
 
 
-# -- what functions reach
-
-
 def _reachable(value: Any) -> Iterator[FunctionType]:
     """The user's functions that a callable can call by its names, itself first."""
     waiting: list[Any] = [value]
@@ -161,7 +166,9 @@ def _next(value: Any) -> Iterator[Any]:
     match value:
         case FunctionType():
             yield from _named(value)
-            yield from _contents(value)
+            for cell in value.__closure__ or ():
+                with contextlib.suppress(ValueError):
+                    yield cell.cell_contents
         case MethodType() | staticmethod() | classmethod():
             yield value.__func__
         case functools.partial():
@@ -185,12 +192,6 @@ def _named(function: FunctionType) -> Iterator[Any]:
         yield value
         if isinstance(value, ModuleType) and not is_installed(getattr(value, "__file__", None) or "<frozen"):
             yield from (vars(value)[inner] for inner in names & vars(value).keys())
-
-
-def _contents(function: FunctionType) -> Iterator[Any]:
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):
-            yield cell.cell_contents
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from headrace.errors import SourceLocation
 from headrace.syntax.tokens import Cursor
@@ -31,7 +32,7 @@ class CdcFlow:
     # Whether the statement is ``AUTO CDC FROM SNAPSHOT``, whose source is a table or a folder.
     is_snapshot: bool
     keys: Columns
-    sequence_by: str
+    sequence_by: str = ""
     ignores_nulls: bool = False  # whether the statement has ``IGNORE NULL UPDATES``
     kept_if_null: ColumnChoice | None = None  # the columns behind ``IGNORE NULL UPDATES ON``
     deletes: str | None = None
@@ -42,18 +43,7 @@ class CdcFlow:
     once: bool = False  # whether the source is read as a batch, whose records are applied once
 
 
-_CLAUSES = (
-    ("KEYS",),
-    ("IGNORE", "NULL"),
-    ("APPLY", "AS"),
-    ("SEQUENCE", "BY"),
-    ("COLUMNS",),
-    ("STORED", "AS"),
-    ("TRACK", "HISTORY"),
-)
-
-
-_OF_SNAPSHOTS = frozenset({"KEYS", "STORED AS SCD TYPE", "TRACK HISTORY ON"})
+_OF_SNAPSHOTS = ("KEYS", "STORED AS SCD TYPE", "TRACK HISTORY ON")
 
 
 def parse_cdc(
@@ -73,14 +63,13 @@ def parse_cdc(
         cursor.expect("FROM")
     elif not is_snapshot:
         cursor.expect("FROM")
-    source = cursor.until(lambda: any(cursor.at(*words) for words in _CLAUSES))
+    source = cursor.until(lambda: _at_clause(cursor))
     if source.done:
         raise source.unexpected("the stream of change records")
-    clauses = _Clauses(cursor, _OF_SNAPSHOTS if is_snapshot else None)
-    clauses.read()
-    if not clauses.keys:
+    found = dict(_clauses(cursor, _OF_SNAPSHOTS if is_snapshot else tuple(_READERS)))
+    if not found.get("keys"):
         raise cursor.unexpected("KEYS (columns)")
-    if clauses.sequence_by is None and not is_snapshot:
+    if "sequence_by" not in found and not is_snapshot:
         raise cursor.unexpected("SEQUENCE BY column")
     name, location = flow or (None, cursor.text.locate(first.start, cursor.tokens[1].stop - 1, None))
     return CdcFlow(
@@ -89,17 +78,10 @@ def parse_cdc(
         target=target,
         source=source,
         is_stream=source.at("STREAM") or source.at_symbol("("),
-        keys=clauses.keys,
         is_snapshot=is_snapshot,
-        sequence_by=clauses.sequence_by or "",
-        ignores_nulls=clauses.ignores_nulls,
-        kept_if_null=clauses.kept_if_null,
-        deletes=clauses.deletes,
-        truncates=clauses.truncates,
-        columns=clauses.columns,
-        scd_type=clauses.scd_type,
-        tracked=clauses.tracked,
+        ignores_nulls="kept_if_null" in found,
         once=once,
+        **found,
     )
 
 
@@ -108,99 +90,52 @@ def without_live(name: tuple[str, ...]) -> tuple[str, ...]:
     return name[1:] if len(name) > 1 and name[0].upper() == "LIVE" else name
 
 
-class _Clauses:
-    """The clauses behind the source, in any order."""
-
-    def __init__(self, cursor: Cursor, allowed: frozenset[str] | None) -> None:
-        self._cursor = cursor
-        self._allowed = allowed
-        self._seen: set[str] = set()
-        self.keys: Columns = ()
-        self.sequence_by: str | None = None
-        self.ignores_nulls = False
-        self.kept_if_null: ColumnChoice | None = None
-        self.deletes: str | None = None
-        self.truncates: str | None = None
-        self.columns: ColumnChoice | None = None
-        self.scd_type = "1"
-        self.tracked: ColumnChoice | None = None
-
-    def read(self) -> None:
-        while not self._cursor.done:
-            self._clause()
-
-    def _clause(self) -> None:
-        cursor = self._cursor
+def _clauses(cursor: Cursor, allowed: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """The clauses behind the source, in any order: the field of `CdcFlow` of each, and its value."""
+    seen: set[str] = set()
+    while not cursor.done:
         first = cursor.token
-        for words, read in (
-            ("KEYS", self._read_keys),
-            ("IGNORE NULL UPDATES", self._read_nulls),
-            ("APPLY AS DELETE WHEN", self._read_deletes),
-            ("APPLY AS TRUNCATE WHEN", self._read_truncates),
-            ("SEQUENCE BY", self._read_sequence),
-            ("COLUMNS", self._read_columns),
-            ("STORED AS SCD TYPE", self._read_type),
-            ("TRACK HISTORY ON", self._read_tracked),
-        ):
-            if cursor.take(*words.split()):
-                if self._allowed is not None and words not in self._allowed:
-                    raise cursor.invalid(f"AUTO CDC FROM SNAPSHOT has no {words}", first)
-                if words in self._seen:
-                    raise cursor.invalid(f"{words} is given twice", first)
-                self._seen.add(words)
-                read()
-                return
-        raise cursor.unexpected(
-            "a clause such as KEYS, SEQUENCE BY, APPLY AS DELETE WHEN or STORED AS SCD TYPE"
-        )
+        words = next((one for one in _READERS if cursor.take(*one.split())), None)
+        if words is None:
+            raise cursor.unexpected(
+                "a clause such as KEYS, SEQUENCE BY, APPLY AS DELETE WHEN or STORED AS SCD TYPE"
+            )
+        if words not in allowed:
+            raise cursor.invalid(f"AUTO CDC FROM SNAPSHOT has no {words}", first)
+        if words in seen:
+            raise cursor.invalid(f"{words} is given twice", first)
+        seen.add(words)
+        field, read = _READERS[words]
+        yield field, read(cursor)
 
-    def _read_keys(self) -> None:
-        self.keys = _names(self._cursor.group("the key columns in parentheses"))
 
-    def _read_nulls(self) -> None:
-        self.ignores_nulls = True
-        if self._cursor.take("ON"):
-            self.kept_if_null = self._choice()
+def _scd_type(cursor: Cursor) -> str:
+    token = cursor.next()
+    if token.value not in ("1", "2"):
+        raise cursor.invalid("expected 1 or 2", token)
+    return token.value
 
-    def _read_deletes(self) -> None:
-        self.deletes = self._expression("a condition")
 
-    def _read_truncates(self) -> None:
-        self.truncates = self._expression("a condition")
+def _condition(cursor: Cursor, what: str = "a condition") -> str:
+    found = cursor.until(lambda: _at_clause(cursor))
+    if found.done:
+        raise found.unexpected(what)
+    return found.rest
 
-    def _read_sequence(self) -> None:
-        self.sequence_by = self._expression("a column")
 
-    def _read_columns(self) -> None:
-        self.columns = self._choice()
+def _choice(cursor: Cursor) -> ColumnChoice | None:
+    """The columns of ``(a, b)``, ``a, b`` or ``* EXCEPT (a, b)``; ``None`` for ``*`` alone."""
+    if cursor.take_symbol("*"):
+        if not cursor.take("EXCEPT"):
+            return None
+        return ColumnChoice(excluded=_names(cursor.group("the columns in parentheses")))
+    if cursor.at_symbol("("):
+        return ColumnChoice(included=_names(cursor.group("the columns in parentheses")))
+    return ColumnChoice(included=_names(cursor.until(lambda: _at_clause(cursor))))
 
-    def _read_type(self) -> None:
-        self.scd_type = self._cursor.next().value
-        if self.scd_type not in ("1", "2"):
-            raise self._cursor.invalid("expected 1 or 2", self._cursor.tokens[self._cursor.index - 1])
 
-    def _read_tracked(self) -> None:
-        self.tracked = self._choice()
-
-    def _expression(self, what: str) -> str:
-        found = self._cursor.until(self._at_clause())
-        if found.done:
-            raise found.unexpected(what)
-        return found.rest
-
-    def _choice(self) -> ColumnChoice | None:
-        """The columns of ``(a, b)``, ``a, b`` or ``* EXCEPT (a, b)``; ``None`` for ``*`` alone."""
-        cursor = self._cursor
-        if cursor.take_symbol("*"):
-            if not cursor.take("EXCEPT"):
-                return None
-            return ColumnChoice(excluded=_names(cursor.group("the columns in parentheses")))
-        if cursor.at_symbol("("):
-            return ColumnChoice(included=_names(cursor.group("the columns in parentheses")))
-        return ColumnChoice(included=_names(cursor.until(self._at_clause())))
-
-    def _at_clause(self) -> Callable[[], bool]:
-        return lambda: any(self._cursor.at(*words) for words in _CLAUSES)
+def _at_clause(cursor: Cursor) -> bool:
+    return any(cursor.at(*words.split()[:2]) for words in _READERS)
 
 
 def _names(cursor: Cursor) -> Columns:
@@ -212,3 +147,16 @@ def _names(cursor: Cursor) -> Columns:
         if not item.done:
             raise item.unexpected("a comma")
     return tuple(found)
+
+
+_READERS: Mapping[str, tuple[str, Callable[[Cursor], Any]]] = {
+    "KEYS": ("keys", lambda cursor: _names(cursor.group("the key columns in parentheses"))),
+    "IGNORE NULL UPDATES": ("kept_if_null", lambda cursor: _choice(cursor) if cursor.take("ON") else None),
+    "APPLY AS DELETE WHEN": ("deletes", _condition),
+    "APPLY AS TRUNCATE WHEN": ("truncates", _condition),
+    "SEQUENCE BY": ("sequence_by", lambda cursor: _condition(cursor, "a column")),
+    "COLUMNS": ("columns", _choice),
+    "STORED AS SCD TYPE": ("scd_type", _scd_type),
+    "TRACK HISTORY ON": ("tracked", _choice),
+}
+"""The clauses, with the field of `CdcFlow` and the function that reads the value."""

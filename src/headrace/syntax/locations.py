@@ -105,7 +105,7 @@ def pinpoint(location: SourceLocation, text: str, root: Path | None) -> SourceLo
     quoted = re.compile(rf"""["'][^"'\n]*?({re.escape(text)})[^"'\n]*?["']""")
     lines = _lines(location, root)
     for number, line in enumerate(lines[location.line - 1 : location.line - 1 + _STATEMENT_LINES]):
-        if number and _starts_definition(line):
+        if number and re.match(r"\s*(async\s+def|def|class|@)\b", line):
             break
         if found := quoted.search(line):
             column = found.start(1) + 1
@@ -138,10 +138,6 @@ def _lines(location: SourceLocation, root: Path | None) -> list[str]:
     if root is not None and not path.is_absolute():
         path = root / path
     return linecache.getlines(str(path))
-
-
-def _starts_definition(line: str) -> bool:
-    return re.match(r"\s*(async\s+def|def|class|@)\b", line) is not None
 
 
 def _is_users(frame: FrameType) -> bool:

@@ -6,33 +6,19 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.errors import SourceLocation
 from headrace.model.queries import Edit, edited, original_index
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.syntax.locations import pinpoint_sql
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
 _HARMLESS = frozenset(
-    {
-        "SetCommand",
-        "ResetCommand",
-        "CreateViewCommand",
-        "CreateTempViewUsing",
-        "CreateFunctionCommand",
-        "CreateUserDefinedFunction",
-        "CreateSQLFunctionCommand",
-        "DropFunctionCommand",
-        "SetCatalogAndNamespace",
-        "SetNamespaceCommand",
-        "CreateVariable",
-        "SetVariable",
-        "DropVariable",
-        "ExplainCommand",
-    }
+    {"SetCommand", "ResetCommand", "CreateViewCommand", "CreateTempViewUsing"}
+    | {"CreateFunctionCommand", "CreateUserDefinedFunction", "CreateSQLFunctionCommand"}
+    | {"DropFunctionCommand", "SetCatalogAndNamespace", "SetNamespaceCommand", "CreateVariable"}
+    | {"SetVariable", "DropVariable", "ExplainCommand"}
 )
 """Statements that change the session and no table; ``Show..`` and ``Describe..`` are harmless too."""
 

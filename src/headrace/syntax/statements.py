@@ -105,8 +105,6 @@ def parse_statement(cursor: Cursor) -> Statement:
     )
 
 
-# -- CREATE
-
 _FLAGS = ("PRIVATE", "TEMPORARY", "TEMP", "STREAMING", "INCREMENTAL", "LIVE", "MATERIALIZED")
 
 
@@ -189,8 +187,6 @@ class TableClauses:
             **self._clauses,
         }
 
-    # -- the list of columns and constraints
-
     def column_list(self) -> None:
         for item in self._cursor.group("a list of columns").items():
             if item.done:
@@ -221,9 +217,7 @@ class TableClauses:
         item.name("a column")
         if item.done or item.at("COMMENT") or item.at("NOT"):
             raise item.unsupported(
-                "a column without a type",
-                f"add the type: {name.value} STRING",
-                token=name,
+                "a column without a type", f"add the type: {name.value} STRING", token=name
             )
         for before, token, after in zip(item.tokens, item.tokens[1:], (*item.tokens[2:], None), strict=False):
             # Fields of a struct may have these names.
@@ -231,8 +225,6 @@ class TableClauses:
             if token.is_word("GENERATED", "MASK", "DEFAULT", "PRIMARY", "REFERENCES") and not is_field:
                 raise item.unsupported(f"{token.value.upper()} in a column", token=token)
         self._columns.append(text)
-
-    # -- clauses, in any order
 
     def clauses(self) -> None:
         while not (self._cursor.done or self._cursor.at("AS") or self._cursor.at("FLOW", "AUTO")):
@@ -331,11 +323,7 @@ def _constraint(item: Cursor) -> Constraint:
     )
 
 
-_ACTIONS: Mapping[str, Action] = {
-    "DROP ROW": "drop",
-    "FAIL UPDATE": "fail",
-    "QUARANTINE ROW": "quarantine",
-}
+_ACTIONS: Mapping[str, Action] = {"DROP ROW": "drop", "FAIL UPDATE": "fail", "QUARANTINE ROW": "quarantine"}
 
 
 def _columns(cursor: Cursor) -> tuple[str, ...]:
@@ -361,9 +349,6 @@ def read_properties(cursor: Cursor) -> dict[str, str]:
             raise item.unexpected("a value")
         found[key] = item.next().value if len(item.tokens) - item.index == 1 else item.rest
     return found
-
-
-# -- flows, settings and schemas
 
 
 def _flow(cursor: Cursor) -> InsertFlow | CdcFlow:

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 from headrace.errors import FeatureUnsupportedError, SourceLocation
 from headrace.syntax.statements import TableClauses, read_properties
-from headrace.syntax.tokens import Cursor, Token
+from headrace.syntax.tokens import Cursor, Token, quote_string
 
 Kind = Literal["table", "scan", "stream"]
 Verb = Literal["DESCRIBE", "STOP", "DROP"]
@@ -91,7 +91,7 @@ def parse_stream_statement(cursor: Cursor) -> ShellStatement | None:
     if cursor.at("CREATE", "STREAM"):
         return _stream(cursor)
     if cursor.at("INSERT") or cursor.at("MERGE", "INTO"):
-        return _write(cursor, None, _here(cursor), {}, if_not_exists=False)
+        return _write(cursor, None, _location(cursor, cursor.token, cursor.token), {}, if_not_exists=False)
     if cursor.take("SHOW", "STREAMS"):
         return _ended(cursor, ShowStreams())
     if cursor.take("DESCRIBE", "STREAM") or cursor.take("DESC", "STREAM"):
@@ -255,9 +255,6 @@ def _on_definition(cursor: Cursor, verb: Verb, kind: Kind) -> OnDefinition:
     )
 
 
-# -- parts
-
-
 def _create(cursor: Cursor, what: str) -> bool:
     """Read ``CREATE what [IF NOT EXISTS]``; returns whether ``IF NOT EXISTS`` is there."""
     cursor.expect("CREATE", what)
@@ -288,10 +285,6 @@ def _ended(cursor: Cursor, statement: _Any) -> _Any:
     if not cursor.done:
         raise cursor.unexpected("the end of the statement")
     return statement
-
-
-def _here(cursor: Cursor) -> SourceLocation:
-    return _location(cursor, cursor.token, cursor.token)
 
 
 def _location(cursor: Cursor, first: Token, last: Token) -> SourceLocation:
@@ -437,15 +430,8 @@ def _plain(token: Token) -> str:
 
 
 def _condition_text(tokens: Sequence[Token]) -> str:
-    parts = []
-    for token in tokens:
-        value = token.value
-        if token.kind == "string":
-            value = "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-        elif token.kind == "name":
-            value = f"`{value}`"
-        parts.append(value)
-    return " ".join(parts).replace(" . ", ".")
+    written = {"string": quote_string, "name": "`{}`".format}
+    return " ".join(written.get(one.kind, str)(one.value) for one in tokens).replace(" . ", ".")
 
 
 def _refused(cursor: Cursor, what: str, token: Token) -> FeatureUnsupportedError:

@@ -40,6 +40,12 @@ class Token:
         return self.kind == "symbol" and self.value == symbol
 
 
+def quote_string(text: str) -> str:
+    """A text as a string literal of Spark's SQL."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 class SqlTokenError(ValueError):
     """A comment, a string or a name in backquotes has no end, or a literal in hexadecimal is wrong."""
 
@@ -148,8 +154,6 @@ class Cursor:
         end = self.tokens[-1].stop if self.tokens else len(self.edited)
         self._after = after or Token("symbol", "", end, end)
 
-    # -- looking
-
     @property
     def done(self) -> bool:
         return self.index >= len(self.tokens)
@@ -170,8 +174,6 @@ class Cursor:
 
     def at_symbol(self, symbol: str) -> bool:
         return self.token.is_symbol(symbol)
-
-    # -- reading
 
     def take(self, *words: str) -> bool:
         """Read these keywords if they are next."""
@@ -255,8 +257,6 @@ class Cursor:
     def rest(self) -> str:
         """The text from the next token to the last."""
         return self.edited[self.start : self.stop]
-
-    # -- errors
 
     def unexpected(self, expected: str) -> SqlInvalidError:
         """The error for the next token."""

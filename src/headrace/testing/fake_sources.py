@@ -23,12 +23,12 @@ from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.plan.intercept import LOCATION_OPTION
 from headrace.plan.modes import TableAccess
-from headrace.plan.names import shown
 from headrace.plan.stored import load_stored
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, T
 from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.kafka.batches import kafka_columns
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.sources.kafka.subscription import Subscription, matching, shown as shown_pattern
+from headrace.sources.kafka.subscription import Subscription, matching, shown
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReadRequest, SourceRead
 from headrace.storage.arrow_rows import empty_table, read_stream
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
 
 
 class Source(ABC):
@@ -164,8 +163,6 @@ class FakeSources:
         for name, location in self._missing.items():
             raise self._without_rows(name, location, reads)
 
-    # -- what the pipeline asks
-
     def read(self, read: SourceRead) -> DataFrame | None:
         """The rows of the test, in place of a source of a query."""
         match kind_for(read.request.format).reader.stand_in:
@@ -198,26 +195,24 @@ class FakeSources:
 
     def find_table(self, access: TableAccess) -> None:
         """Create a table that no file of the pipeline declares."""
-        name = next((text for text in self._given if self._is_table(text, access.name)), None)
+        names = {str(self._settings.table_name(text)).casefold(): text for text in self._given}
+        name = names.get(str(access.name).casefold())
         path = self._settings.storage.table(access.name).local_path
         if name is None:
             if not load_stored(self._settings.storage, access.name) and not self._elsewhere(access.name):
                 known = (f"the test gives rows for: {', '.join(self._given) or 'nothing'}",)
-                raise self._without_rows(shown(access.name), access.location, known)
+                raise self._without_rows(access.name.short, access.location, known)
         elif name not in self._sources:
             stored = load_stored(self._real, access.name)
             schema = self._schema(name, None if stored is None else stored.schema)
             self._add(Table(name, self._given[name], path, schema))
-
-    def _is_table(self, text: str, name: TableName) -> bool:
-        return str(self._settings.table_name(text)).casefold() == str(name).casefold()
 
     def _read_kafka(self, read: SourceRead, ranges: Sequence[SourceRange] | None = None) -> DataFrame:
         subscription = Subscription.of(read.request.options)
         topics = subscription.topics
         if subscription.pattern is not None:
             # A pattern that no name of the test matches has no rows, as a topic without a name of its own.
-            topics = matching(subscription.pattern, self._given) or (shown_pattern(subscription.pattern),)
+            topics = matching(subscription.pattern, self._given) or (shown(subscription.pattern),)
         columns = [column.split()[0] for column in kafka_columns(read.request).split(", ")[:7]]
         if (read.request.value("includeHeaders") or "").lower() == "true":
             columns.append("headers")
@@ -335,13 +330,12 @@ class FakeSources:
 
     def _schema(self, name: str, known: Mapping[str, Any] | None) -> pa.Schema:
         from pyspark.sql.pandas.types import to_arrow_schema
-        from pyspark.sql.types import StructType
 
         given = self._given[name]
         if given.schema is not None:
-            struct = StructType.fromDDL(given.schema) if isinstance(given.schema, str) else given.schema
+            struct = T.StructType.fromDDL(given.schema) if isinstance(given.schema, str) else given.schema
         elif known is not None:
-            struct = StructType.fromJson(dict(known))
+            struct = T.StructType.fromJson(dict(known))
         else:
             return infer_schema(name, given)
         return to_arrow_schema(struct)
@@ -381,8 +375,6 @@ def _append(path: Path, rows: pa.Table) -> None:
 
 def _within(topic: str, ranges: Sequence[SourceRange]) -> Column:
     """Whether a record of a topic is in the ranges."""
-    from pyspark.sql import functions as F
-
     parts = [
         (F.col("partition") == partition) & (F.col("offset") >= first) & (F.col("offset") < end)
         for one in ranges

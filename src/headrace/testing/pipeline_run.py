@@ -21,6 +21,7 @@ from headrace.observe.read import read_rows
 from headrace.project.pipeline import Pipeline
 from headrace.project.plan_queries import SourceOverrides
 from headrace.runtime.gateway import new_frame
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.runtime.session import RunningSpark, open_spark
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
@@ -29,8 +30,6 @@ from headrace.testing.fake_sources import FakeSources
 from headrace.testing.rows import Batches, Given, checked_sources
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from headrace.plan.stages import Plan
     from headrace.run.update import RunResult
     from headrace.verify.report import Proof
@@ -48,7 +47,7 @@ _SETTINGS = {
 """A test has few rows; the pipeline's own configuration wins."""
 
 SOURCES = "rehearsed-sources"
-"""The folder of the staged rows in the storage of a overrides; no other storage has one of this name."""
+"""The folder of the test's rows in the storage of a test; no other storage has one of this name."""
 
 Keep = Callable[[Callable[[], None]], object]
 """Takes what ends a Spark that was started, for later."""
@@ -92,7 +91,13 @@ def run(
     loaded = _loaded(pipeline, profile)
     real = loaded.settings.storage
     root = Path(tempfile.mkdtemp(prefix="headrace-test-")) if storage is None else _kept(storage, real)
-    settings = _rehearsed(loaded.settings, root.resolve())
+    settings = replace(
+        loaded.settings,
+        storage=Storage.at(root.resolve()),
+        kafka=_NOWHERE,
+        consumer_groups=False,
+        configuration={**_SETTINGS, **loaded.settings.configuration},
+    )
     try:
         return _run(settings, real, given, root if storage is None else None, keep)
     except BaseException:
@@ -129,22 +134,8 @@ def _kept(storage: str | Path, real: Storage) -> Path:
     return root
 
 
-def _rehearsed(settings: ProjectSettings, root: Path) -> ProjectSettings:
-    return replace(
-        settings,
-        storage=Storage.at(root),
-        kafka=_NOWHERE,
-        consumer_groups=False,
-        configuration={**_SETTINGS, **settings.configuration},
-    )
-
-
 def _run(
-    settings: ProjectSettings,
-    real: Storage,
-    given: Mapping[str, Batches],
-    temporary: Path | None,
-    keep: Keep,
+    settings: ProjectSettings, real: Storage, given: Mapping[str, Batches], temporary: Path | None, keep: Keep
 ) -> Tables:
     from headrace.plan.catalog import isolated_session
 
@@ -228,7 +219,7 @@ class Tables(Mapping[str, list[Row]]):
     The files are removed with the object, unless the storage was named.
 
     Args:
-        settings: The pipeline's settings, with the storage of the overrides.
+        settings: The pipeline's settings, with the storage of the test.
         names: The stored datasets of the pipeline.
         results: What became of each update: one after each batch.
         temporary: A folder to remove with the object.

@@ -12,12 +12,12 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import FeatureUnsupportedError, RowsInvalidError, SourceLocation
+from headrace.runtime.lazy_pyspark import StructType, T
 from headrace.sources.requests import ReadRequest
 from headrace.storage.arrow_rows import build_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
 
 Batch = Sequence[Any]
@@ -101,9 +101,6 @@ def checked(source: str, given: Any) -> Batches:
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
-
-
-# -- Kafka
 
 
 def kafka_schema() -> pa.Schema:
@@ -208,9 +205,6 @@ def as_json(value: Any) -> str:
             return "[" + ", ".join(map(as_json, value)) + "]"
         case _:
             raise TypeError(f"JSON cannot represent a {type(value).__name__}")
-
-
-# -- tables
 
 
 def infer_schema(source: str, given: Batches) -> pa.Schema:
@@ -361,7 +355,8 @@ def _csv(request: ReadRequest) -> Callable[[str, Batch, int], bytes]:
     header = (request.value("header") or "false").lower() == "true"
 
     def encode(source: str, batch: Batch, number: int) -> bytes:
-        names = list(request.columns) or list(dict.fromkeys(name for row in batch for name in _fields(row)))
+        named = (name for row in batch if isinstance(row, Mapping) for name in row)
+        names = list(request.columns) or list(dict.fromkeys(named))
         out = io.StringIO()
         # Spark reads a quote within quotes behind a backslash.
         writer = csv.writer(out, delimiter=separator, doublequote=False, escapechar="\\", lineterminator="\n")
@@ -382,10 +377,6 @@ def _csv(request: ReadRequest) -> Callable[[str, Batch, int], bytes]:
         return out.getvalue().encode()
 
     return encode
-
-
-def _fields(row: Any) -> list[str]:
-    return list(row) if isinstance(row, Mapping) else []
 
 
 def _cell(value: Any) -> str:
@@ -417,6 +408,5 @@ def _file_schema(source: str, request: ReadRequest, given: Batches) -> pa.Schema
     if schema is None:
         return infer_schema(source, given)
     from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
 
-    return to_arrow_schema(StructType.fromDDL(schema) if isinstance(schema, str) else schema)
+    return to_arrow_schema(T.StructType.fromDDL(schema) if isinstance(schema, str) else schema)

@@ -170,10 +170,10 @@ def _run(
 ) -> int:
     """Run the statements of a text; returns the exit code of one that failed."""
     from headrace.cli.watching import spark_starting
-    from headrace.shell.shell import split
+    from headrace.declare.sql_files import split_text
 
     output = invocation.output
-    for statement in split(text, path):
+    for statement in split_text(text, path):
         with spark_starting(output, "Running the statement"):
             answer = shell.execute(statement)
         if answer.run is None:

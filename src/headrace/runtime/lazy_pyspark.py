@@ -1,0 +1,35 @@
+"""The names of PySpark that Headrace uses, without an import of PySpark before their first use.
+
+`F` and `T` are its functions and types. The classes are for annotations: at run time they are ``Any``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import (
+        Column as Column,
+        DataFrame as DataFrame,
+        Observation as Observation,
+        SparkSession as SparkSession,
+    )
+    from pyspark.sql.types import DataType as DataType, StructType as StructType
+else:
+    Column = DataFrame = Observation = SparkSession = DataType = StructType = Any
+
+
+class _LazyModule:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        # Tools probe for dunder attributes (copy, pickle, doctest).
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(importlib.import_module(self._name), name)
+
+
+F: Any = _LazyModule("pyspark.sql.functions")
+T: Any = _LazyModule("pyspark.sql.types")
