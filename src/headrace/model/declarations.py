@@ -42,13 +42,10 @@ class Expectation:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetCheck:
-    """A check of a whole table or materialized view, after each batch or refresh.
+    """A check of a whole table or materialized view, after each batch or refresh."""
 
-    Args:
-        kind: ``unique``: no two rows have equal keys. ``row_count``: the dataset has as many rows as another.
-            ``fresh``: the newest value of a column is recent.
-    """
-
+    # `unique`: no two rows have equal keys. `row_count`: the dataset has as many rows as another. `fresh`:
+    # the newest value of a column is recent.
     kind: Literal["unique", "row_count", "fresh"]
     columns: tuple[str, ...] = ()
     like: str = ""
@@ -112,13 +109,11 @@ class Drift:
     ``evolve`` adds a column for a new field, and quarantines records with a value of another type; ``rescue``
     keeps the value in `RESCUED`, ``quarantine`` sets the record apart, ``fail`` stops the flow. Without an
     action a record with a value of another type is quarantined, and a field without a column is ignored.
-
-    Args:
-        columns: Actions by the dotted name of the field. An action for an object is also that for its fields
-            that have none of their own.
     """
 
     default: DriftAction | None = None
+    # Actions by the dotted name of the field. An action for an object is also that for its fields that have
+    # none of their own.
     columns: Mapping[str, DriftAction] = field(default_factory=dict)
 
     def own(self, path: str, name: str) -> DriftAction | None:
@@ -155,11 +150,7 @@ class RejectionLimit:
 
     @classmethod
     def parse(cls, value: Any) -> Self:
-        """The limit from ``5%``, a number of records, or one of the two ``of 20 batches``.
-
-        Raises:
-            ValueError: The value is something else.
-        """
+        """The limit from ``5%``, a number of records, or one of the two ``of 20 batches``."""
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return cls(records=value)
         text = value.strip() if isinstance(value, str) else ""
@@ -218,14 +209,7 @@ class Sink:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamingTable:
-    """A table fed by one or more flows, which either append rows or apply changes by key.
-
-    Args:
-        max_rejected: The limit of rejected records of a batch; ``None`` takes the pipeline's.
-        maintenance: How the table is cared for, by the names of `CarePolicy`.
-        can_be_view: Whether a query that reads no stream makes it a materialized view, as in Lakeflow.
-        renamed_columns: New names for columns of an existing table, by their old names.
-    """
+    """A table fed by one or more flows, which either append rows or apply changes by key."""
 
     name: TableName
     location: SourceLocation
@@ -237,11 +221,15 @@ class StreamingTable:
     """A DDL string or a ``pyspark.sql.types.StructType``; ``None`` takes the query's."""
     format: str | None = None
     expectations: tuple[Expectation, ...] = ()
+    # The limit of rejected records of a batch; `None` takes the pipeline's.
     max_rejected: RejectionLimit | None = None
     checks: tuple[DatasetCheck, ...] = ()
+    # How the table is cared for, by the names of `CarePolicy`.
     maintenance: Mapping[str, Any] = field(default_factory=dict)
     sink: Sink | None = None  # where the rows go, if the table is a sink, which only records the batches
+    # Whether a query that reads no stream makes it a materialized view, as in Lakeflow.
     can_be_view: bool = False
+    # New names for columns of an existing table, by their old names.
     renamed_columns: Mapping[str, str] = field(default_factory=dict)
     dropped_columns: tuple[str, ...] = ()
     is_private: bool = False
@@ -249,12 +237,7 @@ class StreamingTable:
 
 @dataclass(frozen=True, kw_only=True)
 class MaterializedView:
-    """A table that a refresh flow keeps equal to the result of its query.
-
-    Args:
-        max_rejected: The limit of rejected rows of a refresh; ``None`` takes the pipeline's.
-        maintenance: How the table is cared for, by the names of `CarePolicy`.
-    """
+    """A table that a refresh flow keeps equal to the result of its query."""
 
     name: TableName
     location: SourceLocation
@@ -265,8 +248,10 @@ class MaterializedView:
     schema: Any | None = None
     format: str | None = None
     expectations: tuple[Expectation, ...] = ()
+    # The limit of rejected rows of a refresh; `None` takes the pipeline's.
     max_rejected: RejectionLimit | None = None
     checks: tuple[DatasetCheck, ...] = ()
+    # How the table is cared for, by the names of `CarePolicy`.
     maintenance: Mapping[str, Any] = field(default_factory=dict)
     is_private: bool = False  # whether the table is left out of lists of tables
 
@@ -299,16 +284,13 @@ class Groups:
 
 @dataclass(frozen=True, kw_only=True)
 class AppendFlow:
-    """A streaming query whose rows are appended to a streaming table; it owns exactly one checkpoint.
-
-    Args:
-        groups: The groups of a query that aggregates without a watermark: the table has one row for each.
-            ``None`` appends all rows.
-    """
+    """A streaming query whose rows are appended to a streaming table; it owns exactly one checkpoint."""
 
     name: str
     target: TableName
     query: Query
+    # The groups of a query that aggregates without a watermark: the table has one row for each. `None`
+    # appends all rows.
     groups: Groups | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     trigger: Trigger | None = None  # ``None`` takes the pipeline's
@@ -321,16 +303,7 @@ class AppendFlow:
 
 @dataclass(frozen=True, kw_only=True)
 class AutoCdcFlow:
-    """A streaming query of change records that are applied to a table by key; it owns one checkpoint.
-
-    Args:
-        null_keys: What happens to a record without a key or a sequence.
-        history: The tracked columns of a table with the history of each key (SCD type 2); ``None`` if it has
-            the current row of each key (SCD type 1).
-        kept_if_null: The columns that keep their value where a record has NULL; ``None`` if none does.
-        snapshots: Where the snapshots come from whose differences are the change records; ``None`` if the
-            query gives the records.
-    """
+    """A streaming query of change records that are applied to a table by key; it owns one checkpoint."""
 
     name: str
     target: TableName
@@ -338,9 +311,15 @@ class AutoCdcFlow:
     keys: tuple[str, ...]
     sequence_by: str  # what orders the records of a key, for people
     truncates: bool = False  # whether records can truncate the table
+    # What happens to a record without a key or a sequence.
     null_keys: Literal["quarantine", "fail"] = "quarantine"
+    # The tracked columns of a table with the history of each key (SCD type 2); `None` if it has the current
+    # row of each key (SCD type 1).
     history: ChosenColumns | None = None
+    # The columns that keep their value where a record has NULL; `None` if none does.
     kept_if_null: ChosenColumns | None = None
+    # Where the snapshots come from whose differences are the change records; `None` if the query gives the
+    # records.
     snapshots: Snapshots | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     trigger: Trigger | None = None

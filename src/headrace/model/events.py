@@ -73,14 +73,7 @@ class BatchWork:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchCommitted(Event):
-    """A batch is in the table.
-
-    Args:
-        latency_s: Oldest and newest record's age at the commit, by the record's own
-            timestamp; ``None`` where the table keeps no timestamp.
-        expectations: The passed and failed rows of each expectation, as the commit holds them.
-        bad_records: The records that gave no row, by reason, as the commit holds them.
-    """
+    """A batch is in the table."""
 
     flow: str
     dataset: TableName
@@ -91,10 +84,14 @@ class BatchCommitted(Event):
     ranges: tuple[SourceRange, ...]
     lag: int | None = None  # records that the source holds beyond the batch; ``None`` where unknown
     lag_bytes: int | None = None  # their bytes, or those of files; ``None`` where unknown
+    # Oldest and newest record's age at the commit, by the record's own timestamp; `None` where the table
+    # keeps no timestamp.
     latency_s: tuple[float, float] | None = None
     quarantined: int = 0  # rows that went to the quarantine table
     dropped: int = 0
+    # The passed and failed rows of each expectation, as the commit holds them.
     expectations: tuple[Mapping[str, Any], ...] = ()
+    # The records that gave no row, by reason, as the commit holds them.
     bad_records: tuple[Mapping[str, Any], ...] = ()
     checkpoint: str = ""
     work: BatchWork | None = None  # what Spark's tasks have used; the event log finds it out

@@ -42,27 +42,19 @@ RowState = Literal[
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit, as far as rates and latencies need it.
-
-    Args:
-        is_backlog: Whether records of it were produced before the update started: their age is no
-            latency.
-    """
+    """One commit, as far as rates and latencies need it."""
 
     at: datetime
     rows: int
     duration_s: float
     latency_s: float | None
+    # Whether records of it were produced before the update started: their age is no latency.
     is_backlog: bool = False
 
 
 @dataclass(frozen=True)
 class BoardRow:
-    """One flow or view.
-
-    Args:
-        error: Why it failed or is being retried, as `HeadraceError.to_dict` gives it.
-    """
+    """One flow or view."""
 
     name: str
     kind: Literal["flow", "view"]
@@ -78,6 +70,7 @@ class BoardRow:
     late: int = 0  # rows that its query left out in this update because they came too late
     quarantined: int = 0
     reconnecting: datetime | None = None  # since when no Kafka broker answers
+    # Why it failed or is being retried, as `HeadraceError.to_dict` gives it.
     error: Mapping[str, Any] | None = None
 
     @property

@@ -66,11 +66,7 @@ class LogSettings:
 
     @classmethod
     def of(cls, form: LogFormat | None = None, level: LogLevel | None = None) -> LogSettings:
-        """The given settings, else those of the environment, else the defaults.
-
-        Raises:
-            LogSettingInvalidError: An environment variable has an unknown value.
-        """
+        """The given settings, else those of the environment, else the defaults."""
         return cls(
             form=form or _from_environment(FORMAT_VARIABLE, get_args(LogFormat), "text"),
             level=level or _from_environment(LEVEL_VARIABLE, get_args(LogLevel), "info"),
@@ -103,10 +99,6 @@ class UpdateLog:
 
     While it is open, it also gets the log records of Headrace's modules in this process. The handlers and
     levels of the process do not change.
-
-    Example:
-        >>> with UpdateLog(settings, update, LogSettings()) as log:  # doctest: +SKIP
-        ...     log(event)
     """
 
     def __init__(self, settings: ProjectSettings, update: str, how: LogSettings) -> None:

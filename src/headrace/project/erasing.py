@@ -103,12 +103,7 @@ class Eraser:
         self._engine = engine
 
     def plan(self, table: str, where: str) -> ErasurePlan:
-        """What an erasure would delete; changes nothing.
-
-        Raises:
-            TableUnknownError: The storage does not have the table.
-            ReadConditionInvalidError: The condition cannot be evaluated.
-        """
+        """What an erasure would delete; changes nothing."""
         settings = self._settings
         name = find_dataset(table, settings)
         _, plan = self._engine.reach()
@@ -145,11 +140,7 @@ class Eraser:
     def erase(self, planned: ErasurePlan) -> ErasurePlan:
         """Delete the rows.
 
-        Returns:
-            The plan with the numbers of rows that were deleted.
-
-        Raises:
-            SecondDriverError: A flow of one of the tables runs: it can still add rows that match.
+        Return the plan with the numbers of rows that were deleted.
         """
         session = self._engine.session()
         names = list(dict.fromkeys(step.dataset for step in planned.steps))

@@ -335,8 +335,7 @@ _TAIL = 15
 class StreamProcesses:
     """Starts a process for each stream.
 
-    Args:
-        once: Whether the streams end after the records that exist now.
+    `once`: whether the streams end after the records that exist now.
     """
 
     def __init__(
@@ -349,11 +348,7 @@ class StreamProcesses:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str) -> int:
-        """Start the process of a stream; returns its process id.
-
-        Raises:
-            StreamNotStartedError: The process ended at once.
-        """
+        """Start the process of a stream; returns its process id."""
         from headrace.runtime.processes import start_bound, start_detached
         from headrace.shell.streams import Streams
 
