@@ -12,20 +12,8 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from headrace.model.events import (
-    BatchReplayed,
-    DatasetChecked,
-    Event,
-    FlowFailed,
-    FlowReconnected,
-    FlowReconnecting,
-    FlowRetrying,
-    FlowSkipped,
-    ForeignCommitSeen,
-    SnapshotSkipped,
-    ViewFailed,
-    ViewSkipped,
-)
+from headrace.model import events
+from headrace.model.events import Event
 from headrace.model.texts import duration_text
 from headrace.observe.board import Board, BoardRow
 from headrace.observe.event_lines import LineThrottle, event_line
@@ -57,17 +45,17 @@ _STYLES = {
     "fresh": "green",
 }
 _NOTABLE = (
-    FlowRetrying
-    | FlowReconnecting
-    | FlowReconnected
-    | FlowFailed
-    | FlowSkipped
-    | ViewFailed
-    | ViewSkipped
-    | ForeignCommitSeen
-    | SnapshotSkipped
-    | DatasetChecked
-    | BatchReplayed
+    events.FlowRetrying
+    | events.FlowReconnecting
+    | events.FlowReconnected
+    | events.FlowFailed
+    | events.FlowSkipped
+    | events.ViewFailed
+    | events.ViewSkipped
+    | events.ForeignCommitSeen
+    | events.SnapshotSkipped
+    | events.DatasetChecked
+    | events.BatchReplayed
 )
 """Events that get a line of their own above the table."""
 

@@ -23,21 +23,8 @@ from types import TracebackType
 from typing import Any, Final, get_args
 
 from headrace.errors import LogSettingInvalidError
-from headrace.model.events import (
-    BatchStarted,
-    DatasetChecked,
-    Event,
-    FlowFailed,
-    FlowReconnecting,
-    FlowRetrying,
-    ForeignCommitSeen,
-    LateRowsDropped,
-    SchemaDrifted,
-    SnapshotSkipped,
-    UpdateFinished,
-    ViewFailed,
-    ViewRefreshing,
-)
+from headrace.model import events
+from headrace.model.events import Event
 from headrace.model.project import LogFormat, LogLevel, ProjectSettings
 from headrace.model.secrets import Redactor
 from headrace.observe.events import event_to_json
@@ -242,17 +229,17 @@ def _from_environment(variable: str, known: tuple[Any, ...], default: Any) -> An
 
 def _level_of(event: Event) -> int:
     match event:
-        case FlowFailed() | ViewFailed():
+        case events.FlowFailed() | events.ViewFailed():
             return logging.ERROR
-        case UpdateFinished():
+        case events.UpdateFinished():
             return logging.ERROR if event.outcome == "failed" else logging.INFO
-        case FlowRetrying() | FlowReconnecting() | ForeignCommitSeen():
+        case events.FlowRetrying() | events.FlowReconnecting() | events.ForeignCommitSeen():
             return logging.WARNING
-        case LateRowsDropped() | SchemaDrifted() | SnapshotSkipped():
+        case events.LateRowsDropped() | events.SchemaDrifted() | events.SnapshotSkipped():
             return logging.WARNING
-        case DatasetChecked():
+        case events.DatasetChecked():
             return logging.INFO if event.passed else logging.WARNING
-        case BatchStarted() | ViewRefreshing():
+        case events.BatchStarted() | events.ViewRefreshing():
             return logging.DEBUG
         case _:
             return logging.INFO

@@ -166,7 +166,7 @@ class Eraser:
             try:
                 rows = self._matching(session, dataset, part, where).count()
             except Exception as error:
-                if part == "quarantine" or not _is_unresolved(error):
+                if part == "quarantine" or "UNRESOLVED_COLUMN" not in str(error):
                     raise
                 # A tombstone has only the key of its row.
                 continue
@@ -259,10 +259,6 @@ def _sources(name: TableName, plan: Plan) -> Iterator[str]:
                 yield f"{source.title(root)} still has its records: a full refresh reads them again"
             else:
                 yield f"{source.table.short}, which {name.short} reads, is not erased"
-
-
-def _is_unresolved(error: Exception) -> bool:
-    return "UNRESOLVED_COLUMN" in str(error)
 
 
 def _invalid(where: str, table: TableName, error: Exception) -> Exception:

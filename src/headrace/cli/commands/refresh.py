@@ -155,7 +155,7 @@ def reset(
             planned = pipeline.plan_reset(flows, start)
         if not yes:
             output.note("\n".join(planned.lines()))
-            options = _options(start)
+            options = "" if start is None else f" {start.options()}"
             if not output.confirm("Reset?", remedy=f"headrace reset {' '.join(flows)}{options} --yes"):
                 return Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
         done = pipeline.reset(flows, start)
@@ -181,7 +181,3 @@ def _parse_start(chosen: str | None, *, allow_duplicates: bool, accept_loss: boo
             remedies=("headrace reset FLOW --from orders:0=1700,orders:1=1650",),
             params={"option": "--from", "value": chosen},
         ) from error
-
-
-def _options(start: ChosenStart | None) -> str:
-    return "" if start is None else f" {start.options()}"
