@@ -208,8 +208,8 @@ class Sink:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamingTable:
-    """A table fed by one or more flows, which either append rows or apply changes by key."""
+class StoredDataset:
+    """A dataset that is a Delta table."""
 
     name: TableName
     location: SourceLocation
@@ -221,39 +221,29 @@ class StreamingTable:
     """A DDL string or a ``pyspark.sql.types.StructType``; ``None`` takes the query's."""
     format: str | None = None
     expectations: tuple[Expectation, ...] = ()
-    # The limit of rejected records of a batch; `None` takes the pipeline's.
+    # The limit of rejected records of a batch or a refresh; `None` takes the pipeline's.
     max_rejected: RejectionLimit | None = None
     checks: tuple[DatasetCheck, ...] = ()
     # How the table is cared for, by the names of `CarePolicy`.
     maintenance: Mapping[str, Any] = field(default_factory=dict)
+    is_private: bool = False  # whether the table is left out of lists of tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamingTable(StoredDataset):
+    """A table fed by one or more flows, which either append rows or apply changes by key."""
+
     sink: Sink | None = None  # where the rows go, if the table is a sink, which only records the batches
     # Whether a query that reads no stream makes it a materialized view, as in Lakeflow.
     can_be_view: bool = False
     # New names for columns of an existing table, by their old names.
     renamed_columns: Mapping[str, str] = field(default_factory=dict)
     dropped_columns: tuple[str, ...] = ()
-    is_private: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaterializedView:
+class MaterializedView(StoredDataset):
     """A table that a refresh flow keeps equal to the result of its query."""
-
-    name: TableName
-    location: SourceLocation
-    comment: str | None = None
-    table_properties: Mapping[str, str] = field(default_factory=dict)
-    partition_cols: tuple[str, ...] = ()
-    cluster_by: tuple[str, ...] = ()
-    schema: Any | None = None
-    format: str | None = None
-    expectations: tuple[Expectation, ...] = ()
-    # The limit of rejected rows of a refresh; `None` takes the pipeline's.
-    max_rejected: RejectionLimit | None = None
-    checks: tuple[DatasetCheck, ...] = ()
-    # How the table is cared for, by the names of `CarePolicy`.
-    maintenance: Mapping[str, Any] = field(default_factory=dict)
-    is_private: bool = False  # whether the table is left out of lists of tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,18 +273,14 @@ class Groups:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AppendFlow:
-    """A streaming query whose rows are appended to a streaming table; it owns exactly one checkpoint."""
+class TableFlow:
+    """A query that feeds a table."""
 
-    name: str
     target: TableName
     query: Query
-    # The groups of a query that aggregates without a watermark: the table has one row for each. `None`
-    # appends all rows.
-    groups: Groups | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
-    trigger: Trigger | None = None  # ``None`` takes the pipeline's
-    once: bool = False  # whether the query is a batch query, whose rows are appended once
+    # When batches start; of a view, the minimum time between two refreshes. `None` takes the pipeline's.
+    trigger: Trigger | None = None
 
     @property
     def location(self) -> SourceLocation:
@@ -302,12 +288,21 @@ class AppendFlow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutoCdcFlow:
+class AppendFlow(TableFlow):
+    """A streaming query whose rows are appended to a streaming table; it owns exactly one checkpoint."""
+
+    name: str
+    # The groups of a query that aggregates without a watermark: the table has one row for each. `None`
+    # appends all rows.
+    groups: Groups | None = None
+    once: bool = False  # whether the query is a batch query, whose rows are appended once
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoCdcFlow(TableFlow):
     """A streaming query of change records that are applied to a table by key; it owns one checkpoint."""
 
     name: str
-    target: TableName
-    query: Query  # gives the change records, with the columns of `contracts.changes`
     keys: tuple[str, ...]
     sequence_by: str  # what orders the records of a key, for people
     truncates: bool = False  # whether records can truncate the table
@@ -321,32 +316,16 @@ class AutoCdcFlow:
     # Where the snapshots come from whose differences are the change records; `None` if the query gives the
     # records.
     snapshots: Snapshots | None = None
-    spark_conf: Mapping[str, str] = field(default_factory=dict)
-    trigger: Trigger | None = None
     once: bool = False  # whether the query is a batch query, whose records are applied once
-
-    @property
-    def location(self) -> SourceLocation:
-        return self.query.location
 
 
 @dataclass(frozen=True, kw_only=True)
-class RefreshFlow:
+class RefreshFlow(TableFlow):
     """A batch query whose result replaces the rows of a materialized view."""
-
-    target: TableName
-    query: Query
-    spark_conf: Mapping[str, str] = field(default_factory=dict)
-    trigger: Trigger | None = None
-    """The minimum time between two refreshes of a continuous update; ``None`` uses the pipeline's."""
 
     @property
     def name(self) -> str:
         return str(self.target)
-
-    @property
-    def location(self) -> SourceLocation:
-        return self.query.location
 
 
 StreamingFlow = AppendFlow | AutoCdcFlow
