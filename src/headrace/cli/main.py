@@ -37,8 +37,7 @@ _PLAIN = {
 def replace_unencodable(stream: IO[str], *, is_json: bool) -> None:
     """Make a stream write a replacement for each character that its encoding lacks.
 
-    Args:
-        is_json: Whether JSON is written, whose escapes lose nothing.
+    `is_json`: whether JSON is written, whose escapes lose nothing.
     """
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors=_JSON if is_json else _TEXT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -54,21 +55,22 @@ def parse_time(ctx: click.Context, param: click.Parameter, text: str | None) -> 
 
 
 def log_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds ``--log-level`` and ``--log-format``."""
-    for option, known, text in (
-        (
-            "--log-format",
-            get_args(LogFormat),
-            "The format of the log; default: HEADRACE_LOG_FORMAT, else text.",
-        ),
-        (
-            "--log-level",
-            get_args(LogLevel),
-            "The lowest level that is logged; default: HEADRACE_LOG_LEVEL, else info.",
-        ),
-    ):
-        function = click.option(option, type=click.Choice(known), help=text)(function)
-    return function
+    """Adds ``--log-level`` and ``--log-format``; the function gets them as ``log``, a `LogSettings`."""
+
+    @functools.wraps(function)
+    def with_log(
+        *given: Any, log_level: LogLevel | None, log_format: LogFormat | None, **parameters: Any
+    ) -> Any:
+        from headrace.observe.log import LogSettings
+
+        return function(*given, log=LogSettings.of(log_format, log_level), **parameters)
+
+    form = "The format of the log; default: HEADRACE_LOG_FORMAT, else text."
+    level = "The lowest level that is logged; default: HEADRACE_LOG_LEVEL, else info."
+    format_option = click.option("--log-format", type=click.Choice(get_args(LogFormat)), help=form)
+    return click.option("--log-level", type=click.Choice(get_args(LogLevel)), help=level)(
+        format_option(with_log)
+    )
 
 
 _DECLARING = ("table", "materialized_view", "temporary_view", "view", "create_streaming_table")

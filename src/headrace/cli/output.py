@@ -34,8 +34,7 @@ _LONGEST = 200
 def error_lines(error: HeadraceError, folders: Sequence[Path] = (), width: int | None = None) -> list[str]:
     """The error as styled lines.
 
-    Args:
-        folders: Where the location's relative path may start; the first that holds the file wins.
+    `folders`: where the location's relative path may start; the first that holds the file wins.
     """
     head = click.style(f"error[{error.code}]", fg="red", bold=True)
     lines = wrap(f"{head} {click.style(error.summary, bold=True)}", width, rest="  ")
@@ -132,16 +131,13 @@ EXIT_CHANGES = 4
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a command.
-
-    Args:
-        text: The same facts as text (with ANSI styles), or a function that gives something `rich` can render;
-            it is called only for text output.
-        errors: Errors that are printed after the text; the data has them in its own form.
-    """
+    """The result of a command."""
 
     data: Any
+    # The same facts as text (with ANSI styles), or a function that gives something `rich` can render; it is
+    # called only for text output.
     text: str | Callable[[], str | RenderableType] = ""
+    # Errors that are printed after the text; the data has them in its own form.
     errors: Sequence[HeadraceError] = ()
     exit_code: int = 0  # 0 done, 1 failed or not proven, 3 cannot be judged, 4 a run would change something
 
@@ -149,9 +145,8 @@ class Result:
 class Output(ABC):
     """Renders what commands return.
 
-    Args:
-        stderr: Where text-form errors, notes and progress go.
-        debug: Whether errors carry their trace.
+    `stderr`: where text-form errors, notes and progress go.
+    `debug`: whether errors carry their trace.
     """
 
     is_json: bool
@@ -212,11 +207,7 @@ class Output(ABC):
 
     @abstractmethod
     def confirm(self, question: str, *, remedy: str) -> bool:
-        """Ask yes or no.
-
-        Raises:
-            NotConfirmedError: There is no terminal; ``remedy`` is the command that needs no answer.
-        """
+        """Ask yes or no."""
 
 
 class TextOutput(Output):

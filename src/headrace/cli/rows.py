@@ -89,9 +89,8 @@ def _cell(value: Any) -> Text:
 def table_rows(rows: Rows, *, with_sequences: bool = False) -> tuple[RowsTable, str]:
     """Rows of a table, and a remark if columns are left out.
 
-    Args:
-        with_sequences: Whether to show the columns that changes by key are ordered by. They are wide, and
-            rarely of interest.
+    `with_sequences`: whether to show the columns that changes by key are ordered by. They are wide, and
+    rarely of interest.
     """
     left_out = [] if with_sequences else [one for one in rows.columns if one in (SEQUENCE, COLUMN_SEQUENCES)]
     kept = [number for number, name in enumerate(rows.columns) if name not in left_out]

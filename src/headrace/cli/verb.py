@@ -83,11 +83,7 @@ class LocalFolder(click.Path):
         super().__init__(path_type=Path, **settings)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path.
-
-        Raises:
-            StorageUnsupportedError: The value is a URI of anything else.
-        """
+        """Return the path."""
         from headrace.storage.locate import is_uri, locate
 
         local = locate(value).local_path if isinstance(value, str) and is_uri(value) else value
@@ -131,10 +127,9 @@ def verb(
 ) -> Callable[[Callable[..., Result | None]], Verb]:
     """Make a command of a function ``(invocation, **parameters) -> Result | None``.
 
-    Args:
-        examples: At least two command lines, shown at the end of the help.
-        name: The command's name; by default that of the function.
-        project: Whether the command is about a pipeline, and so takes ``--project`` and the like.
+    `examples`: at least two command lines, shown at the end of the help.
+    `name`: the command's name; by default that of the function.
+    `project`: whether the command is about a pipeline, and so takes ``--project`` and the like.
     """
 
     def decorate(function: Callable[..., Result | None]) -> Verb:

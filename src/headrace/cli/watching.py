@@ -92,8 +92,7 @@ def stopping(stop: StopSignal, watch: Watch, *, careful: bool = False) -> Iterat
 
     Each signal is acknowledged at once. An update that has not begun is aborted by the first one.
 
-    Args:
-        careful: Whether the first one stops the update also before its first event.
+    `careful`: whether the first one stops the update also before its first event.
     """
     received: list[int] = []
     # A handler runs in the middle of anything, and so may not take the display's lock itself.
@@ -126,8 +125,7 @@ def stopping(stop: StopSignal, watch: Watch, *, careful: bool = False) -> Iterat
 def stopping_on_signals(stop: StopSignal) -> Iterator[list[int]]:
     """Let SIGINT and SIGTERM set the stop signal, and a second signal end the process at once.
 
-    Yields:
-        The numbers of the received signals.
+    Yield the numbers of the received signals.
     """
     received: list[int] = []
 

@@ -30,13 +30,10 @@ class FileFolder:
     """A folder, or a pattern of folders and files, as a stream of files reads it.
 
     Spark ignores names that begin with ``.`` or ``_``, and names that end in ``._COPYING_``.
-
-    Args:
-        recursive: Whether folders below it count, too. Otherwise only those named ``key=value`` do.
     """
 
     path: str  # A local path; may hold ``*``, ``?``, ``[..]`` and ``{a,b}``
-    recursive: bool = False
+    recursive: bool = False  # whether folders below it count, too. Otherwise only those named `key=value` do
     glob: str | None = None  # A pattern that the names of files have to match
 
     @classmethod
@@ -66,27 +63,15 @@ class FileFolder:
         return (Path(self.path) / _SINK_LOG).exists()
 
     def files(self) -> Iterator[FoundFile]:
-        """The files that a stream would read, in no order; without those that vanish meanwhile.
-
-        Raises:
-            OSError: The folder cannot be listed.
-        """
+        """The files that a stream would read, in no order; without those that vanish meanwhile."""
         yield from filter(self._chooses, self._all())
 
     def count_ignored(self) -> int:
-        """The number of files in these folders that Spark ignores because of their name.
-
-        Raises:
-            OSError: The folder cannot be listed.
-        """
+        """The number of files in these folders that Spark ignores because of their name."""
         return sum(_is_hidden(found.path.rpartition("/")[2]) for found in self._all())
 
     def partition_columns(self) -> tuple[str, ...]:
-        """The columns that folders named ``key=value`` give.
-
-        Raises:
-            OSError: The folder cannot be listed.
-        """
+        """The columns that folders named ``key=value`` give."""
         if self.recursive:
             return ()
         for path in self._possibly_keyed():

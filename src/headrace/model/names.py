@@ -62,13 +62,9 @@ def quoted_path(path: str) -> str:
 
 @dataclass(frozen=True)
 class NamesInUse:
-    """The catalog and the schema that complete names with one or two parts.
+    """The catalog and the schema that complete names with one or two parts."""
 
-    Args:
-        catalog: The catalog that ``USE CATALOG`` has set; ``None`` for the pipeline's catalog.
-    """
-
-    catalog: str | None = None
+    catalog: str | None = None  # the catalog that `USE CATALOG` has set; `None` for the pipeline's catalog
     schema: str | None = None  # the schema that ``USE SCHEMA`` has set; ``None`` for the pipeline's schema
 
     def qualified(self, parts: tuple[str, ...]) -> tuple[str, ...]:
@@ -80,9 +76,8 @@ class NamesInUse:
     def used(self, catalog: str | None, schema: str | None, own_catalog: str | None) -> NamesInUse:
         """Returns the catalog and the schema in use after a ``USE`` statement.
 
-        Args:
-            catalog: The catalog, if the statement names one. Its default schema is then used, unless the
-                statement names a schema.
+        `catalog`: the catalog, if the statement names one. Its default schema is then used, unless the
+        statement names a schema.
         """
         if catalog is None:
             return NamesInUse(self.catalog, schema or self.schema)

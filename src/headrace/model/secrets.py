@@ -85,8 +85,7 @@ class Redactor:
     def java_pattern(self, limit: int) -> str:
         """The same as a pattern of Java's, in plain letters; of very many secrets only a part.
 
-        Args:
-            limit: The most characters that it may have.
+        `limit`: the most characters that it may have.
         """
         parts: list[str] = []
         for form in sorted(self._forms, key=len):

@@ -39,12 +39,7 @@ from the commits."""
 class EventLog:
     """The event log of one update; an emitter that several threads may call.
 
-    Args:
-        measure: Adds to the events of batches and refreshes what Spark's tasks have used.
-
-    Example:
-        >>> with EventLog(storage, "shop", update, plan) as log:  # doctest: +SKIP
-        ...     log(event)
+    `measure`: adds to the events of batches and refreshes what Spark's tasks have used.
     """
 
     def __init__(
@@ -210,11 +205,7 @@ def find_missing(
 ) -> list[Row]:
     """The rows of committed batches and refreshes that the event log lacks, in the order of their commits.
 
-    Args:
-        since: The tables to compare, and the time from which; ``None`` is the last batch in the log.
-
-    Raises:
-        Exception: The event log or the log of a table cannot be read.
+    `since`: the tables to compare, and the time from which; ``None`` is the last batch in the log.
     """
     newest = _newest_batches(table) if any(at is None for at in since.values()) else {}
     committed: list[tuple[datetime, BatchFacts]] = []

@@ -49,11 +49,7 @@ class EventTable:
         self._table: DeltaTable | None = None
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Append rows in one commit; the first call creates the table.
-
-        Raises:
-            Exception: The storage cannot be written; `deltalake` and the system have many classes for it.
-        """
+        """Append rows in one commit; the first call creates the table."""
         from deltalake import write_deltalake
 
         data = build_table(rows, event_schema())
@@ -63,11 +59,7 @@ class EventTable:
             write_deltalake(self._open(), data, mode="append")
 
     def query(self, sql: str) -> list[Row]:
-        """The rows of a SQL query over the table ``t``; none if there is no table yet.
-
-        Raises:
-            Exception: The table cannot be read.
-        """
+        """The rows of a SQL query over the table ``t``; none if there is no table yet."""
         if not is_table(self.path):
             return []
         from deltalake import DeltaTable, QueryBuilder
@@ -82,8 +74,7 @@ class EventTable:
 
         Rows that are older than 90 days are removed too.
 
-        Returns:
-            The number of files that were merged; 0 if another process does the same.
+        Return the number of files that were merged; 0 if another process does the same.
         """
         from deltalake.exceptions import CommitFailedError
 

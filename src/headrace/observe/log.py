@@ -23,21 +23,8 @@ from types import TracebackType
 from typing import Any, Final, get_args
 
 from headrace.errors import LogSettingInvalidError
-from headrace.model.events import (
-    BatchStarted,
-    DatasetChecked,
-    Event,
-    FlowFailed,
-    FlowReconnecting,
-    FlowRetrying,
-    ForeignCommitSeen,
-    LateRowsDropped,
-    SchemaDrifted,
-    SnapshotSkipped,
-    UpdateFinished,
-    ViewFailed,
-    ViewRefreshing,
-)
+from headrace.model import events
+from headrace.model.events import Event
 from headrace.model.project import LogFormat, LogLevel, ProjectSettings
 from headrace.model.secrets import Redactor
 from headrace.observe.events import event_to_json
@@ -66,11 +53,7 @@ class LogSettings:
 
     @classmethod
     def of(cls, form: LogFormat | None = None, level: LogLevel | None = None) -> LogSettings:
-        """The given settings, else those of the environment, else the defaults.
-
-        Raises:
-            LogSettingInvalidError: An environment variable has an unknown value.
-        """
+        """The given settings, else those of the environment, else the defaults."""
         return cls(
             form=form or _from_environment(FORMAT_VARIABLE, get_args(LogFormat), "text"),
             level=level or _from_environment(LEVEL_VARIABLE, get_args(LogLevel), "info"),
@@ -103,10 +86,6 @@ class UpdateLog:
 
     While it is open, it also gets the log records of Headrace's modules in this process. The handlers and
     levels of the process do not change.
-
-    Example:
-        >>> with UpdateLog(settings, update, LogSettings()) as log:  # doctest: +SKIP
-        ...     log(event)
     """
 
     def __init__(self, settings: ProjectSettings, update: str, how: LogSettings) -> None:
@@ -250,17 +229,17 @@ def _from_environment(variable: str, known: tuple[Any, ...], default: Any) -> An
 
 def _level_of(event: Event) -> int:
     match event:
-        case FlowFailed() | ViewFailed():
+        case events.FlowFailed() | events.ViewFailed():
             return logging.ERROR
-        case UpdateFinished():
+        case events.UpdateFinished():
             return logging.ERROR if event.outcome == "failed" else logging.INFO
-        case FlowRetrying() | FlowReconnecting() | ForeignCommitSeen():
+        case events.FlowRetrying() | events.FlowReconnecting() | events.ForeignCommitSeen():
             return logging.WARNING
-        case LateRowsDropped() | SchemaDrifted() | SnapshotSkipped():
+        case events.LateRowsDropped() | events.SchemaDrifted() | events.SnapshotSkipped():
             return logging.WARNING
-        case DatasetChecked():
+        case events.DatasetChecked():
             return logging.INFO if event.passed else logging.WARNING
-        case BatchStarted() | ViewRefreshing():
+        case events.BatchStarted() | events.ViewRefreshing():
             return logging.DEBUG
         case _:
             return logging.INFO

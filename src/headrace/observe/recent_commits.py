@@ -62,12 +62,7 @@ class RecentCommits:
 
 
 def load_tail(path: Location) -> RecentCommits:
-    """Read a table's newest commits and its size.
-
-    Raises:
-        OSError: The log cannot be read.
-        ValueError: The table is damaged, or has a feature that the reader does not support.
-    """
+    """Read a table's newest commits and its size."""
     from deltalake import DeltaTable
 
     commits = tuple(newest_commits(path, _LOOKED_BACK))

@@ -44,11 +44,7 @@ _READERS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """The state of a pipeline.
-
-    Args:
-        refusal: The error of the cluster, if it refuses the login or lacks a permission.
-    """
+    """The state of a pipeline."""
 
     pipeline: str
     storage: Location
@@ -56,6 +52,7 @@ class Snapshot:
     at: datetime
     broker: str | None = None  # the address of the broker; ``None`` if no flow reads Kafka
     silence: str | None = None  # why the broker gave no answer
+    # The error of the cluster, if it refuses the login or lacks a permission.
     refusal: HeadraceError | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -138,8 +135,7 @@ def _marked(
 ) -> DatasetStatus:
     """The status, with a mark on a dataset or flow that is no longer declared.
 
-    Args:
-        declared: The flows of each dataset; ``None`` if they are not known.
+    `declared`: the flows of each dataset; ``None`` if they are not known.
     """
     name = str(status.dataset)
     if declared is None or declared.get(name, frozenset()) is None:

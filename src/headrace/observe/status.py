@@ -87,11 +87,7 @@ class ViewStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetStatus:
-    """One dataset.
-
-    Args:
-        orphaned: Whether the last run of the whole pipeline found no declaration of it. Its rows are kept.
-    """
+    """One dataset."""
 
     dataset: TableName
     kind: str
@@ -103,6 +99,7 @@ class DatasetStatus:
     flows: tuple[FlowStatus, ...] = ()
     view: ViewStatus | None = None
     problem: str | None = None  # why the table cannot be read
+    # Whether the last run of the whole pipeline found no declaration of it. Its rows are kept.
     orphaned: bool = False
 
     def freshness_s(self, now: datetime) -> float | None:
@@ -136,12 +133,9 @@ _UPDATES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class LastFailure:
-    """The last failure of a flow or a view that no success has followed.
+    """The last failure of a flow or a view that no success has followed."""
 
-    Args:
-        error: The error in the form of `HeadraceError.to_dict`; ``None`` if it was skipped.
-    """
-
+    # The error in the form of `HeadraceError.to_dict`; `None` if it was skipped.
     error: Mapping[str, Any] | None
     state: Literal["failed", "retrying", "reconnecting", "skipped"]
     dataset: TableName  # the target of the flow, or the view itself

@@ -51,11 +51,7 @@ class Checkpoints:
         self._settings = settings
 
     def show(self, flows: Sequence[str] = ()) -> tuple[FlowCheckpoint, ...]:
-        """The newest checkpoint of each flow.
-
-        Raises:
-            FlowUnknownError: The storage has no checkpoint of a flow.
-        """
+        """The newest checkpoint of each flow."""
         found = tuple(load_checkpoints(self._settings.storage, lambda flow: not flows or flow in flows))
         known = {one.flow for one in found}
         for name in flows:
@@ -72,11 +68,7 @@ class Checkpoints:
         return found
 
     def validate(self, flows: Sequence[str] = ()) -> tuple[CheckpointReport, ...]:
-        """Check the files that a run needs to continue.
-
-        Raises:
-            FlowUnknownError: The storage has no checkpoint of a flow.
-        """
+        """Check the files that a run needs to continue."""
         return tuple(
             CheckpointReport(checkpoint=one, problems=tuple(find_problems(one))) for one in self.show(flows)
         )
@@ -86,13 +78,7 @@ class Checkpoints:
 
         A process that is killed meanwhile leaves files missing, and the next repair writes them.
 
-        Returns:
-            What was repaired.
-
-        Raises:
-            FlowUnknownError: The storage has no checkpoint of a flow.
-            SecondDriverError: A flow of one of the tables runs.
-            StorageUnwritableError: The storage refuses a change.
+        Return what was repaired.
         """
         storage, update = self._settings.storage, new_update()
         names = tuple(dict.fromkeys(one.dataset for one in self.show(flows)))

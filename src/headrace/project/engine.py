@@ -61,8 +61,7 @@ class StoppedBroker(KafkaConnection):
 class Engine:
     """The session, connection and plans of one pipeline; Spark is started at its first use.
 
-    Args:
-        overrides: How it runs on rows in place of its sources, if it does.
+    `overrides`: how it runs on rows in place of its sources, if it does.
     """
 
     def __init__(self, settings: ProjectSettings, overrides: SourceOverrides | None = None) -> None:
@@ -178,8 +177,7 @@ class Engine:
     ) -> Systems:
         """The systems of the pipeline's sources.
 
-        Args:
-            asks_once: Whether a system that did not answer is not asked again.
+        `asks_once`: whether a system that did not answer is not asked again.
         """
         from headrace.sources.kafka.clusters import KafkaClusters
         from headrace.sources.systems import Systems
@@ -210,8 +208,7 @@ class Engine:
     ) -> tuple[ProjectSettings, Plan]:
         """Plan with real sources; the embedded broker is started only if a query reads Kafka.
 
-        Returns:
-            The settings with the broker's address, and the plan.
+        Return the settings with the broker's address, and the plan.
         """
         settings = self.reachable(start=False)
         if isinstance(settings.kafka, StoppedBroker):
@@ -330,11 +327,7 @@ PlanT = TypeVar("PlanT")
 
 
 def plan_with_retries(plan: Callable[[], PlanT], stop: StopSignal | None) -> PlanT:
-    """Plan a run; a query that reads Avro asks the schema registry for its columns.
-
-    Raises:
-        SchemaRegistryUnreachableError: The registry has not answered at any attempt.
-    """
+    """Plan a run; a query that reads Avro asks the schema registry for its columns."""
     signal = stop or StopSignal()
     for wait_s in _WAITS_S:
         try:

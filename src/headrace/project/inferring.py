@@ -81,8 +81,7 @@ def infer_topic(
 ) -> Inference:
     """Read a topic up to its current end.
 
-    Args:
-        sample: The number of records to read, from stretches that are spread evenly over each partition.
+    `sample`: the number of records to read, from stretches that are spread evenly over each partition.
     """
     reader = TopicReader(connection, topic)
     span = reader.find_span("earliest")
@@ -124,12 +123,7 @@ def choose_stretches(span: Span, sample: int) -> list[Span]:
 def compare(source: str, inference: Inference, file: Path, shown: str, seconds: float) -> InferredSchema:
     """The schema of the records, together with what the file has already.
 
-    Args:
-        file: The schema file; it may not exist.
-
-    Raises:
-        SchemaNotInferredError: There is no record with a schema.
-        SchemaInvalidError: The file is not a schema.
+    `file`: the schema file; it may not exist.
     """
     if not inference.records:
         raise _no_records(source, inference)
@@ -142,11 +136,7 @@ def compare(source: str, inference: Inference, file: Path, shown: str, seconds: 
 
 
 def save(found: InferredSchema, file: Path, shown: str, *, update: bool) -> bool:
-    """Write the schema file; returns whether the file was written.
-
-    Raises:
-        FileExistsInTheWayError: The file has another schema, and `update` is not set.
-    """
+    """Write the schema file; returns whether the file was written."""
     if found.changes is not None and not found.changes:
         return False
     if found.changes is not None and not update:

@@ -125,11 +125,7 @@ def save_pipeline(
 ) -> tuple[tuple[Path, ...], list[str]]:
     """Write a pipeline that ingests topics; existing files are not changed.
 
-    Returns:
-        The files, the spec first, and the environment variables that it needs.
-
-    Raises:
-        FileExistsInTheWayError: One of the files exists already; nothing was written.
+    Return the files, the spec first, and the environment variables that it needs.
     """
     storage = os.path.relpath(str(settings.storage.root), folder.absolute())
     if taken := [file for file in _files(folder, topics, settings, storage) if file.exists()]:
@@ -173,11 +169,7 @@ def _files(
 def prepare(
     topic: str, request: IngestRequest, folder: IngestFolder, settings: ProjectSettings
 ) -> PreparedTopic:
-    """Find the schema of a topic, and check that its table can be made; writes nothing.
-
-    Raises:
-        HeadraceError: The topic is missing, has no schema, or does not fit the request.
-    """
+    """Find the schema of a topic, and check that its table can be made; writes nothing."""
     ingested = _resolve(topic, request, folder)
     _check_free(ingested, folder, settings)
     kept = request.schema or folder.schema_file(ingested.table)
@@ -197,11 +189,7 @@ def prepare(
 
 
 def check_tables(topics: Iterable[IngestedTopic]) -> None:
-    """Refuse two topics with one table.
-
-    Raises:
-        CommandLineError: Two topics have the same table.
-    """
+    """Refuse two topics with one table."""
     owners: dict[str, str] = {}
     for one in topics:
         for table in one.tables:
@@ -216,11 +204,7 @@ def check_tables(topics: Iterable[IngestedTopic]) -> None:
 
 
 def table_name(topic: str, pattern: str) -> str:
-    """The name of a topic's table: ``-`` and ``.`` become ``_``.
-
-    Raises:
-        CommandLineError: The name is not valid.
-    """
+    """The name of a topic's table: ``-`` and ``.`` become ``_``."""
     name = pattern.replace("{topic}", re.sub(r"[-.]", "_", topic))
     parts = name.split(".")
     if len(parts) > 2 or not all(_PART.fullmatch(part) for part in parts):

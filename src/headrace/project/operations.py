@@ -27,8 +27,7 @@ def logged_operation(
 ) -> Iterator[dict[str, Any]]:
     """Write the start and the end of the block to the event log, once for each dataset.
 
-    Yields:
-        The details of the end, for the block to fill: JSON values.
+    Yield the details of the end, for the block to fill: JSON values.
     """
     from headrace.observe.event_log import EventLog
 

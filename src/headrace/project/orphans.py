@@ -30,13 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class OrphanedTable:
-    """A table that no file declares any more.
-
-    Args:
-        folders: The folders that a removal deletes, in an order that lets an interrupted removal be repeated.
-    """
+    """A table that no file declares any more."""
 
     name: TableName
+    # The folders that a removal deletes, in an order that lets an interrupted removal be repeated.
     folders: tuple[Location, ...]
     files: int
     size_bytes: int
@@ -88,11 +85,7 @@ def _last_written(table: Location) -> datetime:
 
 
 def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
-    """The folders and files that a removal of a table deletes.
-
-    Raises:
-        TableInUseError: A file declares the table, another pipeline has written it, or a flow reads it.
-    """
+    """The folders and files that a removal of a table deletes."""
     storage = settings.storage
     if name not in find_orphaned(settings):
         raise TableInUseError(
@@ -146,13 +139,7 @@ def remove_orphaned(
 ) -> OrphanedTable:
     """Remove a table, its quarantine and tombstones, and the checkpoints and ledgers of its flows.
 
-    Args:
-        session: Starts Spark; called only if the pipeline registers its tables in a Hive metastore.
-
-    Raises:
-        TableInUseError: See `load_orphaned`.
-        SecondDriverError: A process runs a flow of the table.
-        StorageUnwritableError: A file cannot be deleted.
+    `session`: starts Spark; called only if the pipeline registers its tables in a Hive metastore.
     """
     storage = settings.storage
     found = load_orphaned(settings, name)
@@ -259,11 +246,7 @@ def list_tables(settings: ProjectSettings) -> tuple[TableDescription, ...]:
 
 
 def describe_table(settings: ProjectSettings, table: str) -> TableDescription:
-    """One table.
-
-    Raises:
-        TableUnknownError: There is none.
-    """
+    """One table."""
     path = find_table(table, settings.storage, settings.database)
     stored = load_stored_at(path)
     assert stored is not None, "a table that was found has metadata"

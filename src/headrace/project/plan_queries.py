@@ -40,32 +40,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOverrides:
-    """How a pipeline runs on given rows instead of its sources.
-
-    Args:
-        find_table: Called for each table that no file declares, before it is looked up in the storage.
-    """
+    """How a pipeline runs on given rows instead of its sources."""
 
     running: RunningSpark  # A session with a catalog of its own, into which the pipeline registers its tables
     sources: SourceHook
     ranges: RangeHook
     as_records: AsRecords  # gives the ranges of a batch in the offsets of the topics that are replaced
     folders: FolderHook
+    # Called for each table that no file declares, before it is looked up in the storage.
     find_table: FindTable
     check: Callable[[Plan], None]
 
 
 @dataclass(frozen=True)
 class PlanQueries:
-    """The queries of one plan.
-
-    Args:
-        overrides: How the pipeline runs on given rows instead of its sources, if it does.
-    """
+    """The queries of one plan."""
 
     settings: ProjectSettings
     plan: Plan
     session: Callable[[], SparkSession]
+    # How the pipeline runs on given rows instead of its sources, if it does.
     overrides: SourceOverrides | None = None
 
     def all(self) -> Queries:
@@ -207,11 +201,7 @@ class PlanQueries:
 
 
 def find_datasets(names: Iterable[str], plan: Plan) -> tuple[TableName, ...]:
-    """The stored datasets that a user names.
-
-    Raises:
-        DatasetUnknownError: The pipeline declares none of this name.
-    """
+    """The stored datasets that a user names."""
     if isinstance(names, str):
         names = [names]
     stored = [d.name for d in plan.datasets if isinstance(d, StreamingTable | MaterializedView)]
@@ -230,22 +220,14 @@ def find_datasets(names: Iterable[str], plan: Plan) -> tuple[TableName, ...]:
 
 
 def select(plan: Plan, names: Sequence[str]) -> Plan:
-    """The plan of some datasets only; the tables that they read are not updated.
-
-    Raises:
-        DatasetUnknownError: The pipeline declares none of this name.
-    """
+    """The plan of some datasets only; the tables that they read are not updated."""
     wanted = frozenset(find_datasets(names, plan))
     changes = None if plan.changes is None else tuple(one for one in plan.changes if one.dataset in wanted)
     return replace(plan, selected=wanted, changes=changes)
 
 
 def check_remedies(remedies: Remedies, plan: Plan) -> None:
-    """Check that remedies name flows of the pipeline.
-
-    Raises:
-        FlowUnknownError: A flow does not exist.
-    """
+    """Check that remedies name flows of the pipeline."""
     known = [planned.flow.name for planned in plan.flows]
     for name in sorted(remedies.flows):
         if name not in known:

@@ -68,12 +68,7 @@ def produce(
 
     A second signal stops waiting, and a third one ends the process.
 
-    Args:
-        rate: Records per second; by default as fast as the broker accepts them.
-
-    Raises:
-        RecordInvalidError: A record cannot be read; it says how many were delivered before.
-        ProduceFailedError: The broker has refused a record.
+    `rate`: records per second; by default as fast as the broker accepts them.
     """
     began = time.monotonic()
     largest = KafkaCluster(connection).largest_record(topic)

@@ -44,27 +44,20 @@ _FORMS = (".jsonl", ".parquet")
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """A file with rejected rows.
-
-    Args:
-        skipped: With ``records``: rows that have no line, since their value is empty or not valid UTF-8.
-    """
+    """A file with rejected rows."""
 
     path: Path
     rows: int
-    skipped: int = 0
+    skipped: int = 0  # with `records`: rows that have no line, since their value is empty or not valid UTF-8
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowChoice:
-    """Rows that a command would take out of the quarantine.
-
-    Args:
-        left: The rows that match too, and are in another state; they stay as they are.
-    """
+    """Rows that a command would take out of the quarantine."""
 
     dataset: TableName
     flows: Mapping[str, int] = field(default_factory=dict)
+    # The rows that match too, and are in another state; they stay as they are.
     left: Mapping[RowState, int] = field(default_factory=dict)
 
     @property
@@ -93,23 +86,13 @@ class RowChoice:
 
 @dataclass(frozen=True)
 class Quarantine:
-    """The rejected rows of a pipeline.
-
-    Example:
-        >>> pipeline.quarantine.list()[0].states       # doctest: +SKIP
-        {'quarantined': 12}
-        >>> pipeline.quarantine.show("orders").rows    # doctest: +SKIP
-    """
+    """The rejected rows of a pipeline."""
 
     settings: ProjectSettings
     engine: Engine = field(repr=False)
 
     def list(self, datasets: Sequence[str] = ()) -> tuple[QuarantineSummary, ...]:
-        """Count the rejected rows of each dataset that has some; starts no JVM.
-
-        Raises:
-            TableUnknownError: The storage holds no such dataset.
-        """
+        """Count the rejected rows of each dataset that has some; starts no JVM."""
         if not datasets:
             return tuple(one.summary() for one in find_quarantines(self.settings.storage))
         found = [(self._name(text), self._find(text)) for text in datasets]
@@ -118,14 +101,8 @@ class Quarantine:
     def show(self, dataset: str, chosen: RowFilter = EVERY_ROW, *, limit: int | None = None) -> Rows | None:
         """Read rejected rows of a dataset, the oldest first; starts no JVM.
 
-        Args:
-            limit: The maximum number of rows; all by default.
-
-        Returns:
-            The rows with the columns of the quarantine table; ``None`` if no row was ever rejected.
-
-        Raises:
-            UsageError: There is no such dataset, or the condition cannot be evaluated.
+        `limit`: the maximum number of rows; all by default.
+        Return the rows with the columns of the quarantine table; ``None`` if no row was ever rejected.
         """
         found = self._find(dataset)
         return None if found is None else found.read(chosen, limit)
@@ -140,13 +117,9 @@ class Quarantine:
     ) -> Exported:
         """Write rejected rows to a file; starts no JVM.
 
-        Args:
-            file: The file, whose name ends in ``.jsonl`` or ``.parquet``; it is replaced.
-            records: Whether each line is an original record, or the row where the record was not kept, and
-                nothing else. `headrace produce` sends such a file.
-
-        Raises:
-            UsageError: There is no such dataset, or an argument has an invalid value.
+        `file`: the file, whose name ends in ``.jsonl`` or ``.parquet``; it is replaced.
+        `records`: whether each line is an original record, or the row where the record was not kept, and
+        nothing else. `headrace produce` sends such a file.
         """
         path = Path(file).expanduser()
         if path.suffix not in (_FORMS[:1] if records else _FORMS):
@@ -169,11 +142,7 @@ class Quarantine:
         return Exported(path=path, rows=len(lines), skipped=count - len(lines))
 
     def plan_discard(self, dataset: str, chosen: RowFilter = EVERY_ROW) -> RowChoice:
-        """Find out which rows `discard` would mark; starts no JVM and changes nothing.
-
-        Raises:
-            UsageError: There is no such dataset, or the condition cannot be evaluated.
-        """
+        """Find out which rows `discard` would mark; starts no JVM and changes nothing."""
         found = self._find(dataset)
         return choice_of(self._name(dataset), None if found is None else found.choose(chosen))
 
@@ -182,12 +151,7 @@ class Quarantine:
 
         The rows stay in the quarantine table, and `verify` counts them.
 
-        Returns:
-            What was discarded.
-
-        Raises:
-            UsageError: There is no such dataset, or the condition cannot be evaluated.
-            QuarantineChangedError: Another process has changed the same rows.
+        Return what was discarded.
         """
         found, name = self._find(dataset), self._name(dataset)
         if found is None:
@@ -205,16 +169,7 @@ class Quarantine:
         that are rejected again stay in the quarantine, with their new reasons. A replay that was interrupted
         is finished first.
 
-        Returns:
-            How many rows each flow has replayed and rejected again.
-
-        Raises:
-            UsageError: There is no such dataset, or the condition cannot be evaluated.
-            ReplayImpossibleError: The flow keeps state, the dataset is a view, or no file declares the flow.
-            SecondDriverError: A flow of the dataset runs.
-
-        Example:
-            >>> pipeline.quarantine.replay("orders").replayed  # doctest: +SKIP
+        Return how many rows each flow has replayed and rejected again.
         """
         from headrace.model.remedies import Remedies
 
@@ -341,13 +296,7 @@ def replay_dataset(
     context: UpdateContext,
     build: BuildRecords,
 ) -> ReplayResult:
-    """Replay rejected rows of a dataset.
-
-    Raises:
-        ReplayImpossibleError: The rows have no code to go through.
-        SecondDriverError: A flow of the dataset runs.
-        HeadraceError: The query failed.
-    """
+    """Replay rejected rows of a dataset."""
     rows = found.choose(chosen)
     flows = _flows_of(found.dataset, plan, _quarantined(rows))
     for planned in flows:

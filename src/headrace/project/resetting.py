@@ -29,18 +29,15 @@ from headrace.storage.table_log import is_table
 
 @dataclass(frozen=True, kw_only=True)
 class FlowReset:
-    """What a reset does to one flow.
-
-    Args:
-        sources: Each source, with the position at which the new checkpoint continues; ``None`` reads it
-            from its beginning.
-        losses: The number of ranges that are recorded as lost: the sources no longer hold them, or the user
-            passes over them.
-    """
+    """What a reset does to one flow."""
 
     flow: str
     dataset: TableName
+    # Each source, with the position at which the new checkpoint continues; `None` reads it from its
+    # beginning.
     sources: tuple[tuple[str, Position | None], ...]
+    # The number of ranges that are recorded as lost: the sources no longer hold them, or the user passes over
+    # them.
     losses: int = 0
     repeats: tuple[Mapping[str, Any], ...] = ()  # the offsets that are read again, because the user allows it
 
@@ -97,12 +94,7 @@ class Resetter:
     def plan(self, flows: Sequence[str], start: ChosenStart | None = None) -> ResetPlan:
         """What a reset would do; changes nothing.
 
-        Args:
-            start: Where their checkpoints start; by default they continue.
-
-        Raises:
-            FlowUnknownError: The pipeline declares no such flow.
-            RefusedError: A new checkpoint would lose or duplicate records.
+        `start`: where their checkpoints start; by default they continue.
         """
         settings, plan = self._engine.reach()
         remedies = Remedies(reset=frozenset(flows), start=start)
@@ -137,13 +129,7 @@ class Resetter:
     def reset(self, flows: Sequence[str], start: ChosenStart | None = None) -> ResetPlan:
         """Open new checkpoints. One commit of each table names the new one, and fences the old one.
 
-        Args:
-            start: Where their checkpoints start; by default they continue.
-
-        Raises:
-            FlowUnknownError: The pipeline declares no such flow.
-            RefusedError: A new checkpoint would lose or duplicate records.
-            SecondDriverError: A flow runs in another process.
+        `start`: where their checkpoints start; by default they continue.
         """
         planned, update = self.plan(flows, start), new_update()
         plan, remedies = planned.plan, Remedies(reset=frozenset(flows), start=start)

@@ -69,11 +69,7 @@ class CareOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TableCare:
-    """What was done to one table.
-
-    Args:
-        replaced: The replaced checkpoints of its flows that were removed, or that a dry run would remove.
-    """
+    """What was done to one table."""
 
     table: TableName
     role: Role = "table"  # the dataset's own table, its quarantine table or its tombstone table
@@ -86,6 +82,7 @@ class TableCare:
     duration_s: float = 0.0
     conflicts: int = 0  # how often the compaction was repeated because another writer had committed
     by_flow: bool = False  # whether the running flow of the table has compacted it
+    # The replaced checkpoints of its flows that were removed, or that a dry run would remove.
     replaced: tuple[ReplacedCheckpoint, ...] = ()
 
     @property
@@ -142,15 +139,12 @@ class TableCare:
 
 @dataclass(frozen=True, kw_only=True)
 class TableKeeper:
-    """Takes care of tables. The failure of one never raises: it becomes a warning, or an error of its result.
-
-    Args:
-        is_stopped: Returns whether to stop before the next table, and to stop waiting for a running flow.
-    """
+    """Takes care of tables. A failure never raises: it becomes a warning, or an error of the result."""
 
     settings: ProjectSettings
     engine: Engine  # starts Spark if a table is compacted
     options: CareOptions = field(default_factory=CareOptions)  # what may be done
+    # Returns whether to stop before the next table, and to stop waiting for a running flow.
     is_stopped: Callable[[], bool] = lambda: False
 
     def keep(
@@ -160,8 +154,7 @@ class TableKeeper:
     ) -> tuple[TableCare, ...]:
         """Take care of tables where that is due.
 
-        Args:
-            names: The tables; those that do not exist are left out.
+        `names`: the tables; those that do not exist are left out.
         """
         found: list[TableCare] = []
         storage = self.settings.storage

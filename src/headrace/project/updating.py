@@ -50,8 +50,7 @@ class Updates:
     ) -> RunResult:
         """Bring the tables up to date; `Pipeline.run` has the details.
 
-        Args:
-            continuous: Whether to run until `stop` is set.
+        `continuous`: whether to run until `stop` is set.
         """
         from headrace.observe.log import LogSettings
         from headrace.project.noop_check import find_up_to_date
@@ -90,8 +89,7 @@ class Updates:
     ) -> RunResult:
         """Empty streaming tables, and read their sources again; `Pipeline.full_refresh` has the details.
 
-        Args:
-            accept_loss: Those of them whose rows are removed even if they cannot be read again.
+        `accept_loss`: those of them whose rows are removed even if they cannot be read again.
         """
         from headrace.observe.log import LogSettings
         from headrace.project.refresh import clear_datasets, plan_refresh

@@ -54,10 +54,9 @@ def build_settings(
 ) -> dict[str, str]:
     """Returns all settings of a session that Headrace starts.
 
-    Args:
-        master: The Spark master that the user named, or None for the default of this machine.
-        conf: The user's settings, which override all others; their `spark.jars` are added to ours.
-        jars: Jars that the executors of a cluster need beside Spark's own; the driver serves them.
+    `master`: the Spark master that the user named, or None for the default of this machine.
+    `conf`: the user's settings, which override all others; their `spark.jars` are added to ours.
+    `jars`: jars that the executors of a cluster need beside Spark's own; the driver serves them.
     """
     chosen = {_MASTER_CHOSEN: "true"} if master is None else {}
     settings = {
@@ -106,8 +105,7 @@ def _static_settings() -> dict[str, str]:
 def build_session_settings(master: str | None) -> dict[str, str]:
     """Returns the settings that a session can take after its start.
 
-    Args:
-        master: The Spark master that the user named, or None for the default of this machine.
+    `master`: the Spark master that the user named, or None for the default of this machine.
     """
     cores = _count_cores(master)
     settings = {

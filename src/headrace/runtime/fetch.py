@@ -50,14 +50,9 @@ def ensure_jars(
 ) -> tuple[Path, ...]:
     """Returns the paths of all jars of these sets; downloads those that are missing.
 
-    Args:
-        sets: ``spark`` (Delta and the Kafka connector), ``broker`` (Apache Kafka).
-        cache: The folder of the jars; the user's shared cache by default.
-        watcher: Is called with the progress; shows it on standard error by default.
-
-    Raises:
-        JarDownloadError: An artifact could not be downloaded.
-        JarCorruptError: A downloaded file has another checksum than the lock.
+    `sets`: ``spark`` (Delta and the Kafka connector), ``broker`` (Apache Kafka).
+    `cache`: the folder of the jars; the user's shared cache by default.
+    `watcher`: is called with the progress; shows it on standard error by default.
     """
     store = cache or JarCache()
     jars = locked_jars(*sets)

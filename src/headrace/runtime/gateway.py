@@ -80,8 +80,7 @@ def kept_interrupt() -> Iterator[None]:
 def forget_gateway(*, is_reachable: bool = True) -> None:
     """Removes the gateway of a stopped session from PySpark, which would connect to the ended JVM.
 
-    Args:
-        is_reachable: Whether the gateway is closed; otherwise its connections are left alone.
+    `is_reachable`: whether the gateway is closed; otherwise its connections are left alone.
     """
     from pyspark.core.context import SparkContext
     from pyspark.sql import SparkSession

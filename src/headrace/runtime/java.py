@@ -45,11 +45,7 @@ class Java:
 
 
 def find_java() -> Java:
-    """Returns the Java in ``JAVA_HOME`` if it is suitable, else the wheel's.
-
-    Raises:
-        JavaUnsuitableError: Neither is suitable.
-    """
+    """Returns the Java in ``JAVA_HOME`` if it is suitable, else the wheel's."""
     return _find_java(os.environ.get("JAVA_HOME"))
 
 

@@ -149,11 +149,7 @@ def start_jvm(
     environment: Mapping[str, str],
     meanwhile: Callable[[], None] = lambda: None,
 ) -> SparkJvm:
-    """Starts the JVM and waits until its gateway listens.
-
-    Raises:
-        SparkStartError: The JVM ended, or did not answer in time.
-    """
+    """Starts the JVM and waits until its gateway listens."""
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         answer = Path(folder) / "gateway"

@@ -32,13 +32,7 @@ _GRACE_S = 1.0
 
 
 class ClientErrors:
-    """The errors that one client has reported about its connections.
-
-    Example:
-        >>> client_errors = ClientErrors(connection)  # doctest: +SKIP
-        >>> producer = client_errors.open(Producer)  # doctest: +SKIP
-        >>> client_errors.check()  # doctest: +SKIP
-    """
+    """The errors that one client has reported about its connections."""
 
     def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
@@ -53,11 +47,7 @@ class ClientErrors:
     def open(self, kind: Callable[..., T], settings: dict[str, Any] | None = None) -> T:
         """Returns a new client.
 
-        Args:
-            kind: Its class: ``AdminClient``, ``Consumer`` or ``Producer``.
-
-        Raises:
-            SpecInvalidError: The client refuses the settings.
+        `kind`: its class: ``AdminClient``, ``Consumer`` or ``Producer``.
         """
         from confluent_kafka import KafkaException
 
@@ -76,13 +66,7 @@ class ClientErrors:
     def check(self, *, silent: bool = False) -> None:
         """Raises an error if the cluster has refused the client.
 
-        Args:
-            silent: Whether the client has waited longer than an answer takes.
-
-        Raises:
-            KafkaLoginError: The cluster refuses the login.
-            KafkaTlsError: The TLS handshake failed.
-            KafkaForbiddenError: An ACL is missing.
+        `silent`: whether the client has waited longer than an answer takes.
         """
         if self._fault is None and (silent or self._is_lost()) and time.monotonic() >= self._next_probe:
             self._fault = find_fault(self._connection, self._reports)
@@ -98,12 +82,7 @@ class ClientErrors:
         return find_fault(self._connection, [*self._reports, f"{code}\n{first}"])
 
     def wait(self, future: concurrent.futures.Future[T], client: Any, timeout_s: float) -> T:
-        """Waits for the result of a future.
-
-        Raises:
-            HeadraceError: The cluster has refused the client.
-            TimeoutError: There was no result in time.
-        """
+        """Waits for the result of a future."""
         began = time.monotonic()
         self._begin(client)
         try:
@@ -164,8 +143,7 @@ SILENT = _silent()
 def connection_errors(servers: str, timeout_s: float) -> list[str]:
     """Connects to the addresses of a list such as ``a:9092,b:9092`` until one succeeds.
 
-    Returns:
-        The error of each address, or an empty list if one connection succeeded.
+    Return the error of each address, or an empty list if one connection succeeded.
     """
     reasons = []
     for server in servers.split(","):

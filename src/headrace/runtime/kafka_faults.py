@@ -41,8 +41,7 @@ _REASON = re.compile(r"\s*\(after \d+ms in state \w+\)|^\S+://\S+: ")
 def find_fault(connection: KafkaConnection, reports: Iterable[str]) -> HeadraceError | None:
     """Returns the error behind a client's reports if a retry cannot help, or None.
 
-    Args:
-        reports: Codes and texts of librdkafka or of Java's client.
+    `reports`: codes and texts of librdkafka or of Java's client.
     """
     text = "\n".join(reports)
     if (found := _FORBIDDEN.search(text)) is not None:
@@ -251,9 +250,8 @@ _HOST_MISMATCH = (62, 64)
 class TlsRefusedError(Exception):
     """The TLS handshake failed.
 
-    Args:
-        cause: The ``host`` name, the ``authority``, the ``client`` certificate, the ``settings``, another
-            ``alert``, or ``silence`` if the broker closed the connection.
+    `cause`: the ``host`` name, the ``authority``, the ``client`` certificate, the ``settings``, another
+    ``alert``, or ``silence`` if the broker closed the connection.
     """
 
     def __init__(self, reason: str, cause: str) -> None:
@@ -273,12 +271,7 @@ class Listener:
 def look(server: str, connection: KafkaConnection, timeout_s: float) -> Listener | None:
     """Sends a request to a listener with the connection's security protocol.
 
-    Returns:
-        The listener's login, or ``None`` if it does not answer with this protocol.
-
-    Raises:
-        TlsRefusedError: The protocol has TLS, and the handshake failed.
-        OSError: The listener cannot be reached.
+    Return the listener's login, or ``None`` if it does not answer with this protocol.
     """
     with _connect(server, timeout_s) as plain:
         if not connection.protocol.endswith("SSL"):

@@ -51,9 +51,6 @@ def start_bound(
     """Starts a program that is killed when this process ends, even by SIGKILL.
 
     Its standard input is a pipe that this process holds. Its output is appended to the log file.
-
-    Raises:
-        OSError: The program could not be started.
     """
     # Linux kills the program when the thread that started it ends, so that thread must not end before.
     outcome: list[subprocess.Popen[bytes] | BaseException] = []
@@ -95,11 +92,7 @@ def start_detached(
 ) -> int:
     """Starts a program that goes on after this process, and returns its process id.
 
-    Args:
-        environment: All of its variables; by default those of this process.
-
-    Raises:
-        OSError: The program could not be started.
+    `environment`: all of its variables; by default those of this process.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder, log_file.open("ab") as log:
         pid_file = Path(folder) / "pid"
@@ -145,8 +138,7 @@ Handle = Callable[[int, Callable[[], object]], None]
 def handling_signals(handle: Handle) -> Iterator[None]:
     """Call a function for SIGINT and SIGTERM, while the block runs in the main thread.
 
-    Args:
-        handle: The function. It can interrupt the main thread anywhere.
+    `handle`: the function. It can interrupt the main thread anywhere.
     """
     if threading.current_thread() is not threading.main_thread():
         # Python allows signal handlers in the main thread only.

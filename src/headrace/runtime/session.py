@@ -83,16 +83,10 @@ def open_spark(
 
     The settings of a session of the user (``spark-submit``, a notebook) are not changed.
 
-    Args:
-        master: The Spark master; all local cores by default.
-        memory: The JVM's heap, as in ``-Xmx``; by default it depends on the machine.
-        log_file: The file of Spark's messages; by default in the cache folder.
-        shared: Whether the session may be in an engine, a JVM that stays in the background.
-
-    Raises:
-        DeltaNotConfiguredError: The session of this process has no Delta Lake.
-        ConnectUnsupportedError: The session of this process is a Spark Connect session.
-        SparkStartError: Spark did not start.
+    `master`: the Spark master; all local cores by default.
+    `memory`: the JVM's heap, as in ``-Xmx``; by default it depends on the machine.
+    `log_file`: the file of Spark's messages; by default in the cache folder.
+    `shared`: whether the session may be in an engine, a JVM that stays in the background.
     """
     foreign = _find_foreign()
     if foreign is not None:
@@ -166,9 +160,8 @@ def start_spark(
 ) -> RunningSpark:
     """Starts a session in a new JVM; callers use `open_spark`.
 
-    Args:
-        end_timeout_s: The time that the JVM has to end after Spark has stopped. By default a local JVM is
-            killed at once: its only remaining task would be to remove its folder.
+    `end_timeout_s`: the time that the JVM has to end after Spark has stopped. By default a local JVM is
+    killed at once: its only remaining task would be to remove its folder.
     """
     java, jars = find_java(), ensure_jars("spark")
     scratch = Scratch()

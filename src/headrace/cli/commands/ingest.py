@@ -19,7 +19,7 @@ from headrace.project.ingest_code import Mode
 
 if TYPE_CHECKING:
     from headrace.cli.kafka import ReachedKafka
-    from headrace.model.project import LogFormat, LogLevel, ProjectSettings
+    from headrace.model.project import ProjectSettings
     from headrace.observe.log import LogSettings
     from headrace.project.ingesting import IngestFolder, IngestRequest, PreparedTopic
     from headrace.project.pipeline import Pipeline
@@ -108,8 +108,7 @@ def ingest(
     save: Path | None,
     no_optimize: bool,
     no_vacuum: bool,
-    log_level: LogLevel | None,
-    log_format: LogFormat | None,
+    log: LogSettings,
     **options: Any,
 ) -> Result:
     """Create a table from a topic of JSON records, and bring it up to date.
@@ -123,11 +122,9 @@ def ingest(
     folder it uses ./lake and the embedded broker. To use a different storage or cluster, set --storage or
     --set kafka.bootstrap.servers=HOST:PORT.
     """
-    from headrace.observe.log import LogSettings
     from headrace.project.ingesting import IngestFolder, IngestRequest
 
     _check(topic, topics, schema, update_schema, once, trial, save)
-    log = LogSettings.of(log_format, log_level)
     given = {name: value for name, value in options.items() if value is not None}
     request = IngestRequest(given=given, schema=schema, update_schema=update_schema, trial=trial)
     settings = invocation.settings_anywhere()

@@ -13,7 +13,7 @@ from headrace.errors import CommandLineError
 from headrace.model.remedies import ChosenStart
 
 if TYPE_CHECKING:
-    from headrace.model.project import LogFormat, LogLevel
+    from headrace.observe.log import LogSettings
 
 
 @verb(examples=("headrace refresh revenue", "headrace refresh orders revenue --yes"))
@@ -24,8 +24,7 @@ def refresh(
     invocation: Invocation,
     datasets: tuple[str, ...],
     yes: bool,
-    log_level: LogLevel | None,
-    log_format: LogFormat | None,
+    log: LogSettings,
 ) -> Result:
     """Bring selected datasets up to date.
 
@@ -33,7 +32,6 @@ def refresh(
     these datasets read are not updated.
     """
     from headrace.cli.watching import Watch, show_outcome, spark_starting, stopping
-    from headrace.observe.log import LogSettings
     from headrace.plan.explain import WIDTH, Explanation
     from headrace.run.stop import StopSignal
 
@@ -52,7 +50,6 @@ def refresh(
             Watch(output, pipeline.settings, "Starting Spark") as watch,
             stopping(stop, watch) as received,
         ):
-            log = LogSettings.of(log_format, log_level)
             result = pipeline.run(datasets, emit=watch, stop=stop, log=log)
     return show_outcome(output, result, received)
 
@@ -72,8 +69,7 @@ def full_refresh(
     datasets: tuple[str, ...],
     accept_loss: tuple[str, ...],
     yes: bool,
-    log_level: LogLevel | None,
-    log_format: LogFormat | None,
+    log: LogSettings,
 ) -> Result:
     """Rebuild a dataset from its sources.
 
@@ -84,10 +80,8 @@ def full_refresh(
     pipelines.reset.allowed = false.
     """
     from headrace.cli.watching import Watch, show_outcome, spark_starting, stopping
-    from headrace.observe.log import LogSettings
     from headrace.run.stop import StopSignal
 
-    log = LogSettings.of(log_format, log_level)
     output = invocation.output
     with invocation.pipeline() as pipeline:
         with spark_starting(output, "Starting Spark, resolving the pipeline"):
@@ -155,7 +149,7 @@ def reset(
             planned = pipeline.plan_reset(flows, start)
         if not yes:
             output.note("\n".join(planned.lines()))
-            options = _options(start)
+            options = "" if start is None else f" {start.options()}"
             if not output.confirm("Reset?", remedy=f"headrace reset {' '.join(flows)}{options} --yes"):
                 return Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
         done = pipeline.reset(flows, start)
@@ -181,7 +175,3 @@ def _parse_start(chosen: str | None, *, allow_duplicates: bool, accept_loss: boo
             remedies=("headrace reset FLOW --from orders:0=1700,orders:1=1650",),
             params={"option": "--from", "value": chosen},
         ) from error
-
-
-def _options(start: ChosenStart | None) -> str:
-    return "" if start is None else f" {start.options()}"

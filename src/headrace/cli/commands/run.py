@@ -12,7 +12,7 @@ from headrace.cli.verb import Invocation, verb
 from headrace.errors import CommandLineError, ConflictingRefreshOptionsError
 
 if TYPE_CHECKING:
-    from headrace.model.project import LogFormat, LogLevel
+    from headrace.observe.log import LogSettings
 
 
 def read_renames(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -80,8 +80,7 @@ def run(
     full_refresh_all: bool,
     accept_loss: tuple[str, ...],
     rename_flow: dict[str, str],
-    log_level: LogLevel | None,
-    log_format: LogFormat | None,
+    log: LogSettings,
 ) -> Result:
     """Bring the tables up to date, once or continuously.
 
@@ -90,10 +89,8 @@ def run(
     """
     from headrace.cli.watching import Watch, show_outcome, stopping
     from headrace.model.remedies import Remedies
-    from headrace.observe.log import LogSettings
     from headrace.run.stop import StopSignal
 
-    log = LogSettings.of(log_format, log_level)
     remedies = Remedies(rename_flow=rename_flow)
     stop, chosen = StopSignal(), (*datasets, *refresh)
     rebuilds = full_refresh_all or bool(full_refresh)

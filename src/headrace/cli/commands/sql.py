@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from headrace.cli.verb import Invocation
-    from headrace.model.project import LogFormat, LogLevel
     from headrace.observe.log import LogSettings
     from headrace.shell.definitions import Definitions
     from headrace.shell.queries import Answer
@@ -81,8 +80,7 @@ def sql(
     once: bool,
     limit: int,
     stream: str | None,
-    log_level: LogLevel | None,
-    log_format: LogFormat | None,
+    log: LogSettings,
 ) -> Result:
     """Run SQL statements: queries, and streams into tables.
 
@@ -93,12 +91,10 @@ def sql(
     with the command, unless --detach is given. SHOW STREAMS, DESCRIBE STREAM, STOP STREAM and DROP STREAM
     work on all streams of the storage, no matter which command started them.
     """
-    from headrace.observe.log import LogSettings
     from headrace.shell.definitions import Definitions
     from headrace.shell.shell import Shell
     from headrace.shell.streams import Streams
 
-    log = LogSettings.of(log_format, log_level)
     settings = invocation.settings_anywhere()
     if stream is not None:
         return run_stream(invocation, Streams(Definitions(settings)), stream, log, once=once)
@@ -335,8 +331,7 @@ _TAIL = 15
 class StreamProcesses:
     """Starts a process for each stream.
 
-    Args:
-        once: Whether the streams end after the records that exist now.
+    `once`: whether the streams end after the records that exist now.
     """
 
     def __init__(
@@ -349,11 +344,7 @@ class StreamProcesses:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str) -> int:
-        """Start the process of a stream; returns its process id.
-
-        Raises:
-            StreamNotStartedError: The process ended at once.
-        """
+        """Start the process of a stream; returns its process id."""
         from headrace.runtime.processes import start_bound, start_detached
         from headrace.shell.streams import Streams
 

@@ -37,8 +37,7 @@ _LOG_LINES = 8
 class Driver:
     """One process that runs a pipeline continuously.
 
-    Args:
-        pid_file: The file with the process id, for a later demo if this one is killed.
+    `pid_file`: the file with the process id, for a later demo if this one is killed.
     """
 
     def __init__(
@@ -83,11 +82,7 @@ class Driver:
         return self._process.pid
 
     def check(self) -> None:
-        """Check that the process still runs.
-
-        Raises:
-            DemoDriverError: The process has ended.
-        """
+        """Check that the process still runs."""
         if self._process.poll() is None:
             return
         self._reader.join(_DEATH_TIMEOUT_S)

@@ -61,11 +61,7 @@ class DemoFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder against other demos; the kernel releases the lock when this process ends.
-
-        Raises:
-            DemoFolderTakenError: A demo is running there.
-        """
+        """Lock the folder against other demos; the kernel releases the lock when this process ends."""
         with (self.own / "lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,12 +76,7 @@ class DemoFolder:
 
 
 def open_demo(path: Path) -> DemoFolder:
-    """The folder, new or from an earlier demo; only its mark is written.
-
-    Raises:
-        DemoFolderTakenError: The folder has files that the demo did not create.
-        StorageUnwritableError: The folder cannot be written.
-    """
+    """The folder, new or from an earlier demo; only its mark is written."""
     renewed = path.is_dir() and (path / _OWN / _WRITTEN).is_file()
     if not renewed and path.exists() and not (path.is_dir() and not any(path.iterdir())):
         what = "a folder that the demo did not create" if path.is_dir() else "a file"
@@ -111,11 +102,7 @@ def write_pipeline(demo: DemoFolder, files: Mapping[str, str]) -> Path | None:
 
     The processes of the earlier demo must have ended.
 
-    Returns:
-        The folder of the files that the user had changed or added since the earlier demo.
-
-    Raises:
-        StorageUnwritableError: The folder cannot be written.
+    Return the folder of the files that the user had changed or added since the earlier demo.
     """
     try:
         kept = _clear(demo) if demo.renewed else None
@@ -133,11 +120,7 @@ def write_pipeline(demo: DemoFolder, files: Mapping[str, str]) -> Path | None:
 
 
 def rewrite(demo: DemoFolder, name: str, before: str, after: str) -> None:
-    """Replace a text in a file of the demo; the file still counts as the demo's own.
-
-    Raises:
-        StorageUnwritableError: The folder cannot be written.
-    """
+    """Replace a text in a file of the demo; the file still counts as the demo's own."""
     file, written = demo.path / name, demo.own / _WRITTEN
     text = file.read_text(encoding="utf-8").replace(before, after)
     try:

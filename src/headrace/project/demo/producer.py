@@ -148,20 +148,12 @@ class SalesProducer:
 
     @property
     def done(self) -> bool:
-        """Whether every record has been acknowledged.
-
-        Raises:
-            DemoProducerError: The broker has refused one, or did not answer in time.
-        """
+        """Whether every record has been acknowledged."""
         self.check()
         return self._thread.ident is not None and not self._thread.is_alive()
 
     def check(self) -> None:
-        """Check for errors.
-
-        Raises:
-            DemoProducerError: The broker has refused a record, or did not answer in time.
-        """
+        """Check for errors."""
         if self._failure is not None:
             raise DemoProducerError(
                 f"the demo's producer could not write to topic {self._topic}: {self._failure}",
@@ -281,8 +273,7 @@ def load_gold(table: Path) -> list[dict[str, Any]]:
 def compare(gold: Iterable[Mapping[str, Any]], ledger: Mapping[Key, Entry]) -> Comparison:
     """Compare both sides.
 
-    Args:
-        gold: Rows with ``name``, ``date``, ``sales`` and ``count``.
+    `gold`: rows with ``name``, ``date``, ``sales`` and ``count``.
     """
     found: dict[Key, Entry] = {}
     doubled: list[Key] = []

@@ -151,11 +151,7 @@ class Demo:
         self._driver: Driver | None = None
 
     def run(self) -> DemoResult:
-        """Run the demo; all processes have ended when this returns or raises.
-
-        Raises:
-            HeadraceError: The demo could not continue.
-        """
+        """Run the demo; all processes have ended when this returns or raises."""
         began = time.monotonic()
         with ExitStack() as stack:
             folder = self._open_folder(stack)

@@ -84,11 +84,7 @@ class Attached:
 def attach(choice: EngineChoice, meanwhile: Callable[[], None]) -> Attached:
     """Returns a session in the engine for these settings; starts the engine if there is none.
 
-    Args:
-        meanwhile: Is called while an engine starts or opens the session.
-
-    Raises:
-        NoEngineError: It has no session left or did not start, or its files cannot be written.
+    `meanwhile`: is called while an engine starts or opens the session.
     """
     try:
         return _attach(choice, meanwhile)

@@ -106,8 +106,7 @@ _current = _Current()
 def set_attachment(guard: Path | None, pool: str | None = None) -> None:
     """Records what this process has in an engine; without arguments other than None, that it has nothing.
 
-    Args:
-        guard: The file that the engine holds locked until all calls of this process have ended.
+    `guard`: the file that the engine holds locked until all calls of this process have ended.
     """
     _current.guard, _current.pool = guard, pool
 
@@ -149,20 +148,11 @@ class Wire:
         self._lines = connection.makefile("rb")
 
     def send(self, **message: Any) -> None:
-        """Sends a message.
-
-        Raises:
-            OSError: The other side has ended.
-        """
+        """Sends a message."""
         self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> dict[str, Any]:
-        """Returns the next message.
-
-        Raises:
-            WireError: The other side has ended, or sent something else.
-            TimeoutError: The other side did not answer in time.
-        """
+        """Returns the next message."""
         line = self._lines.readline(_LONGEST)
         if not line.endswith(b"\n"):
             raise WireError("the connection was closed")

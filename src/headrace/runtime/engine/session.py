@@ -23,11 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def open_session(attached: Attached, conf: Mapping[str, str]) -> tuple[SparkSession, Callable[[], None]]:
-    """Returns the session of this process, and what ends its use.
-
-    Raises:
-        NoEngineError: The engine has ended meanwhile.
-    """
+    """Returns the session of this process, and what ends its use."""
     try:
         spark = _connect(attached, _worker_variables(conf))
     except BaseException as error:
