@@ -35,10 +35,8 @@ _PLAIN = {
 
 
 def replace_unencodable(stream: IO[str], *, is_json: bool) -> None:
-    """Make a stream write a replacement for each character that its encoding lacks.
-
-    `is_json`: whether JSON is written, whose escapes lose nothing.
-    """
+    """Make a stream write a replacement for each character that its encoding lacks. `is_json`: whether JSON
+    is written, whose escapes lose nothing."""
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors=_JSON if is_json else _TEXT)
 
@@ -268,11 +266,9 @@ def _driver_lost(error: BaseException | None) -> HeadraceError | None:
 
 
 def set_up_logging(redactor: Redactor, *, debug: bool) -> None:
-    """Warnings go to the error stream, also those of the user's files; py4j's own traces do not.
-
-    py4j logs every connection that a JVM has closed, through the root logger, with a trace; what it
-    means is said by the error that follows.
-    """
+    """Warnings go to the error stream, also those of the user's files; py4j's own traces do not. py4j logs
+    every connection that a JVM has closed, through the root logger, with a trace; what it means is said by
+    the error that follows."""
     handler = logging.StreamHandler()
     handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s", redactor))
     if not debug:

@@ -32,10 +32,8 @@ _LONGEST = 200
 
 
 def error_lines(error: HeadraceError, folders: Sequence[Path] = (), width: int | None = None) -> list[str]:
-    """The error as styled lines.
-
-    `folders`: where the location's relative path may start; the first that holds the file wins.
-    """
+    """The error as styled lines. `folders`: where the location's relative path may start; the first that
+    holds the file wins."""
     head = click.style(f"error[{error.code}]", fg="red", bold=True)
     lines = wrap(f"{head} {click.style(error.summary, bold=True)}", width, rest="  ")
     if error.location is not None:
@@ -143,11 +141,7 @@ class Result:
 
 
 class Output(ABC):
-    """Renders what commands return.
-
-    `stderr`: where text-form errors, notes and progress go.
-    `debug`: whether errors carry their trace.
-    """
+    """Renders what commands return."""
 
     is_json: bool
 

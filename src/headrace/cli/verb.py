@@ -66,9 +66,7 @@ class Invocation:
     @contextmanager
     def pipeline(self) -> Iterator[Pipeline]:
         """The pipeline of ``--project`` or of the current folder, with its folder as working directory.
-
-        Pipeline files may open files by relative paths, wherever the command is typed.
-        """
+        Pipeline files may open files by relative paths, wherever the command is typed."""
         from headrace.project.pipeline import Pipeline
 
         settings = self.settings()
@@ -125,12 +123,7 @@ def verb(
     project: bool = True,
     group: click.Group | None = None,
 ) -> Callable[[Callable[..., Result | None]], Verb]:
-    """Make a command of a function ``(invocation, **parameters) -> Result | None``.
-
-    `examples`: at least two command lines, shown at the end of the help.
-    `name`: the command's name; by default that of the function.
-    `project`: whether the command is about a pipeline, and so takes ``--project`` and the like.
-    """
+    """Make a command of a function ``(invocation, **parameters) -> Result | None``."""
 
     def decorate(function: Callable[..., Result | None]) -> Verb:
         def invoke(**parameters: Any) -> Result | None:

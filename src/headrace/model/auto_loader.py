@@ -62,11 +62,9 @@ class AutoLoader:
 
 
 def parse_options(options: Mapping[str, str], *, has_schema: bool, infers_types: bool = False) -> AutoLoader:
-    """The read behind the options of a reader.
-
-    `options`: the options, with and without the prefix ``cloudFiles.``, in any letter case.
-    `infers_types`: whether types are inferred if the options do not say it.
-    """
+    """The read behind the options of a reader. `options`: the options, with and without the prefix
+    ``cloudFiles.``, in any letter case. `infers_types`: whether types are inferred if the options do not say
+    it."""
     names = {name.lower().removeprefix(_PREFIX): name for name in options}
     values = {key: options[name] for key, name in names.items()}
     unused = [names[key] for key in values if key in _NO_EFFECT or key.startswith("resourcetag.")]

@@ -67,9 +67,7 @@ class CarePolicy:
     @property
     def for_secondary_tables(self) -> CarePolicy:
         """The policy for quarantine and tombstone tables, without the keys that are only for the table.
-
-        Neither `verify` nor the ledger needs their commits, so these are kept for a week at most.
-        """
+        Neither `verify` nor the ledger needs their commits, so these are kept for a week at most."""
         kept_s = min(self.log_retention_s, _SECONDARY_LOG_S)
         only = {"z_order": (), "closed_partitions": None, "commits": None}
         return self.with_values({**only, "cleans_log": True, "log_retention_s": kept_s})
@@ -127,11 +125,8 @@ class Maintenance:
     tables: Mapping[TableName, Mapping[str, Any]] = field(default_factory=dict)
 
     def of(self, table: TableName, properties: Mapping[str, str]) -> CarePolicy:
-        """The policy of a table: the later of these wins.
-
-        The defaults, the spec for all tables, the properties of Delta and Databricks, the declaration of the
-        table, the spec for this table.
-        """
+        """The policy of a table: the later of these wins. The defaults, the spec for all tables, the
+        properties of Delta and Databricks, the declaration of the table, the spec for this table."""
         policy = CarePolicy().with_values(self.values).with_properties(properties)
         policy = policy.with_values(_declared(properties))
         return policy.with_values(self.tables.get(table, {}))

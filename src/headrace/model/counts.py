@@ -43,10 +43,8 @@ class RowChanges:
 @dataclass(frozen=True, kw_only=True)
 class HistoryChanges(RowChanges):
     """What the accepted change records of a batch did to the histories of their keys (SCD type 2).
-
     ``inserted`` records begin a row, ``updated`` ones give a row that an earlier record began its values, and
-    ``deleted`` ones end a row.
-    """
+    ``deleted`` ones end a row."""
 
     rows_added: int = 0  # rows that the table has more; a record that splits a row adds two
     rows_changed: int = 0

@@ -27,10 +27,8 @@ class FoundFile:
 
 @dataclass(frozen=True, kw_only=True)
 class FileFolder:
-    """A folder, or a pattern of folders and files, as a stream of files reads it.
-
-    Spark ignores names that begin with ``.`` or ``_``, and names that end in ``._COPYING_``.
-    """
+    """A folder, or a pattern of folders and files, as a stream of files reads it. Spark ignores names that
+    begin with ``.`` or ``_``, and names that end in ``._COPYING_``."""
 
     path: str  # A local path; may hold ``*``, ``?``, ``[..]`` and ``{a,b}``
     recursive: bool = False  # whether folders below it count, too. Otherwise only those named `key=value` do
@@ -122,10 +120,8 @@ class FileFolder:
 
 
 def local_path(uri: str) -> str | None:
-    """The local path of a plain path or a ``file:`` URI; ``None`` for other URIs.
-
-    As Hadoop does, a URI is read as a path: ``#`` and ``?`` are characters of names.
-    """
+    """The local path of a plain path or a ``file:`` URI; ``None`` for other URIs. As Hadoop does, a URI is
+    read as a path: ``#`` and ``?`` are characters of names."""
     if uri.startswith("/"):
         return uri
     scheme, _, path = uri.partition(":")

@@ -38,10 +38,8 @@ class PathMap:
     targets: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, path: str) -> MappedPath | None:
-        """The entry of a path, the one with the longest prefix; ``None`` if there is none.
-
-        A path below a target is never mapped again.
-        """
+        """The entry of a path, the one with the longest prefix; ``None`` if there is none. A path below a
+        target is never mapped again."""
         path = re.sub(r"^([a-zA-Z0-9]+):///", r"\1:/", path)
         if not self.targets or any(_below(path, target) is not None for target in self.targets.values()):
             return None

@@ -19,10 +19,8 @@ class Position(Protocol):
         ...
 
     def continues(self, ended: Position) -> bool:
-        """Whether a batch that starts here continues exactly where another one ended.
-
-        It may start with partitions that are new since.
-        """
+        """Whether a batch that starts here continues exactly where another one ended. It may start with
+        partitions that are new since."""
         ...
 
 

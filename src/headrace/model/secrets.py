@@ -69,10 +69,8 @@ class Redactor:
         return frozenset(self._forms)
 
     def add(self, value: str) -> None:
-        """Strike this value out from now on.
-
-        One that is too short or says nothing is left alone, and so are certificates, which are public.
-        """
+        """Strike this value out from now on. One that is too short or says nothing is left alone, and so are
+        certificates, which are public."""
         if _CERTIFICATE in value and "PRIVATE KEY" not in value:
             return
         new = {form for form in _forms(value) if len(form) >= SHORTEST and not _PLAIN.fullmatch(form)}
@@ -83,10 +81,8 @@ class Redactor:
             self._pattern = None
 
     def java_pattern(self, limit: int) -> str:
-        """The same as a pattern of Java's, in plain letters; of very many secrets only a part.
-
-        `limit`: the most characters that it may have.
-        """
+        """The same as a pattern of Java's, in plain letters; of very many secrets only a part. `limit`: the
+        most characters that it may have."""
         parts: list[str] = []
         for form in sorted(self._forms, key=len):
             parts.append("".join(map(_javas_letter, form)))

@@ -89,10 +89,8 @@ _COMMAND = re.compile(r"`[^`]*`|(?:(?<=   )|^)(?:headrace|jq|export|pip|python|d
 
 
 def wrap(text: str, width: int | None, first: str = "", rest: str = "") -> list[str]:
-    """Break a line into lines.
-
-    `width`: characters of a line; a longer word or command keeps its length. `None` breaks nothing.
-    """
+    """Break a line into lines. `width`: characters of a line; a longer word or command keeps its length.
+    `None` breaks nothing."""
     glued = _COMMAND.sub(lambda found: found[0].replace(" ", GLUE), text)
     lines, line = list[str](), first
     for gap, word in re.findall(r"( *)([^ ]+)", glued):

@@ -37,10 +37,8 @@ from the commits."""
 
 
 class EventLog:
-    """The event log of one update; an emitter that several threads may call.
-
-    `measure`: adds to the events of batches and refreshes what Spark's tasks have used.
-    """
+    """The event log of one update; an emitter that several threads may call. `measure`: adds to the events of
+    batches and refreshes what Spark's tasks have used."""
 
     def __init__(
         self,
@@ -204,9 +202,7 @@ def find_missing(
     storage: Storage, table: EventTable, builder: RowBuilder, since: Mapping[TableName, datetime | None]
 ) -> list[Row]:
     """The rows of committed batches and refreshes that the event log lacks, in the order of their commits.
-
-    `since`: the tables to compare, and the time from which; ``None`` is the last batch in the log.
-    """
+    `since`: the tables to compare, and the time from which; ``None`` is the last batch in the log."""
     newest = _newest_batches(table) if any(at is None for at in since.values()) else {}
     committed: list[tuple[datetime, BatchFacts]] = []
     for name, at in since.items():

@@ -71,11 +71,8 @@ class EventTable:
 
     def fold(self) -> int:
         """Merge the small files into one if there are many, and remove files that were replaced long ago.
-
-        Rows that are older than 90 days are removed too.
-
-        Return the number of files that were merged; 0 if another process does the same.
-        """
+        Rows that are older than 90 days are removed too. Return the number of files that were merged; 0 if
+        another process does the same."""
         from deltalake.exceptions import CommitFailedError
 
         if not is_table(self.path):

@@ -82,11 +82,8 @@ def newest_log(settings: ProjectSettings) -> Path | None:
 
 
 class UpdateLog:
-    """The log of one update; an emitter that several threads may call.
-
-    While it is open, it also gets the log records of Headrace's modules in this process. The handlers and
-    levels of the process do not change.
-    """
+    """The log of one update; an emitter that several threads may call. While it is open, it also gets the log
+    records of Headrace's modules in this process. The handlers and levels of the process do not change."""
 
     def __init__(self, settings: ProjectSettings, update: str, how: LogSettings) -> None:
         self.file = update_log(settings, update)

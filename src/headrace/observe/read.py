@@ -173,10 +173,7 @@ def table_schema(path: Location, version: int | None = None) -> tuple[DeltaTable
 
 
 def explain_failure(error: Exception, table: DeltaTable, name: str, where: str | None) -> HeadraceError:
-    """The error for a failed query: the user's condition is wrong, or the table cannot be read.
-
-    `where`: the user's condition, if there is one.
-    """
+    """The error for a failed query: the user's condition is wrong, or the table cannot be read."""
     # A condition is also evaluated within the reader of files.
     cast = "CastError" in str(error) or "Cannot cast" in str(error)
     damaged = not cast and ("Parquet error" in str(error) or "Object Store error" in str(error))
@@ -311,10 +308,7 @@ def _paths(schema: Mapping[str, Any], above: str = "") -> Iterator[str]:
 
 
 def unknown_column(column: str, known: list[str], table: str, where: str | None = None) -> HeadraceError:
-    """The error for a column that a table does not have.
-
-    `where`: the condition that names the column, if one does.
-    """
+    """The error for a column that a table does not have."""
     lower = {path.rpartition(".")[2].lower(): path for path in reversed(known)}
     lower |= {path.lower(): path for path in known}
     near = difflib.get_close_matches(column.lower(), lower, n=1)

@@ -133,10 +133,8 @@ def _load_shell(storage: Storage) -> frozenset[str]:
 def _marked(
     status: DatasetStatus, declared: Mapping[str, frozenset[str] | None] | None, shell: frozenset[str]
 ) -> DatasetStatus:
-    """The status, with a mark on a dataset or flow that is no longer declared.
-
-    `declared`: the flows of each dataset; ``None`` if they are not known.
-    """
+    """The status, with a mark on a dataset or flow that is no longer declared. `declared`: the flows of each
+    dataset; ``None`` if they are not known."""
     name = str(status.dataset)
     if declared is None or declared.get(name, frozenset()) is None:
         return status

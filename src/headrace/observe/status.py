@@ -144,11 +144,9 @@ class LastFailure:
 
 
 def load_failures(storage: Storage) -> dict[str, LastFailure]:
-    """The last failure of each flow or view, by the flow's or the dataset's name; from the last updates.
-
-    An update that was refused because another process runs the flow says nothing about the flow: the
-    events of that other process count.
-    """
+    """The last failure of each flow or view, by the flow's or the dataset's name; from the last updates. An
+    update that was refused because another process runs the flow says nothing about the flow: the events of
+    that other process count."""
     table = EventTable(storage.events)
     try:
         since = table.query(

@@ -74,12 +74,9 @@ class Checkpoints:
         )
 
     def repair(self, flows: Sequence[str]) -> tuple[CheckpointReport, ...]:
-        """Repair what can be repaired, and keep the damaged files in the storage's folder ``backups``.
-
-        A process that is killed meanwhile leaves files missing, and the next repair writes them.
-
-        Return what was repaired.
-        """
+        """Repair what can be repaired, and keep the damaged files in the storage's folder ``backups``. A
+        process that is killed meanwhile leaves files missing, and the next repair writes them. Return what
+        was repaired."""
         storage, update = self._settings.storage, new_update()
         names = tuple(dict.fromkeys(one.dataset for one in self.show(flows)))
         with (

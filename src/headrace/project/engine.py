@@ -59,10 +59,8 @@ class StoppedBroker(KafkaConnection):
 
 
 class Engine:
-    """The session, connection and plans of one pipeline; Spark is started at its first use.
-
-    `overrides`: how it runs on rows in place of its sources, if it does.
-    """
+    """The session, connection and plans of one pipeline; Spark is started at its first use. `overrides`: how
+    it runs on rows in place of its sources, if it does."""
 
     def __init__(self, settings: ProjectSettings, overrides: SourceOverrides | None = None) -> None:
         self.settings = settings
@@ -175,10 +173,8 @@ class Engine:
     def systems(
         self, settings: ProjectSettings, *, publishes: bool = False, asks_once: bool = False
     ) -> Systems:
-        """The systems of the pipeline's sources.
-
-        `asks_once`: whether a system that did not answer is not asked again.
-        """
+        """The systems of the pipeline's sources. `asks_once`: whether a system that did not answer is not
+        asked again."""
         from headrace.sources.kafka.clusters import KafkaClusters
         from headrace.sources.systems import Systems
 
@@ -206,10 +202,8 @@ class Engine:
     def reach(
         self, datasets: Sequence[str] = (), *, record: bool = False, keep: bool = False
     ) -> tuple[ProjectSettings, Plan]:
-        """Plan with real sources; the embedded broker is started only if a query reads Kafka.
-
-        Return the settings with the broker's address, and the plan.
-        """
+        """Plan with real sources; the embedded broker is started only if a query reads Kafka. Return the
+        settings with the broker's address, and the plan."""
         settings = self.reachable(start=False)
         if isinstance(settings.kafka, StoppedBroker):
             try:
@@ -289,10 +283,8 @@ def _restore(spark: SparkSession, before: Mapping[str, str | None]) -> None:
 
 
 def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dict[str, str]], SparkSession]:
-    """Makes clones of the session for flows and views, with its functions and temporary views.
-
-    The session that was given stays as it is.
-    """
+    """Makes clones of the session for flows and views, with its functions and temporary views. The session
+    that was given stays as it is."""
     from pyspark.sql import SparkSession as ClassicSession
 
     if settings.database != "default":

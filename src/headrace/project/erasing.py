@@ -138,10 +138,7 @@ class Eraser:
         )
 
     def erase(self, planned: ErasurePlan) -> ErasurePlan:
-        """Delete the rows.
-
-        Return the plan with the numbers of rows that were deleted.
-        """
+        """Delete the rows. Return the plan with the numbers of rows that were deleted."""
         session = self._engine.session()
         names = list(dict.fromkeys(step.dataset for step in planned.steps))
         done: list[ErasureStep] = []
@@ -187,10 +184,8 @@ class Eraser:
                     )
 
     def _matching(self, session: SparkSession, dataset: TableName, part: Part, where: str) -> DataFrame:
-        """The rows of a quarantine or of tombstones that a condition on the dataset's columns matches.
-
-        The hidden records of a history have all columns, tombstones only keys.
-        """
+        """The rows of a quarantine or of tombstones that a condition on the dataset's columns matches. The
+        hidden records of a history have all columns, tombstones only keys."""
         from pyspark.sql import functions as F
 
         if part == "quarantine":

@@ -79,10 +79,8 @@ class InferredSchema:
 def infer_topic(
     connection: KafkaConnection, topic: str, *, sample: int | None = None, latest_by_key: bool = False
 ) -> Inference:
-    """Read a topic up to its current end.
-
-    `sample`: the number of records to read, from stretches that are spread evenly over each partition.
-    """
+    """Read a topic up to its current end. `sample`: the number of records to read, from stretches that are
+    spread evenly over each partition."""
     reader = TopicReader(connection, topic)
     span = reader.find_span("earliest")
     inference = Inference()
@@ -121,10 +119,7 @@ def choose_stretches(span: Span, sample: int) -> list[Span]:
 
 
 def compare(source: str, inference: Inference, file: Path, shown: str, seconds: float) -> InferredSchema:
-    """The schema of the records, together with what the file has already.
-
-    `file`: the schema file; it may not exist.
-    """
+    """The schema of the records, together with what the file has already."""
     if not inference.records:
         raise _no_records(source, inference)
     before = load_schema_file(file, shown)

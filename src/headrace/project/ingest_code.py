@@ -146,10 +146,8 @@ def _merge_code(
 
 
 def _key_sql(name: str, kind: str, *, is_only: bool) -> str:
-    """The value of a key column; for a record without a value, from the record's key.
-
-    The key is a JSON object with the column, or the value of the only key column as text.
-    """
+    """The value of a key column; for a record without a value, from the record's key. The key is a JSON
+    object with the column, or the value of the only key column as text."""
     column, text = quote(name), "CAST(_source.key AS STRING)"
     ddl = f"{column} {kind}".replace("'", "\\'")
     value = f"from_json({text}, '{ddl}').{column}"

@@ -123,10 +123,8 @@ class IngestFolder:
 def save_pipeline(
     folder: Path, topics: Sequence[PreparedTopic], settings: ProjectSettings
 ) -> tuple[tuple[Path, ...], list[str]]:
-    """Write a pipeline that ingests topics; existing files are not changed.
-
-    Return the files, the spec first, and the environment variables that it needs.
-    """
+    """Write a pipeline that ingests topics; existing files are not changed. Return the files, the spec first,
+    and the environment variables that it needs."""
     storage = os.path.relpath(str(settings.storage.root), folder.absolute())
     if taken := [file for file in _files(folder, topics, settings, storage) if file.exists()]:
         raise FileExistsInTheWayError(

@@ -137,10 +137,8 @@ def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
 def remove_orphaned(
     settings: ProjectSettings, name: TableName, session: Callable[[], SparkSession]
 ) -> OrphanedTable:
-    """Remove a table, its quarantine and tombstones, and the checkpoints and ledgers of its flows.
-
-    `session`: starts Spark; called only if the pipeline registers its tables in a Hive metastore.
-    """
+    """Remove a table, its quarantine and tombstones, and the checkpoints and ledgers of its flows. `session`:
+    starts Spark; called only if the pipeline registers its tables in a Hive metastore."""
     storage = settings.storage
     found = load_orphaned(settings, name)
     with held_leases(storage, [name]):

@@ -117,11 +117,7 @@ def take_preview(
     columns: Sequence[str] = (),
     log_file: Path | None = None,
 ) -> Preview:
-    """Compute rows of a dataset's query, or of one flow's.
-
-    `limit`: the maximum number of rows that are computed; the expectations of the dataset reject some.
-    `columns`: the columns, by dotted path; by default all.
-    """
+    """Compute rows of a dataset's query, or of one flow's."""
     label, queries = find_previewed(name, plan)
     first = queries[0]
     dataset = _dataset_of(first, plan)

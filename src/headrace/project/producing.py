@@ -64,12 +64,8 @@ def produce(
     rate: float | None = None,
     on_progress: Progress,
 ) -> Produced:
-    """Send records until they end, or until SIGINT or SIGTERM; then wait for acknowledgements.
-
-    A second signal stops waiting, and a third one ends the process.
-
-    `rate`: records per second; by default as fast as the broker accepts them.
-    """
+    """Send records until they end, or until SIGINT or SIGTERM; then wait for acknowledgements. A second
+    signal stops waiting, and a third one ends the process."""
     began = time.monotonic()
     largest = KafkaCluster(connection).largest_record(topic)
     with (

@@ -99,11 +99,9 @@ class Quarantine:
         return tuple(QuarantineSummary(dataset=name) if one is None else one.summary() for name, one in found)
 
     def show(self, dataset: str, chosen: RowFilter = EVERY_ROW, *, limit: int | None = None) -> Rows | None:
-        """Read rejected rows of a dataset, the oldest first; starts no JVM.
-
-        `limit`: the maximum number of rows; all by default.
-        Return the rows with the columns of the quarantine table; ``None`` if no row was ever rejected.
-        """
+        """Read rejected rows of a dataset, the oldest first; starts no JVM. `limit`: the maximum number of
+        rows; all by default. Return the rows with the columns of the quarantine table; ``None`` if no row was
+        ever rejected."""
         found = self._find(dataset)
         return None if found is None else found.read(chosen, limit)
 
@@ -115,12 +113,9 @@ class Quarantine:
         *,
         records: bool = False,
     ) -> Exported:
-        """Write rejected rows to a file; starts no JVM.
-
-        `file`: the file, whose name ends in ``.jsonl`` or ``.parquet``; it is replaced.
-        `records`: whether each line is an original record, or the row where the record was not kept, and
-        nothing else. `headrace produce` sends such a file.
-        """
+        """Write rejected rows to a file; starts no JVM. `file`: the file, whose name ends in ``.jsonl`` or
+        ``.parquet``; it is replaced. `records`: whether each line is an original record, or the row where the
+        record was not kept, and nothing else. `headrace produce` sends such a file."""
         path = Path(file).expanduser()
         if path.suffix not in (_FORMS[:1] if records else _FORMS):
             forms = _FORMS[0] if records else " or ".join(_FORMS)
@@ -147,12 +142,8 @@ class Quarantine:
         return choice_of(self._name(dataset), None if found is None else found.choose(chosen))
 
     def discard(self, dataset: str, chosen: RowFilter = EVERY_ROW) -> RowChoice:
-        """Mark quarantined rows as discarded: they are no longer replayed; starts no JVM.
-
-        The rows stay in the quarantine table, and `verify` counts them.
-
-        Return what was discarded.
-        """
+        """Mark quarantined rows as discarded: they are no longer replayed; starts no JVM. The rows stay in
+        the quarantine table, and `verify` counts them. Return what was discarded."""
         found, name = self._find(dataset), self._name(dataset)
         if found is None:
             return RowChoice(dataset=name)

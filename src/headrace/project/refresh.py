@@ -212,9 +212,7 @@ def downstream_streams(names: Sequence[TableName], plan: Plan) -> tuple[TableNam
 
 def choose_datasets(datasets: Sequence[str] | None, plan: Plan) -> tuple[TableName, ...]:
     """The datasets that a full refresh rebuilds: those that a user names, and the streams that read them.
-
-    `datasets`: the names; ``None`` for all datasets that may be rebuilt.
-    """
+    `datasets`: the names; ``None`` for all datasets that may be rebuilt."""
     kept = _kept_tables(plan)
     if datasets is None:
         stored = (one.name for one in plan.datasets if isinstance(one, StreamingTable | MaterializedView))
@@ -251,11 +249,9 @@ def _kept_tables(plan: Plan) -> dict[TableName, StreamingTable]:
 
 
 def clear_datasets(names: Sequence[TableName], plan: Plan, context: UpdateContext) -> None:
-    """Empty streaming tables, and open new checkpoints at the beginning of their sources.
-
-    Each table is emptied by one commit, which also fences its old checkpoint. A materialized view
-    is recomputed by the run that follows, and needs nothing here.
-    """
+    """Empty streaming tables, and open new checkpoints at the beginning of their sources. Each table is
+    emptied by one commit, which also fences its old checkpoint. A materialized view is recomputed by the run
+    that follows, and needs nothing here."""
     register_tables(plan, context.spark)
     tables: dict[TableName, OpenTableStage] = {}
     for stage in plan.stages:

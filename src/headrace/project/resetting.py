@@ -92,10 +92,8 @@ class Resetter:
         self._engine = engine
 
     def plan(self, flows: Sequence[str], start: ChosenStart | None = None) -> ResetPlan:
-        """What a reset would do; changes nothing.
-
-        `start`: where their checkpoints start; by default they continue.
-        """
+        """What a reset would do; changes nothing. `start`: where their checkpoints start; by default they
+        continue."""
         settings, plan = self._engine.reach()
         remedies = Remedies(reset=frozenset(flows), start=start)
         check_remedies(remedies, plan)
@@ -127,10 +125,8 @@ class Resetter:
         return ResetPlan(resets=tuple(resets), plan=plan)
 
     def reset(self, flows: Sequence[str], start: ChosenStart | None = None) -> ResetPlan:
-        """Open new checkpoints. One commit of each table names the new one, and fences the old one.
-
-        `start`: where their checkpoints start; by default they continue.
-        """
+        """Open new checkpoints. One commit of each table names the new one, and fences the old one. `start`:
+        where their checkpoints start; by default they continue."""
         planned, update = self.plan(flows, start), new_update()
         plan, remedies = planned.plan, Remedies(reset=frozenset(flows), start=start)
         context = self._engine.context(plan.project, plan, update, _ignore, None, remedies, continuous=False)

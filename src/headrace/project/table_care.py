@@ -152,10 +152,8 @@ class TableKeeper:
         names: Sequence[TableName],
         report: Callable[[TableCare], None] = lambda _: None,
     ) -> tuple[TableCare, ...]:
-        """Take care of tables where that is due.
-
-        `names`: the tables; those that do not exist are left out.
-        """
+        """Take care of tables where that is due. `names`: the tables; those that do not exist are left
+        out."""
         found: list[TableCare] = []
         storage = self.settings.storage
         for name in names:

@@ -48,10 +48,8 @@ class Updates:
         *,
         continuous: bool,
     ) -> RunResult:
-        """Bring the tables up to date; `Pipeline.run` has the details.
-
-        `continuous`: whether to run until `stop` is set.
-        """
+        """Bring the tables up to date; `Pipeline.run` has the details. `continuous`: whether to run until
+        `stop` is set."""
         from headrace.observe.log import LogSettings
         from headrace.project.noop_check import find_up_to_date
         from headrace.run.update import report_up_to_date
@@ -88,9 +86,7 @@ class Updates:
         log: LogSettings | None,
     ) -> RunResult:
         """Empty streaming tables, and read their sources again; `Pipeline.full_refresh` has the details.
-
-        `accept_loss`: those of them whose rows are removed even if they cannot be read again.
-        """
+        `accept_loss`: those of them whose rows are removed even if they cannot be read again."""
         from headrace.observe.log import LogSettings
         from headrace.project.refresh import clear_datasets, plan_refresh
 

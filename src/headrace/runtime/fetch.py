@@ -48,12 +48,9 @@ Watcher = Callable[[FetchProgress], None]
 def ensure_jars(
     *sets: JarSet, cache: JarCache | None = None, watcher: Watcher | None = None
 ) -> tuple[Path, ...]:
-    """Returns the paths of all jars of these sets; downloads those that are missing.
-
-    `sets`: ``spark`` (Delta and the Kafka connector), ``broker`` (Apache Kafka).
-    `cache`: the folder of the jars; the user's shared cache by default.
-    `watcher`: is called with the progress; shows it on standard error by default.
-    """
+    """Returns the paths of all jars of these sets; downloads those that are missing. `sets`: ``spark`` (Delta
+    and the Kafka connector), ``broker`` (Apache Kafka). `cache`: the folder of the jars; the user's shared
+    cache by default. `watcher`: is called with the progress; shows it on standard error by default."""
     store = cache or JarCache()
     jars = locked_jars(*sets)
     if store.missing(jars):
@@ -214,10 +211,8 @@ Shown = Callable[[int, int, int, int], None]
 
 @contextmanager
 def show_fetch() -> Iterator[Shown]:
-    """Shows a progress bar on a terminal, and plain lines elsewhere.
-
-    Yields a function of jars done, all jars, bytes done, all bytes.
-    """
+    """Shows a progress bar on a terminal, and plain lines elsewhere. Yields a function of jars done, all
+    jars, bytes done, all bytes."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 

@@ -79,9 +79,7 @@ def kept_interrupt() -> Iterator[None]:
 
 def forget_gateway(*, is_reachable: bool = True) -> None:
     """Removes the gateway of a stopped session from PySpark, which would connect to the ended JVM.
-
-    `is_reachable`: whether the gateway is closed; otherwise its connections are left alone.
-    """
+    `is_reachable`: whether the gateway is closed; otherwise its connections are left alone."""
     from pyspark.core.context import SparkContext
     from pyspark.sql import SparkSession
 
@@ -154,10 +152,8 @@ def _light_literal(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _kept(original: _Get) -> _Get:
-    """Returns a replacement for a name lookup of Py4J that looks up each package, class and method once.
-
-    The original needs seven JVM calls for each ``jvm.org.apache.spark.sql.SparkSession.active``.
-    """
+    """Returns a replacement for a name lookup of Py4J that looks up each package, class and method once. The
+    original needs seven JVM calls for each ``jvm.org.apache.spark.sql.SparkSession.active``."""
     from py4j.java_gateway import JavaClass, JavaMember, JavaPackage
 
     @functools.wraps(original)
@@ -173,11 +169,9 @@ def _kept(original: _Get) -> _Get:
 
 
 def _without_delays(original: Callable[..., None]) -> Callable[..., None]:
-    """Returns a replacement for a method that sets up a connection: answers above 8 KB arrive at once.
-
-    The JVM writes an answer in parts of 8 KB, and sends the second part only when the first is acknowledged.
-    By default, Linux acknowledges it after 40 ms.
-    """
+    """Returns a replacement for a method that sets up a connection: answers above 8 KB arrive at once. The
+    JVM writes an answer in parts of 8 KB, and sends the second part only when the first is acknowledged. By
+    default, Linux acknowledges it after 40 ms."""
 
     @functools.wraps(original)
     def connect(self: Any, *args: Any) -> None:

@@ -63,12 +63,9 @@ def locked_jars(*sets: JarSet) -> tuple[Jar, ...]:
 
 
 class JarCache:
-    """The folder of downloaded jars.
-
-    A jar is in the folder only after its checksum was checked. ``checked.json`` has the size and the time
-    of each file at that moment, so that a later start needs only a few ``stat`` calls to see that no file
-    was changed.
-    """
+    """The folder of downloaded jars. A jar is in the folder only after its checksum was checked.
+    ``checked.json`` has the size and the time of each file at that moment, so that a later start needs only a
+    few ``stat`` calls to see that no file was changed."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or cache_folder() / "jars"
@@ -221,11 +218,9 @@ def build_module_file(coordinates: Iterable[Coordinate], *, transitive: bool = F
 def start_ivy(
     java: Java, coordinates: Iterable[Coordinate], folder: Path, *, transitive: bool = False
 ) -> subprocess.Popen[bytes]:
-    """Starts Ivy in its own folder; jars arrive in ``folder/cache`` and then in ``folder/jars``.
-
-    Its output goes to ``folder/ivy.log``. It checks no checksums: those of the lock are stronger, and each
-    check would cost one more request.
-    """
+    """Starts Ivy in its own folder; jars arrive in ``folder/cache`` and then in ``folder/jars``. Its output
+    goes to ``folder/ivy.log``. It checks no checksums: those of the lock are stronger, and each check would
+    cost one more request."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "ivy.xml").write_text(build_module_file(coordinates, transitive=transitive))
     command = [

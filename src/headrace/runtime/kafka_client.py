@@ -45,10 +45,7 @@ class ClientErrors:
         self._lock = threading.Lock()
 
     def open(self, kind: Callable[..., T], settings: dict[str, Any] | None = None) -> T:
-        """Returns a new client.
-
-        `kind`: its class: ``AdminClient``, ``Consumer`` or ``Producer``.
-        """
+        """Returns a new client. `kind`: its class: ``AdminClient``, ``Consumer`` or ``Producer``."""
         from confluent_kafka import KafkaException
 
         all_settings = {
@@ -64,10 +61,8 @@ class ClientErrors:
             raise refused_settings(self._connection, error.args[0].str()) from error
 
     def check(self, *, silent: bool = False) -> None:
-        """Raises an error if the cluster has refused the client.
-
-        `silent`: whether the client has waited longer than an answer takes.
-        """
+        """Raises an error if the cluster has refused the client. `silent`: whether the client has waited
+        longer than an answer takes."""
         if self._fault is None and (silent or self._is_lost()) and time.monotonic() >= self._next_probe:
             self._fault = find_fault(self._connection, self._reports)
             self._next_probe = time.monotonic() + _GRACE_S
@@ -141,10 +136,8 @@ SILENT = _silent()
 
 
 def connection_errors(servers: str, timeout_s: float) -> list[str]:
-    """Connects to the addresses of a list such as ``a:9092,b:9092`` until one succeeds.
-
-    Return the error of each address, or an empty list if one connection succeeded.
-    """
+    """Connects to the addresses of a list such as ``a:9092,b:9092`` until one succeeds. Return the error of
+    each address, or an empty list if one connection succeeded."""
     reasons = []
     for server in servers.split(","):
         host, _, port = server.strip().rpartition(":")

@@ -39,10 +39,8 @@ _REASON = re.compile(r"\s*\(after \d+ms in state \w+\)|^\S+://\S+: ")
 
 
 def find_fault(connection: KafkaConnection, reports: Iterable[str]) -> HeadraceError | None:
-    """Returns the error behind a client's reports if a retry cannot help, or None.
-
-    `reports`: codes and texts of librdkafka or of Java's client.
-    """
+    """Returns the error behind a client's reports if a retry cannot help, or None. `reports`: codes and texts
+    of librdkafka or of Java's client."""
     text = "\n".join(reports)
     if (found := _FORBIDDEN.search(text)) is not None:
         return _forbidden(connection, text, found)
@@ -248,11 +246,8 @@ _HOST_MISMATCH = (62, 64)
 
 
 class TlsRefusedError(Exception):
-    """The TLS handshake failed.
-
-    `cause`: the ``host`` name, the ``authority``, the ``client`` certificate, the ``settings``, another
-    ``alert``, or ``silence`` if the broker closed the connection.
-    """
+    """The TLS handshake failed. `cause`: the ``host`` name, the ``authority``, the ``client`` certificate,
+    the ``settings``, another ``alert``, or ``silence`` if the broker closed the connection."""
 
     def __init__(self, reason: str, cause: str) -> None:
         super().__init__(reason)
@@ -269,10 +264,8 @@ class Listener:
 
 
 def look(server: str, connection: KafkaConnection, timeout_s: float) -> Listener | None:
-    """Sends a request to a listener with the connection's security protocol.
-
-    Return the listener's login, or ``None`` if it does not answer with this protocol.
-    """
+    """Sends a request to a listener with the connection's security protocol. Return the listener's login, or
+    ``None`` if it does not answer with this protocol."""
     with _connect(server, timeout_s) as plain:
         if not connection.protocol.endswith("SSL"):
             return _ask(plain)

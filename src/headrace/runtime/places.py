@@ -43,10 +43,8 @@ _LOCK = "held"
 
 
 class Scratch:
-    """A temporary folder of this process; making one removes the folders of processes that were killed.
-
-    A lock shows that the owner is alive. Process ids do not, where containers share a temporary folder.
-    """
+    """A temporary folder of this process; making one removes the folders of processes that were killed. A
+    lock shows that the owner is alive. Process ids do not, where containers share a temporary folder."""
 
     def __init__(self) -> None:
         others = list(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"))

@@ -48,10 +48,8 @@ without end."""
 def start_bound(
     command: Sequence[str], log_file: Path, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Starts a program that is killed when this process ends, even by SIGKILL.
-
-    Its standard input is a pipe that this process holds. Its output is appended to the log file.
-    """
+    """Starts a program that is killed when this process ends, even by SIGKILL. Its standard input is a pipe
+    that this process holds. Its output is appended to the log file."""
     # Linux kills the program when the thread that started it ends, so that thread must not end before.
     outcome: list[subprocess.Popen[bytes] | BaseException] = []
     started = threading.Event()
@@ -90,10 +88,8 @@ def start_bound(
 def start_detached(
     command: Sequence[str], log_file: Path, environment: Mapping[str, str] | None = None
 ) -> int:
-    """Starts a program that goes on after this process, and returns its process id.
-
-    `environment`: all of its variables; by default those of this process.
-    """
+    """Starts a program that goes on after this process, and returns its process id. `environment`: all of its
+    variables; by default those of this process."""
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder, log_file.open("ab") as log:
         pid_file = Path(folder) / "pid"
         subprocess.run(
@@ -136,10 +132,8 @@ Handle = Callable[[int, Callable[[], object]], None]
 
 @contextmanager
 def handling_signals(handle: Handle) -> Iterator[None]:
-    """Call a function for SIGINT and SIGTERM, while the block runs in the main thread.
-
-    `handle`: the function. It can interrupt the main thread anywhere.
-    """
+    """Call a function for SIGINT and SIGTERM, while the block runs in the main thread. `handle`: the
+    function. It can interrupt the main thread anywhere."""
     if threading.current_thread() is not threading.main_thread():
         # Python allows signal handlers in the main thread only.
         yield

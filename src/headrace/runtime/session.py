@@ -79,15 +79,8 @@ def open_spark(
     redactor: Redactor | None = None,
     shared: bool = True,
 ) -> RunningSpark:
-    """Returns the session of this process, or opens one if there is none: in an engine, or in a new JVM.
-
-    The settings of a session of the user (``spark-submit``, a notebook) are not changed.
-
-    `master`: the Spark master; all local cores by default.
-    `memory`: the JVM's heap, as in ``-Xmx``; by default it depends on the machine.
-    `log_file`: the file of Spark's messages; by default in the cache folder.
-    `shared`: whether the session may be in an engine, a JVM that stays in the background.
-    """
+    """Returns the session of this process, or opens one if there is none: in an engine, or in a new JVM. The
+    settings of a session of the user (``spark-submit``, a notebook) are not changed."""
     foreign = _find_foreign()
     if foreign is not None:
         return RunningSpark(foreign, owned=False)
@@ -158,11 +151,9 @@ def start_spark(
     extra_options: Sequence[str] = (),
     end_timeout_s: float | None = None,
 ) -> RunningSpark:
-    """Starts a session in a new JVM; callers use `open_spark`.
-
-    `end_timeout_s`: the time that the JVM has to end after Spark has stopped. By default a local JVM is
-    killed at once: its only remaining task would be to remove its folder.
-    """
+    """Starts a session in a new JVM; callers use `open_spark`. `end_timeout_s`: the time that the JVM has to
+    end after Spark has stopped. By default a local JVM is killed at once: its only remaining task would be to
+    remove its folder."""
     java, jars = find_java(), ensure_jars("spark")
     scratch = Scratch()
     log = (log_file or _default_log(name)).absolute()

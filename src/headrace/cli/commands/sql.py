@@ -329,10 +329,7 @@ _TAIL = 15
 
 
 class StreamProcesses:
-    """Starts a process for each stream.
-
-    `once`: whether the streams end after the records that exist now.
-    """
+    """Starts a process for each stream. `once`: whether the streams end after the records that exist now."""
 
     def __init__(
         self, invocation: Invocation, definitions: Definitions, *, detached: bool, once: bool

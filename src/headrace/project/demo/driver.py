@@ -35,10 +35,8 @@ _LOG_LINES = 8
 
 
 class Driver:
-    """One process that runs a pipeline continuously.
-
-    `pid_file`: the file with the process id, for a later demo if this one is killed.
-    """
+    """One process that runs a pipeline continuously. `pid_file`: the file with the process id, for a later
+    demo if this one is killed."""
 
     def __init__(
         self,

@@ -98,12 +98,9 @@ def open_demo(path: Path) -> DemoFolder:
 
 
 def write_pipeline(demo: DemoFolder, files: Mapping[str, str]) -> Path | None:
-    """Write the pipeline, in place of an earlier demo's tables, topic and files.
-
-    The processes of the earlier demo must have ended.
-
-    Return the folder of the files that the user had changed or added since the earlier demo.
-    """
+    """Write the pipeline, in place of an earlier demo's tables, topic and files. The processes of the earlier
+    demo must have ended. Return the folder of the files that the user had changed or added since the earlier
+    demo."""
     try:
         kept = _clear(demo) if demo.renewed else None
         sums = {name: _sum(text.encode()) for name, text in files.items()}

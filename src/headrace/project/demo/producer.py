@@ -31,10 +31,8 @@ class Entry:
 
 @dataclass
 class SalesLedger:
-    """Counts and exact sums of the records that the broker has acknowledged.
-
-    Only the producer's thread writes it; figures may be read meanwhile, sums after it has ended.
-    """
+    """Counts and exact sums of the records that the broker has acknowledged. Only the producer's thread
+    writes it; figures may be read meanwhile, sums after it has ended."""
 
     records: int = 0
     sales: Decimal = Decimal(0)
@@ -271,10 +269,7 @@ def load_gold(table: Path) -> list[dict[str, Any]]:
 
 
 def compare(gold: Iterable[Mapping[str, Any]], ledger: Mapping[Key, Entry]) -> Comparison:
-    """Compare both sides.
-
-    `gold`: rows with ``name``, ``date``, ``sales`` and ``count``.
-    """
+    """Compare both sides. `gold`: rows with ``name``, ``date``, ``sales`` and ``count``."""
     found: dict[Key, Entry] = {}
     doubled: list[Key] = []
     for row in gold:

@@ -105,9 +105,7 @@ _current = _Current()
 
 def set_attachment(guard: Path | None, pool: str | None = None) -> None:
     """Records what this process has in an engine; without arguments other than None, that it has nothing.
-
-    `guard`: the file that the engine holds locked until all calls of this process have ended.
-    """
+    `guard`: the file that the engine holds locked until all calls of this process have ended."""
     _current.guard, _current.pool = guard, pool
 
 
