@@ -17,6 +17,7 @@ from headrace.errors import (
     ReadConditionInvalidError,
     TableUnknownError,
     TableUnreadableError,
+    did_you_mean,
 )
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -101,12 +102,11 @@ def find_dataset(text: str, settings: ProjectSettings) -> TableName:
 def _unknown(text: str, storage: Storage | None, default_schema: str) -> TableUnknownError:
     tables = () if storage is None else storage.find_tables()
     known = sorted(t.name if t.schema == default_schema else str(t) for t in tables)
-    near = difflib.get_close_matches(text, [*known, *map(str, tables)], n=1)
     where = "here" if storage is None else f"in {storage.root}"
     return TableUnknownError(
         f"there is no table `{text}` {where}",
         facts=(f"its tables: {', '.join(known)}",) if known else (),
-        remedies=(f"did you mean `{near[0]}`?" if near else "headrace status",),
+        remedies=did_you_mean(text, [*known, *map(str, tables)], "headrace status"),
         params={"table": text, "known": known},
     )
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.errors import FlowUnknownError
+from headrace.errors import FlowUnknownError, did_you_mean
 from headrace.maintain.checkpoint_repair import Problem, find_problems
 from headrace.maintain.checkpoints import FlowCheckpoint, load_checkpoints
 from headrace.model.project import ProjectSettings
@@ -57,12 +56,9 @@ class Checkpoints:
         for name in flows:
             if name not in known:
                 every = {one.flow for one in load_checkpoints(self._settings.storage, lambda _: True)}
-                near = difflib.get_close_matches(name, every, n=1)
                 raise FlowUnknownError(
                     f"the storage of {self._settings.name} has no checkpoint of a flow `{name}`",
-                    remedies=(
-                        f"did you mean `{near[0]}`?" if near else "headrace checkpoint show lists all",
-                    ),
+                    remedies=did_you_mean(name, every, "headrace checkpoint show lists all"),
                     params={"flow": name},
                 )
         return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -20,6 +19,7 @@ from headrace.errors import (
     IngestChangedError,
     IngestTableTakenError,
     SchemaNotInferredError,
+    did_you_mean,
 )
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -347,11 +347,10 @@ def _check_columns(ingested: IngestedTopic, columns: Mapping[str, str]) -> None:
         known = payload if option == "--keys" else [*payload, *KAFKA_COLUMNS]
         for name in names:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
                 raise ColumnNotFoundError(
                     f"{option}: the records of {ingested.topic} have no field `{name}`",
                     facts=[f"their fields: {', '.join(payload)}"],
-                    remedies=[f"did you mean `{near[0]}`?" if near else "use one of these fields"],
+                    remedies=did_you_mean(name, known, "use one of these fields"),
                     params={"column": name, "option": option, "known": known},
                 )
 

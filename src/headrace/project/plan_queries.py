@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.declare.loader import activate
 from headrace.declare.registry import ActivePipeline, FolderHook
-from headrace.errors import DatasetUnknownError, FlowUnknownError
+from headrace.errors import DatasetUnknownError, FlowUnknownError, did_you_mean
 from headrace.model.declarations import Flow, MaterializedView, StreamingTable, is_once, snapshots_of
 from headrace.model.names import TableName
 from headrace.model.notes import Note
@@ -205,14 +204,14 @@ def find_datasets(names: Iterable[str], plan: Plan) -> tuple[TableName, ...]:
     if isinstance(names, str):
         names = [names]
     stored = [d.name for d in plan.datasets if isinstance(d, StreamingTable | MaterializedView)]
+    known = [n.name for n in stored] + [str(n) for n in stored]
     found = []
     for text in names:
         name = plan.project.table_name(text)
         if name not in stored:
-            near = difflib.get_close_matches(text, [n.name for n in stored] + [str(n) for n in stored], n=1)
             raise DatasetUnknownError(
                 f"the pipeline {plan.project.name} declares no table `{text}`",
-                remedies=(f"did you mean `{near[0]}`?" if near else "headrace plan lists its datasets",),
+                remedies=did_you_mean(text, known, "headrace plan lists its datasets"),
                 params={"dataset": text},
             )
         found.append(name)
@@ -231,10 +230,9 @@ def check_remedies(remedies: Remedies, plan: Plan) -> None:
     known = [planned.flow.name for planned in plan.flows]
     for name in sorted(remedies.flows):
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
             raise FlowUnknownError(
                 f"the pipeline {plan.project.name} declares no flow `{name}`",
-                remedies=(f"did you mean `{near[0]}`?" if near else f"its flows: {', '.join(known)}",),
+                remedies=did_you_mean(name, known, f"its flows: {', '.join(known)}"),
                 params={"flow": name},
             )
 

@@ -6,7 +6,6 @@ it is. A table of the pipeline that does not exist yet is computed from its own 
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from headrace.errors import (
     DatasetUnknownError,
     HeadraceError,
     ReadConditionInvalidError,
+    did_you_mean,
 )
 from headrace.model.declarations import Dataset, Expectation, ExpectationCount, TemporaryView
 from headrace.model.names import quoted_path
@@ -97,10 +97,9 @@ def find_previewed(name: str, plan: Plan) -> tuple[str, tuple[Declared, ...]]:
         if planned.flow.name.casefold() == name.casefold():
             return planned.flow.name, (planned.flow,)
     known = [dataset.name.short for dataset in plan.datasets] + [one.flow.name for one in plan.flows]
-    near = difflib.get_close_matches(name, known, n=1)
     raise DatasetUnknownError(
         f"the pipeline {plan.project.name} declares no dataset or flow `{name}`",
-        remedies=(f"did you mean `{near[0]}`?" if near else "headrace plan lists its datasets",),
+        remedies=did_you_mean(name, known, "headrace plan lists its datasets"),
         params={"dataset": name},
     )
 

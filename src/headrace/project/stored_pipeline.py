@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from headrace.errors import ArgumentInvalidError, HeadraceError, PinInvalidError
+from headrace.errors import ArgumentInvalidError, HeadraceError, PinInvalidError, did_you_mean
 from headrace.maintain.pins import Pin, add_pin, find_pins, load_pins, remove_pins
 from headrace.maintain.record import load_care
 from headrace.maintain.registered_readers import (
@@ -72,10 +71,9 @@ class StoredPipeline:
         from headrace.verify.report import GRADES
 
         if require is not None and require not in GRADES:
-            near = difflib.get_close_matches(require, GRADES, n=1)
             raise ArgumentInvalidError(
                 f"verify: require={require!r} is not one of {', '.join(GRADES)}",
-                remedies=(f"did you mean `{near[0]}`?",) if near else (),
+                remedies=did_you_mean(require, GRADES),
                 params={"argument": "require", "value": require},
             )
         asked = [datasets] if isinstance(datasets, str) else datasets
