@@ -122,9 +122,7 @@ class LiveDisplay(Display):
         from rich.live import Live
 
         self._live = Live(
-            self,
-            console=Console(file=self._stream, highlight=False),
-            refresh_per_second=REFRESHES_PER_S,
+            self, console=Console(file=self._stream, highlight=False), refresh_per_second=REFRESHES_PER_S
         )
         self._live.__enter__()
         return self

@@ -26,10 +26,7 @@ _FILE_BYTES = 4 * 1024 * 1024
 _GRACE_H = 1
 """Hours that a replaced file is kept, for readers that have opened an older version."""
 _KEPT = timedelta(days=90)
-_PROPERTIES = {
-    "delta.logRetentionDuration": "interval 1 hours",
-    "delta.enableExpiredLogCleanup": "true",
-}
+_PROPERTIES = {"delta.logRetentionDuration": "interval 1 hours", "delta.enableExpiredLogCleanup": "true"}
 
 
 @cache

@@ -110,10 +110,7 @@ class Engine:
         overrides = self._overrides
         sources = None if overrides is None else overrides.sources
         active = ActivePipeline(
-            settings,
-            self.session,
-            folders=None if overrides is None else overrides.folders,
-            quarantines=True,
+            settings, self.session, folders=None if overrides is None else overrides.folders, quarantines=True
         )
         with listing_entries(settings), loading(settings, self.session, sources) as session:
             declarations: Declarations = load_declarations(settings, session, active.schema_files)

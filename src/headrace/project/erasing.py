@@ -20,12 +20,7 @@ from headrace.plan.properties import keys_of
 from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh
 from headrace.project.engine import Engine
 from headrace.project.operations import logged_operation, new_update
-from headrace.sinks.delta.erase import (
-    empty_rejected,
-    erase_matching,
-    erase_rows,
-    matching_rows,
-)
+from headrace.sinks.delta.erase import empty_rejected, erase_matching, erase_rows, matching_rows
 from headrace.sinks.delta.hidden_events import ROW
 from headrace.state.lease import held_leases
 from headrace.storage.location import Location

@@ -154,11 +154,7 @@ class PlanQueries:
 
     @contextmanager
     def _active(
-        self,
-        session: SparkSession,
-        *,
-        quarantines: bool = False,
-        bad_records: list[BadRecords] | None = None,
+        self, session: SparkSession, *, quarantines: bool = False, bad_records: list[BadRecords] | None = None
     ) -> Iterator[None]:
         folders = None if self.overrides is None else self.overrides.folders
         with activate(

@@ -106,12 +106,7 @@ class Quarantine:
         return None if found is None else found.read(chosen, limit)
 
     def export(
-        self,
-        dataset: str,
-        file: str | Path,
-        chosen: RowFilter = EVERY_ROW,
-        *,
-        records: bool = False,
+        self, dataset: str, file: str | Path, chosen: RowFilter = EVERY_ROW, *, records: bool = False
     ) -> Exported:
         """Write rejected rows to a file; starts no JVM. `file`: the file, whose name ends in ``.jsonl`` or
         ``.parquet``; it is replaced. `records`: whether each line is an original record, or the row where the
@@ -281,11 +276,7 @@ class ReplayResult:
 
 
 def replay_dataset(
-    found: RejectedRows,
-    chosen: RowFilter,
-    plan: Plan,
-    context: UpdateContext,
-    build: BuildRecords,
+    found: RejectedRows, chosen: RowFilter, plan: Plan, context: UpdateContext, build: BuildRecords
 ) -> ReplayResult:
     """Replay rejected rows of a dataset."""
     rows = found.choose(chosen)

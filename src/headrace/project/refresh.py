@@ -283,8 +283,7 @@ def _clear(opening: OpenTableStage, plan: Plan, context: UpdateContext) -> None:
             return
         open_table(opening, flows, storage, context.spark, emptied=True)
         layout = TableLayout(
-            schema=layout_schema(opening.table, opening.schema),
-            partition_cols=opening.table.partition_cols,
+            schema=layout_schema(opening.table, opening.schema), partition_cols=opening.table.partition_cols
         )
         for number, planned in enumerate(flows):
             opener = make_opener(planned, plan, context)

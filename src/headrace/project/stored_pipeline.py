@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import ArgumentInvalidError, HeadraceError, PinInvalidError, did_you_mean
 from headrace.maintain.pins import Pin, add_pin, find_pins, load_pins, remove_pins
 from headrace.maintain.record import load_care
-from headrace.maintain.registered_readers import (
-    RegisteredReader,
-    add_reader,
-    load_readers,
-    remove_reader,
-)
+from headrace.maintain.registered_readers import RegisteredReader, add_reader, load_readers, remove_reader
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.read import find_dataset
@@ -92,12 +87,7 @@ class StoredPipeline:
             )
 
     def read(
-        self,
-        table: str,
-        *,
-        where: str | None = None,
-        limit: int | None = None,
-        columns: Sequence[str] = (),
+        self, table: str, *, where: str | None = None, limit: int | None = None, columns: Sequence[str] = ()
     ) -> Rows:
         """Rows of a table of the storage, or of any folder that is a Delta table; starts no JVM.
 

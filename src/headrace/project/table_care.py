@@ -148,9 +148,7 @@ class TableKeeper:
     is_stopped: Callable[[], bool] = lambda: False
 
     def keep(
-        self,
-        names: Sequence[TableName],
-        report: Callable[[TableCare], None] = lambda _: None,
+        self, names: Sequence[TableName], report: Callable[[TableCare], None] = lambda _: None
     ) -> tuple[TableCare, ...]:
         """Take care of tables where that is due. `names`: the tables; those that do not exist are left
         out."""

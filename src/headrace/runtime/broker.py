@@ -85,11 +85,7 @@ class Broker:
     """
 
     def __init__(
-        self,
-        directory: Path | None = None,
-        *,
-        port: int | None = None,
-        bound: bool = False,
+        self, directory: Path | None = None, *, port: int | None = None, bound: bool = False
     ) -> None:
         self.directory = (directory or broker_folder()).absolute()
         self._port = port

@@ -31,7 +31,7 @@ _TLS = re.compile(r"\b_SSL\b|SSL handshake failed|SslAuthenticationException|SSL
 _FORBIDDEN = re.compile(
     r"(?P<what>TOPIC|GROUP|CLUSTER|TRANSACTIONAL_ID)_AUTHORIZATION_FAILED"
     r"|(?P<java>Topic|Group|Cluster|TransactionalId)AuthorizationException"
-    r"|(?P<words>Topic|Group|Cluster) authorization failed",
+    r"|(?P<words>Topic|Group|Cluster) authorization failed"
 )
 _NAMED = re.compile(r"(?:topics?|group): \[?([^\]\s]+?)\]?(?:[\s:.]|$)", re.IGNORECASE)
 _SETTING = re.compile(r'(?:configuration property|property:?|value for) "([\w.]+)"')
@@ -174,12 +174,7 @@ def _login_refused(connection: KafkaConnection, text: str) -> KafkaLoginError:
 
 
 def _login(
-    connection: KafkaConnection,
-    text: str,
-    key: str,
-    remedy: str,
-    facts: Iterable[str] = (),
-    **params: object,
+    connection: KafkaConnection, text: str, key: str, remedy: str, facts: Iterable[str] = (), **params: object
 ) -> KafkaLoginError:
     return KafkaLoginError(
         text,

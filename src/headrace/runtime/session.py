@@ -131,12 +131,7 @@ def _attach(
         return None
     record = attached.record
     return RunningSpark(
-        spark,
-        owned=True,
-        log_file=Path(record.log),
-        jvm_pid=record.jvm_pid,
-        in_engine=True,
-        _close=close,
+        spark, owned=True, log_file=Path(record.log), jvm_pid=record.jvm_pid, in_engine=True, _close=close
     )
 
 

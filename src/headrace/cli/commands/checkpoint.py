@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.group(
-    "checkpoint",
-    cls=VerbGroup,
-    examples=("headrace checkpoint show", "headrace checkpoint validate orders"),
+    "checkpoint", cls=VerbGroup, examples=("headrace checkpoint show", "headrace checkpoint validate orders")
 )
 def checkpoint() -> None:
     """Show, validate or repair the checkpoints of flows.

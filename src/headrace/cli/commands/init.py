@@ -14,10 +14,7 @@ if TYPE_CHECKING:
     from headrace.project.demo.story import Screen
 
 
-@verb(
-    examples=("headrace init shop", "headrace init --from databricks.yml"),
-    project=False,
-)
+@verb(examples=("headrace init shop", "headrace init --from databricks.yml"), project=False)
 @click.argument("folder", default=".", metavar="[DIR]", type=LocalFolder(file_okay=False))
 @click.option(
     "--from",

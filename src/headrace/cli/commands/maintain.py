@@ -48,10 +48,7 @@ _STEPS = ("optimize", "vacuum", "log", "checkpoints")
     help="Also delete files and commits that this flow has not read. The flow may then need a full refresh.",
 )
 @click.option(
-    "--every",
-    callback=parse_time,
-    metavar="TIME",
-    help="Repeat at this interval, such as 1h, until stopped.",
+    "--every", callback=parse_time, metavar="TIME", help="Repeat at this interval, such as 1h, until stopped."
 )
 @click.option(
     "--wait",
@@ -212,10 +209,7 @@ def pin(
         pins = pipeline.pins
         if shows:
             found, readers = pins.list(table), pins.readers(table)
-            data = {
-                "pins": [one.to_json() for one in found],
-                "readers": [one.to_json() for one in readers],
-            }
+            data = {"pins": [one.to_json() for one in found], "readers": [one.to_json() for one in readers]}
             return Result(data=data, text=_listed(found, readers))
         assert table is not None
         if reader is not None and remove:

@@ -175,10 +175,7 @@ def replay(invocation: Invocation, dataset: str, chosen: RowFilter) -> Result:
     """
     from headrace.cli.watching import spark_starting
 
-    with (
-        invocation.pipeline() as pipeline,
-        spark_starting(invocation.output, "Starting Spark, replaying"),
-    ):
+    with invocation.pipeline() as pipeline, spark_starting(invocation.output, "Starting Spark, replaying"):
         done = pipeline.quarantine.replay(dataset, chosen)
     return Result(
         data=done.to_json(),

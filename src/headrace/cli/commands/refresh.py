@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 @click.argument("datasets", nargs=-1, shell_complete=complete_dataset, required=True, metavar="DATASET..")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @log_options
-def refresh(
-    invocation: Invocation,
-    datasets: tuple[str, ...],
-    yes: bool,
-    log: LogSettings,
-) -> Result:
+def refresh(invocation: Invocation, datasets: tuple[str, ...], yes: bool, log: LogSettings) -> Result:
     """Bring selected datasets up to date.
 
     The command first shows what a run of these datasets would do, and asks for confirmation. Tables that
@@ -46,10 +41,7 @@ def refresh(
             output.note(explanation.to_text(min(output.width or WIDTH, WIDTH)))
             if not output.confirm("Refresh?", remedy=f"headrace refresh {' '.join(datasets)} --yes"):
                 return Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
-        with (
-            Watch(output, pipeline.settings, "Starting Spark") as watch,
-            stopping(stop, watch) as received,
-        ):
+        with Watch(output, pipeline.settings, "Starting Spark") as watch, stopping(stop, watch) as received:
             result = pipeline.run(datasets, emit=watch, stop=stop, log=log)
     return show_outcome(output, result, received)
 

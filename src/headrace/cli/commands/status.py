@@ -38,9 +38,7 @@ _STYLES = {
 }
 
 
-@verb(
-    examples=("headrace status", "headrace status --profile prod --json", "headrace status --tables"),
-)
+@verb(examples=("headrace status", "headrace status --profile prod --json", "headrace status --tables"))
 @click.option(
     "--tables", is_flag=True, help="Show the files and logs of the tables, and the maintenance they need."
 )

@@ -186,11 +186,7 @@ def read(
             params={"options": ["--version", "--timestamp"]},
         )
     selection = Selection(
-        where=where,
-        limit=limit,
-        columns=tuple(split_columns(columns)),
-        version=version,
-        timestamp=timestamp,
+        where=where, limit=limit, columns=tuple(split_columns(columns)), version=version, timestamp=timestamp
     )
     with invocation.output.progress("Reading"):
         rows = read_rows(locate_table(table, invocation.settings), selection)

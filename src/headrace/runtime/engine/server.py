@@ -181,11 +181,7 @@ class EngineServer:
             client = self._open(pid, tag, dict(asked["overrides"]))
             try:
                 wire.send(
-                    port=client.port,
-                    secret=client.secret,
-                    tag=tag,
-                    pool=client.pool,
-                    guard=str(client.guard),
+                    port=client.port, secret=client.secret, tag=tag, pool=client.pool, guard=str(client.guard)
                 )
                 _await_end(wire.connection, pid)
             finally:
