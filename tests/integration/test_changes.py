@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import deltalake
 import numpy as np
 import pytest
+from pyspark.sql import functions
 
 from cdc_oracle import Change, current_rows, random_batches, random_changes
 from cdc_table import create_table
@@ -27,6 +28,7 @@ from headrace.sinks.delta.key_index import UNKNOWN, KeyIndex
 from headrace.sinks.delta.keyed import SharedTable
 from headrace.sinks.delta.merge import MergeTarget
 from headrace.sinks.delta.tombstones import Tombstones
+from headrace.sinks.row_hash import row_hash
 from headrace.sinks.target import BatchStamp, Committed, SplitRows
 from headrace.storage.locate import locate
 
@@ -214,6 +216,61 @@ def test_keys_of_several_types_find_their_rows(spark: SparkSession, tmp_path: Pa
     for batch in random_batches(9, changes, 2):
         table.apply(batch)
     assert table.rows == current_rows(changes)
+
+
+NESTED = {
+    "STRUCT<a: INT, b: INT>": ["struct(1, NULL)", "struct(NULL, 1)", "struct(NULL, NULL)"],
+    "STRUCT<a: STRUCT<c: DECIMAL(12, 2)>, b: TIMESTAMP>": [
+        "struct(NULL, NULL)",
+        "struct(struct(NULL), NULL)",
+    ],
+    "ARRAY<STRING>": ["array()", "array(NULL)", "array(NULL, 'a')", "array('a', NULL)", "array('a')"],
+    "ARRAY<ARRAY<DOUBLE>>": ["array(array(1), array(2))", "array(array(1, 2))", "array(NULL)", "array()"],
+}
+"""Types of keys, with different values that Spark's hash does not tell apart."""
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_nested_keys_that_differ_only_in_nulls_or_lengths_are_different_keys(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    path = create(spark, tmp_path / "t", f", key {kind}")
+    values = [f"CAST({value} AS {kind})" for value in NESTED[kind]]
+    keys = f"element_at(array({', '.join(values)}), id + 1) AS key"
+    table = Table(spark, path, ("key",), lambda records: records.selectExpr("*", keys))
+    upserts = [Change(n, n, n, "upsert", f"v{n}") for n in range(len(values))]
+    for one in upserts:
+        table.apply([one])
+    assert table.rows == current_rows(upserts)
+    # The rows of all keys are found again.
+    more = [Change(100 + n, n, 100 + n, "delete" if n == 1 else "upsert", "w") for n in range(len(values))]
+    done = table.apply(more)
+    assert done is not None and done.without_index is None
+    assert table.rows == current_rows([*upserts, *more])
+
+
+def test_equal_numbers_in_nested_keys_are_one_key(spark: SparkSession, tmp_path: Path) -> None:
+    path = create(spark, tmp_path / "t", ", key ARRAY<DOUBLE>")
+    # 0.0 and -0.0, and two patterns of NaN.
+    keys = "array(if(id % 2 = 0, 0D, -0D), if(id % 2 = 0, double('NaN'), -double('NaN'))) AS key"
+    table = Table(spark, path, ("key",), lambda records: records.selectExpr("*", keys))
+    for number in range(3):
+        table.apply([Change(number, number, number, "upsert", f"v{number}")])
+    assert table.rows == {2: "v2"}
+
+
+def test_the_hash_of_a_row_depends_on_the_place_of_its_nulls(spark: SparkSession) -> None:
+    rows = spark.sql(
+        "SELECT * FROM VALUES (1, NULL, array(1, NULL), 'a'), (NULL, 1, array(1, NULL), 'a'),"
+        " (1, NULL, array(NULL, 1), 'a'), (1, 1, array(1, 1), NULL), (1, 1, array(1, 1), 'a')"
+        " AS t(a, b, c, d)"
+    )
+    found = [one[0] for one in rows.select(row_hash(rows)).collect()]
+    assert len(set(found)) == 5
+    # Tables keep the hash: that of a row without NULLs and nested values never changes.
+    plain = spark.sql("SELECT * FROM VALUES (1, 'a', 2.5D), (2, 'b', NULL) AS t(a, b, c)")
+    with_old = plain.select("c", row_hash(plain), functions.xxhash64("a", "b", "c")).collect()
+    assert [one[1] == one[2] for one in with_old] == [one[0] is not None for one in with_old]
 
 
 @pytest.mark.parametrize("index_memory", [0, 1 << 30], ids=["positions", "index"])

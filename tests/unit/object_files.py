@@ -7,6 +7,7 @@ and no folders, so nothing can depend on what only a local disk offers.
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import obstore
@@ -19,6 +20,16 @@ from headrace.storage.location import Location
 def memory_location() -> Location:
     """The root of a storage of its own in memory."""
     return Location("memory://lake", ObjectFiles(MemoryStore()))
+
+
+@dataclass(frozen=True)
+class ObjectEntry:
+    """An object, or the part of names that several objects share."""
+
+    name: str
+    is_folder: bool
+    size: int = 0
+    modified_ms: int = 0
 
 
 class ObjectFiles:
@@ -36,19 +47,23 @@ class ObjectFiles:
         try:
             obstore.head(self._store, _key(path))
         except FileNotFoundError:
-            return bool(self.list_files(path) or self.list_folders(path))
+            return bool(self.entries(path))
         return True
 
     def size(self, path: str) -> int:
         return int(obstore.head(self._store, _key(path))["size"])
 
-    def list_files(self, folder: str) -> list[str]:
-        found = obstore.list_with_delimiter(self._store, f"{_key(folder)}/")["objects"]
-        return [one["path"].rpartition("/")[2] for one in found]
+    def entries(self, folder: str) -> list[ObjectEntry]:
+        found = obstore.list_with_delimiter(self._store, f"{_key(folder)}/")
+        folders = [ObjectEntry(_name(prefix.rstrip("/")), True) for prefix in found["common_prefixes"]]
+        return folders + [
+            ObjectEntry(_name(one["path"]), False, one["size"], int(one["last_modified"].timestamp() * 1000))
+            for one in found["objects"]
+        ]
 
-    def list_folders(self, folder: str) -> list[str]:
-        found = obstore.list_with_delimiter(self._store, f"{_key(folder)}/")["common_prefixes"]
-        return [prefix.rstrip("/").rpartition("/")[2] for prefix in found]
+    @property
+    def table_options(self) -> dict[str, str]:
+        return {}
 
     def create(self, path: str, data: bytes) -> bool:
         try:
@@ -92,3 +107,7 @@ class ObjectFiles:
 
 def _key(path: str) -> str:
     return path.removeprefix("memory://")
+
+
+def _name(key: str) -> str:
+    return key.rpartition("/")[2]

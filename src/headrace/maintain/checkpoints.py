@@ -19,7 +19,7 @@ from headrace.state.identity import CheckpointIdentity, find_checkpoints, load_i
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_offsets, load_state
 from headrace.storage.layout import Storage
-from headrace.storage.location import Location
+from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import is_table
 
 
@@ -224,9 +224,7 @@ def _load(storage: Storage, dataset: TableName, flow: str, known: tuple[Location
 
 
 def _committed(table: Location, checkpoint: str) -> int:
-    from deltalake import DeltaTable
-
     if not is_table(table):
         return -1
-    found = DeltaTable(str(table)).transaction_version(checkpoint)
+    found = open_delta(table).transaction_version(checkpoint)
     return -1 if found is None else int(found)

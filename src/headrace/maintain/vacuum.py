@@ -71,13 +71,13 @@ class VacuumPlan:
 def list_stored(table: Location, below: str = "") -> Iterator[StoredFile]:
     """The data files, deletion vectors and change files in a table's folder."""
     folder = table / below if below else table
-    for name in folder.list_files():
-        if name.endswith((".parquet", ".bin")):
-            stat = (folder / name).local_path.stat()
-            yield StoredFile(path=below + name, size=stat.st_size, modified_s=stat.st_mtime)
-    for name in folder.list_folders():
+    for entry in folder.entries():
+        name = entry.name
+        if not entry.is_folder:
+            if name.endswith((".parquet", ".bin")):
+                yield StoredFile(path=below + name, size=entry.size, modified_s=entry.modified_ms / 1000)
         # Hidden folders are not part of the table, other than a partition's and the changes.
-        if not name.startswith(("_", ".")) or "=" in name or (name == _CHANGES and not below):
+        elif not name.startswith(("_", ".")) or "=" in name or (name == _CHANGES and not below):
             yield from list_stored(table, f"{below}{name}/")
 
 

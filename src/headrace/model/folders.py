@@ -9,11 +9,27 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 _SPECIAL = re.compile(r"[*?\[{]")
 _SINK_LOG = "_spark_metadata"
+
+
+class Entry(Protocol):
+    """A file or a folder in the listing of a folder.
+
+    A file that is deleted after the listing can raise `FileNotFoundError` for its size and its time.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_folder(self) -> bool: ...
+    @property
+    def size(self) -> int: ...  # bytes of a file
+    @property
+    def modified_ms(self) -> int: ...  # when a file was last written, in milliseconds since 1970
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.model.event_columns import Row, event_columns
 from headrace.storage.arrow_rows import build_table
-from headrace.storage.location import Location
+from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import is_table
 
 if TYPE_CHECKING:
@@ -51,7 +51,10 @@ class EventTable:
 
         data = build_table(rows, event_schema())
         if self._table is None and not is_table(self.path):
-            write_deltalake(str(self.path), data, mode="append", configuration=_PROPERTIES)
+            options = dict(self.path.files.table_options)
+            write_deltalake(
+                self.path.path, data, mode="append", configuration=_PROPERTIES, storage_options=options
+            )
         else:
             write_deltalake(self._open(), data, mode="append")
 
@@ -59,12 +62,11 @@ class EventTable:
         """The rows of a SQL query over the table ``t``; none if there is no table yet."""
         if not is_table(self.path):
             return []
-        from deltalake import DeltaTable, QueryBuilder
+        from deltalake import QueryBuilder
 
         # Columns are read only for the rows that the condition chooses.
         settings = {"datafusion.execution.parquet.pushdown_filters": "true"}
-        table = DeltaTable(str(self.path))
-        return _rows(QueryBuilder(settings).register("t", table).execute(sql).read_all())
+        return _rows(QueryBuilder(settings).register("t", open_delta(self.path)).execute(sql).read_all())
 
     def fold(self) -> int:
         """Merge the small files into one if there are many, and remove files that were replaced long ago.
@@ -89,10 +91,8 @@ class EventTable:
         return 0
 
     def _open(self) -> DeltaTable:
-        from deltalake import DeltaTable
-
         if self._table is None:
-            self._table = DeltaTable(str(self.path))
+            self._table = open_delta(self.path)
         return self._table
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from headrace.model.names import TableName
 from headrace.observe.read import Rows, execute_query, explain_failure, table_schema, type_of
 from headrace.storage.layout import Storage
-from headrace.storage.location import Location
+from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import is_table, newest_commits
 
 if TYPE_CHECKING:
@@ -191,10 +191,8 @@ class _Held:
     """What a dataset holds."""
 
     def __init__(self, target: Location) -> None:
-        from deltalake import DeltaTable
-
         self._target = target
-        self._table = DeltaTable(str(target)) if is_table(target) else None
+        self._table = open_delta(target) if is_table(target) else None
 
     def batch(self, checkpoint: str) -> int:
         """The last batch of a checkpoint; -1 if there is none."""

@@ -25,7 +25,7 @@ from headrace.observe.versions import check_files, find_version
 from headrace.storage.arrow_rows import read_stream
 from headrace.storage.layout import Storage
 from headrace.storage.locate import is_uri, locate
-from headrace.storage.location import Location
+from headrace.storage.location import Location, open_delta
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -162,11 +162,10 @@ def _label(path: Location) -> str:
 
 def table_schema(path: Location, version: int | None = None) -> tuple[DeltaTable, Mapping[str, Any]]:
     """A version of a table, and its schema as Delta's JSON has it."""
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     try:
-        table = DeltaTable(str(path), version=version)
+        table = open_delta(path, version)
         return table, json.loads(table.schema().to_json())
     except (DeltaError, OSError, ValueError) as error:
         raise _unreadable(path.name, str(path), error) from error

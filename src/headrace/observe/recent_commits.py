@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from headrace.storage.location import Location
+from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import LoggedCommit, newest_commits
 
 _LOOKED_BACK = 500
@@ -63,11 +63,10 @@ class RecentCommits:
 
 def load_tail(path: Location) -> RecentCommits:
     """Read a table's newest commits and its size."""
-    from deltalake import DeltaTable
 
     commits = tuple(newest_commits(path, _LOOKED_BACK))
     try:
-        table = DeltaTable(str(path))
+        table = open_delta(path)
         actions = table.get_add_actions(flatten=True)
         metadata = table.metadata()
         return RecentCommits(

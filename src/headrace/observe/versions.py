@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from headrace.errors import ReadVersionGoneError, ReadVersionUnknownError
 from headrace.storage.locate import locate
-from headrace.storage.location import Location
+from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import load_commit, readable_versions
 
 _WALKED = 100
@@ -80,9 +80,7 @@ def _committed(table: Location, version: int) -> datetime | None:
 
 def _missing_file(table: Location, version: int) -> str | None:
     """The first file of a version that does not exist; ``None`` if all exist."""
-    from deltalake import DeltaTable
-
-    for uri in DeltaTable(str(table), version=version).file_uris():
+    for uri in open_delta(table, version).file_uris():
         file = locate(uri)
         if not file.exists() and not locate(unquote(file.path)).exists():
             return file.name

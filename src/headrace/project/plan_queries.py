@@ -20,7 +20,7 @@ from headrace.plan.properties import SCD_TYPE
 from headrace.plan.stages import OpenTableStage, Plan
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.state.snapshot_log import SnapshotLog
-from headrace.storage.location import Location
+from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import is_table, load_checksum, newest_version
 
 if TYPE_CHECKING:
@@ -262,10 +262,9 @@ def find_index_notes(plan: Plan) -> Iterator[Note]:
 def _count_rows(table: Location) -> int | None:
     """The number of rows by the statistics of the log; ``None`` if they do not have it."""
     import pyarrow as pa
-    from deltalake import DeltaTable
 
     try:
-        read = DeltaTable(str(table))
+        read = open_delta(table)
         added = pa.table(read.get_add_actions())
         numbers = added["num_records"].to_pylist() if "num_records" in added.column_names else [None]
         deleted = load_checksum(table, newest_version(table)).get("numDeletedRecordsOpt") or 0

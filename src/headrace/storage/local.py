@@ -7,9 +7,32 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO
+
+
+class LocalEntry:
+    """A file or a folder of a listing. Its size and time are read when they are asked for."""
+
+    def __init__(self, entry: os.DirEntry[str]) -> None:
+        self._entry = entry
+
+    @property
+    def name(self) -> str:
+        return self._entry.name
+
+    @property
+    def is_folder(self) -> bool:
+        return self._entry.is_dir()
+
+    @property
+    def size(self) -> int:
+        return self._entry.stat().st_size
+
+    @property
+    def modified_ms(self) -> int:
+        return self._entry.stat().st_mtime_ns // 1_000_000
 
 
 class LocalFiles:
@@ -26,11 +49,16 @@ class LocalFiles:
     def size(self, path: str) -> int:
         return Path(path).stat().st_size
 
-    def list_files(self, folder: str) -> list[str]:
-        return _list(folder, folders=False)
+    def entries(self, folder: str) -> list[LocalEntry]:
+        try:
+            with os.scandir(folder) as entries:
+                return [LocalEntry(entry) for entry in entries]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
-    def list_folders(self, folder: str) -> list[str]:
-        return _list(folder, folders=True)
+    @property
+    def table_options(self) -> Mapping[str, str]:
+        return {}
 
     def create(self, path: str, data: bytes) -> bool:
         target = Path(path)
@@ -105,14 +133,6 @@ def is_locked(file: Path) -> bool:
     except OSError:
         return False
     return False
-
-
-def _list(folder: str, *, folders: bool) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return [entry.name for entry in entries if entry.is_dir() == folders]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
 
 
 @contextlib.contextmanager

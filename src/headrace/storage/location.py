@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from headrace.errors import StorageUnsupportedError, StorageUnwritableError
+from headrace.model.folders import Entry
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 
 class Files(Protocol):
@@ -37,11 +41,12 @@ class Files(Protocol):
     def size(self, path: str) -> int:
         """Return the bytes of a file."""
 
-    def list_files(self, folder: str) -> list[str]:
-        """Return the names of the files of a folder, without order; none if the folder does not exist."""
+    def entries(self, folder: str) -> Sequence[Entry]:
+        """Return the files and folders of a folder, without order; none if the folder does not exist."""
 
-    def list_folders(self, folder: str) -> list[str]:
-        """Return the names of the folders of a folder, without order; none if the folder does not exist."""
+    @property
+    def table_options(self) -> Mapping[str, str]:
+        """The options with which `deltalake` opens the tables of this kind of storage."""
 
     def create(self, path: str, data: bytes) -> bool:
         """Write a file whole if it does not exist; return whether this call has written it."""
@@ -150,17 +155,23 @@ class Location:
 
     def walk(self) -> Iterator[Location]:
         """All files of the folder and of the folders in it."""
-        yield from (self / name for name in self.list_files())
-        for name in self.list_folders():
-            yield from (self / name).walk()
+        for entry in sorted(self.entries(), key=lambda entry: (entry.is_folder, entry.name)):
+            if entry.is_folder:
+                yield from (self / entry.name).walk()
+            else:
+                yield self / entry.name
+
+    def entries(self) -> Sequence[Entry]:
+        """The files and folders in the folder, without order; none if the folder does not exist."""
+        return self.files.entries(self.path)
 
     def list_files(self) -> list[str]:
         """The names of the files in the folder, sorted; none if the folder does not exist."""
-        return sorted(self.files.list_files(self.path))
+        return sorted(entry.name for entry in self.entries() if not entry.is_folder)
 
     def list_folders(self) -> list[str]:
         """The names of the folders in the folder, sorted; none if the folder does not exist."""
-        return sorted(self.files.list_folders(self.path))
+        return sorted(entry.name for entry in self.entries() if entry.is_folder)
 
     def create(self, text: str) -> bool:
         """Write the file whole if it does not exist, and return whether this call has written it.
@@ -280,3 +291,10 @@ class Location:
             yield
         except OSError as error:
             raise self.unwritable(error) from error
+
+
+def open_delta(table: Location, version: int | None = None) -> DeltaTable:
+    """Open a Delta table without Spark, at its newest version or at the given one."""
+    from deltalake import DeltaTable
+
+    return DeltaTable(table.path, version=version, storage_options=dict(table.files.table_options))

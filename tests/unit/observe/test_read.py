@@ -43,9 +43,8 @@ def test_all_rows_with_their_columns(flow: HandFlow) -> None:
 
 
 def test_a_condition_a_limit_and_columns(flow: HandFlow) -> None:
-    found = read_rows(
-        flow.table.path, Selection(where="id > 3 OR id = 1", limit=2, columns=["_source.offset"])
-    )
+    chosen = Selection(where="id > 3 OR id = 1", limit=2, columns=["_source.offset"])
+    found = read_rows(locate(flow.table.path), chosen)
     assert found.columns == ("_source.offset",)
     assert len(found.rows) == 2
     assert found.is_cut

@@ -94,7 +94,7 @@ class HistoryPositionWriter:
     ) -> None:
         self._writer = writer
         self._tracked = tracked
-        self._events = events.select(*key_hashes(writer.table.keys), "*")
+        self._events = events.select(*key_hashes(events, writer.table.keys), "*")
         self._index = index
         self._recompute = recompute
 

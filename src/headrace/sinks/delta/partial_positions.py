@@ -42,7 +42,7 @@ def decide_partial_by_position(
     session, snapshot, keys = writer.session, writer.transaction.snapshot(), list(writer.table.keys)
     check_positions(session, writer.transaction)
     index.catch_up(session, snapshot, writer.stamp)
-    found = newest.select(*key_hashes(writer.table.keys)).toArrow()
+    found = newest.select(*key_hashes(newest, writer.table.keys)).toArrow()
     first, second = (found[name].to_numpy().view(np.uint64) for name in (FIRST, SECOND))
     _, position, _ = index.find(first, second)
     position = position[position != NO_ROW]

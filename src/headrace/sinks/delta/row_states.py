@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import QuarantineChangedError
-from headrace.storage.location import Location
+from headrace.storage.location import Location, open_delta
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,7 @@ def change_rows(
     Raises:
         QuarantineChangedError: A row does not have the state any more; no row was changed.
     """
-    from deltalake import CommitProperties, DeltaTable
+    from deltalake import CommitProperties
     from deltalake.exceptions import CommitFailedError
 
     if not rows.num_rows:
@@ -43,7 +43,7 @@ def change_rows(
     set_ = {**values, "changed_at": f"""arrow_cast('{now}', 'Timestamp(Microsecond, Some("UTC"))')"""}
     properties = CommitProperties(custom_metadata={"userMetadata": json.dumps(metadata)})
     for attempt in range(_ATTEMPTS):
-        table = DeltaTable(str(path))
+        table = open_delta(path)
         if missing := _count_others(table, rows, before):
             raise QuarantineChangedError(
                 f"{missing} of {rows.num_rows} rows of the quarantine {path.name} are not {before} any more",
@@ -75,10 +75,10 @@ def unsettled_replays(path: Location) -> Mapping[str, str]:
 
 def _select(path: Location, columns: str, where: str) -> pa.Table:
     import pyarrow as pa
-    from deltalake import DeltaTable, QueryBuilder
+    from deltalake import QueryBuilder
 
     query = f"SELECT {columns} FROM t WHERE {where}"
-    found = pa.table(QueryBuilder().register("t", DeltaTable(str(path))).execute(query).read_all())
+    found = pa.table(QueryBuilder().register("t", open_delta(path)).execute(query).read_all())
     return found.cast(pa.schema([(name, pa.string()) for name in found.column_names]))
 
 

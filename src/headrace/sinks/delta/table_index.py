@@ -31,6 +31,7 @@ from headrace.sinks.delta.key_index import (
 )
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.delta.transaction import WrittenFiles
+from headrace.sinks.row_hash import hashable
 from headrace.sinks.target import BatchStamp
 from headrace.storage.location import Location
 
@@ -269,14 +270,15 @@ def key_columns(frame: DataFrame, keys: tuple[str, ...]) -> list[Column]:
 
     sequence = frame.schema[SEQUENCE].dataType["value"].dataType
     number = sequence_number(F.col(SEQUENCE)["value"], sequence)
-    return [*key_hashes(keys), number.alias(NUMBER)]
+    return [*key_hashes(frame, keys), number.alias(NUMBER)]
 
 
-def key_hashes(keys: tuple[str, ...]) -> list[Column]:
+def key_hashes(frame: DataFrame, keys: tuple[str, ...]) -> list[Column]:
     """The two hashes of a row's key."""
     from pyspark.sql import functions as F
 
-    columns = [F.col(quoted_column(key)) for key in keys]
+    kinds = {one.name.casefold(): one.dataType for one in frame.schema.fields}
+    columns = [hashable(F.col(quoted_column(key)), kinds[key.casefold()]) for key in keys]
     # The literal comes first: behind the key it would give no independent second hash.
     return [F.xxhash64(F.lit(n), *columns).alias(name) for n, name in ((1, FIRST), (2, SECOND))]
 
