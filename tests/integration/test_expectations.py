@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.contracts.conditions import with_checks
+from headrace.contracts.expectations import RowSplit, with_checks
 from headrace.contracts.rejected import REASONS
-from headrace.contracts.split import RowSplit
 from headrace.declare.loader import activate, load_declarations
 from headrace.declare.registry import ActivePipeline
 from headrace.errors import HeadraceError, SourceLocation

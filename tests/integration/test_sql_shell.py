@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 
 from headrace.cli.main import run
 from headrace.project.pipeline import Pipeline
-from headrace.shell.streams import lives
+from headrace.shell.shell import lives
 from waiting import until
 
 pytestmark = pytest.mark.usefixtures("spark")

@@ -94,10 +94,7 @@ def as_changes(rows: DataFrame, columns: ChangeColumns) -> DataFrame:
 
 
 def table_schema(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of the table, from the columns of its change records; both as ``StructType.jsonValue()``.
-
-    ``_source`` after `OPERATION` is for the quarantine only.
-    """
+    """The columns of the table, from those of its change records; both as ``StructType.jsonValue()``."""
     names = [field["name"] for field in changes["fields"]]
     return {**changes, "fields": changes["fields"][: names.index(OPERATION)]}
 
@@ -316,11 +313,7 @@ def _comparable(value: Column, field: Any) -> Column:
 
 
 def with_known_types(rows: DataFrame, known: Mapping[str, Any]) -> StructType:
-    """The schema to read files with whose types Spark has inferred, after an earlier snapshot.
-
-    A column keeps its type where the inferred one fits into it: `3` after `3.5` is a DOUBLE. So does a column
-    that has no value.
-    """
+    """A schema to read files with: a column keeps its earlier type if the values fit (`3` after `3.5`)."""
     types = {one.name.casefold(): one.dataType for one in T.StructType.fromJson(dict(known)).fields}
     fields = []
     for field in rows.schema.fields:

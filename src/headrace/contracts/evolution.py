@@ -57,10 +57,7 @@ class _Change:
         path: str,
         inherited: DriftAction | None,
     ) -> list[Mapping[str, Any]]:
-        """The fields of a struct, with those that were found; new ones come last, by name.
-
-        ``path`` is the dotted name of the struct, with a dot at its end; empty for the record.
-        """
+        """The fields of a struct with those that were found; ``path`` ends with a dot, or is empty."""
         types = {one["name"]: one["type"] for one in found}
         actions = {name: self._drift.own(path, name) or inherited for name in types}
         kept = [

@@ -68,7 +68,6 @@ class Inference:
                 self.add_object(record, at)
 
     def add_object(self, record: Mapping[str, Any] | tuple[tuple[str, Any], ...], at: Coordinates) -> None:
-        """Add a parsed record."""
         self.records += 1
         self.shape.add(record, at)
 
@@ -179,10 +178,7 @@ def find_files(folder: Path) -> RecordFiles:
 
 
 def infer_files(found: RecordFiles, sample: int | None = None) -> Inference:
-    """Read the records of files.
-
-    ``sample`` limits the number of records: the first ones of files that are spread evenly.
-    """
+    """Read the records of files; a sample has the first records of files that are spread evenly."""
     inference = Inference()
     files, limit = found.files, None
     if sample is not None:

@@ -100,10 +100,7 @@ def as_bad_records(
     message: Column,
     kind: Literal["record", "exception"] = "record",
 ) -> DataFrame:
-    """Records that give no row, for the quarantine table.
-
-    Each column of ``records`` that has the name of a field of ``source`` becomes that field.
-    """
+    """Records that give no row; their columns become the fields of ``source`` with the same names."""
     reason = F.struct(F.lit(kind).alias("kind"), code.alias("name"), message.alias("message"))
     held = {name: name for name in _RECORD if name in records.columns}
     return _table_rows(
@@ -190,7 +187,6 @@ class Rejected:
 
     @classmethod
     def failing(cls, id: str, expectations: Sequence[str], row: str | None = None) -> Rejected:
-        """A row that fails expectations."""
         return cls(id, [{"kind": "expectation", "name": name, "message": None} for name in expectations], row)
 
 

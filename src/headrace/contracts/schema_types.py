@@ -47,10 +47,7 @@ def build_type(shape: Shape) -> Type:
 
 
 def widen(kind: Type, shape: Shape) -> Type:
-    """A declared type, changed only as far as the values of a shape need it.
-
-    Fields are added and never removed; STRING if no other type can hold the declared and the new values.
-    """
+    """A declared type that holds the values of a shape, too; fields are never removed, else it is STRING."""
     kinds = shape.kinds
     if not kinds or kind in _KEEPS_ALL:
         return kind

@@ -41,10 +41,7 @@ class Example:
 
 @dataclass(slots=True)
 class Shape:
-    """The types of all values of one field.
-
-    Each kind of value is counted on its own, so that nothing is lost if the types of a field disagree.
-    """
+    """The types of all values of one field, each counted on its own: nothing is lost if they disagree."""
 
     nulls: int = 0
     booleans: int = 0

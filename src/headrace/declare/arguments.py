@@ -39,7 +39,6 @@ class Arguments:
     location: SourceLocation
 
     def invalid(self, argument: str, problem: str, *remedies: str) -> ArgumentInvalidError:
-        """The error for an invalid argument."""
         return ArgumentInvalidError(
             f"{self.call}: {argument} {problem}",
             location=self.location,
@@ -126,7 +125,6 @@ class Arguments:
             raise self.invalid("max_rejected", str(error)) from None
 
     def columns(self, argument: str, value: Any) -> tuple[str, ...]:
-        """The value as column names."""
         if value is None:
             return ()
         if isinstance(value, str):

@@ -41,7 +41,6 @@ _TEXTS = ("json", "csv")
 
 
 def read_cloud_files(read: FormatRead) -> DataFrame:
-    """The DataFrame of a reader with the format `cloudFiles`."""
     function = read.options.get(READ_FILES)
     arguments = arguments_of(function or 'spark.readStream.format("cloudFiles")')
     active = require_pipeline("cloudFiles")

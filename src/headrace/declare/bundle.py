@@ -191,10 +191,7 @@ def _relative(path: Path, folder: Path) -> str:
 
 
 def find_bundle(file: Path) -> tuple[Path, str | None] | None:
-    """The bundle that a file belongs to, and the file's pipeline if it declares one.
-
-    ``None`` for other files. A file that the bundle includes belongs to it, too.
-    """
+    """The bundle that declares or includes a file, and the file's pipeline; ``None`` for other files."""
     if file.name in BUNDLES:
         return file, None
     folders = (folder / name for folder in file.absolute().parents for name in BUNDLES)
@@ -206,17 +203,13 @@ def find_bundle(file: Path) -> tuple[Path, str | None] | None:
 
 
 def target_names(bundle: Path) -> tuple[str, ...]:
-    """The names of a bundle's targets."""
     return tuple(_document(bundle).get("targets") or {})
 
 
 def read_bundle(
     bundle: Path, folder: Path, target: str | None, pipeline: str | None
 ) -> tuple[Mapped, list[str]]:
-    """A pipeline of a bundle as the document of a spec, and its settings that have no meaning here.
-
-    A bundle with several pipelines needs the key of one.
-    """
+    """A pipeline of a bundle as the document of a spec, and its settings that have no meaning here."""
     pipelines, variables, _ = _load(bundle, target)
     keys = [one.key for one in pipelines]
     if not pipelines or (pipeline is not None and pipeline not in keys):
@@ -256,7 +249,6 @@ def read_bundle(
 
 
 def _load(bundle: Path, target: str | None) -> tuple[tuple[BundlePipeline, ...], _Variables, str]:
-    """The pipelines of a bundle, its variables, and the target."""
     main = _document(bundle)
     documents = [(bundle, main)]
     for pattern in main.get("include") or ():

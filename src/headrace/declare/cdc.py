@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 from headrace.contracts.changes import ChangeColumns, as_changes
-from headrace.contracts.conditions import text_of_column
+from headrace.contracts.expectations import text_of_column
 from headrace.declare.arguments import Arguments, arguments_of
 from headrace.declare.python import TriggerArgument, flow_name_of
 from headrace.declare.registry import current_pipeline, spark
@@ -222,7 +222,6 @@ def _change_columns(
 
 
 def column_list_of(arguments: Arguments, argument: str, given: Any) -> tuple[Any, ...]:
-    """Columns, as names or Columns."""
     if isinstance(given, str):
         raise arguments.invalid(
             argument, "must be a list of columns, not text", f'write {argument}=["{given}"]'

@@ -14,10 +14,7 @@ from headrace.syntax.locations import caller
 
 
 class Dbutils:
-    """The utilities of Databricks that pipeline files use.
-
-    The spec's ``configuration`` has the widgets, and ``secrets`` the secrets.
-    """
+    """The utilities of Databricks, with the ``configuration`` and ``secrets`` of the spec as their values."""
 
     def __init__(self, settings: ProjectSettings) -> None:
         self.widgets = _Widgets(settings)
@@ -55,7 +52,6 @@ class _Widgets:
     combobox = multiselect = dropdown
 
     def get(self, name: str) -> str:
-        """The value of a widget."""
         found = self._settings.configuration.get(name, self._defaults.get(name))
         if found is None:
             raise _unset(self._settings, "the widget", name, f"configuration: {{{name}: VALUE}}")
@@ -128,7 +124,6 @@ class _Secrets:
         self._settings = settings
 
     def get(self, scope: str, key: str) -> str:
-        """The value of a secret."""
         name = f"{scope}/{key}"
         found = self._settings.secrets.get(name)
         if found is None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from headrace.contracts.conditions import text_of_column
+from headrace.contracts.expectations import text_of_column
 from headrace.declare.arguments import Arguments, arguments_of
 from headrace.declare.registry import current_pipeline
 from headrace.model.declarations import Action, DatasetCheck, Expectation, NullRule
@@ -235,7 +235,6 @@ def _decorator(
 def build_expectations(
     arguments: Arguments, argument: str, action: Action, conditions: Any, nulls: Any = None
 ) -> tuple[Expectation, ...]:
-    """The checked expectations of a declaration."""
     if not isinstance(conditions, Mapping):
         raise arguments.invalid(
             argument, "must be a dict of conditions by name", 'write {"amount is positive": "amount > 0"}'

@@ -221,7 +221,6 @@ def read(name: str) -> DataFrame:
 
 
 def read_stream(name: str) -> DataFrame:
-    """A dataset as a stream."""
     return spark.readStream.table(name)
 
 

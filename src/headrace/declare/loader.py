@@ -49,10 +49,7 @@ from headrace.syntax.tokens import Cell, build_note, find_cells
 def load_declarations(
     settings: ProjectSettings, session: Callable[[], SparkSession], schema_files: dict[str, str] | None = None
 ) -> Declarations:
-    """Run the pipeline's files in sorted order, and return their declarations.
-
-    ``session`` is called only if a file uses ``spark`` at module level.
-    """
+    """Run the pipeline's files in order; ``session`` is called only if one uses ``spark`` at module level."""
     files = find_files(settings)
     read = {} if schema_files is None else schema_files
     try:
@@ -219,10 +216,7 @@ _CALL = "__headrace_cell__"
 
 
 def run_file(file: Path, namespace: dict[str, Any], active: ActivePipeline, ran: set[Path]) -> None:
-    """Run the code of a Python file.
-
-    ``ran`` has the files whose declarations are registered by their own run; ``%run`` adds its own.
-    """
+    """Run the code of a Python file; ``ran`` has the files whose declarations their own run registers."""
     # Compiled here rather than imported: a cached file could be older than an edit in the same second,
     # and no cache is written beside the user's files.
     content = file.read_bytes()

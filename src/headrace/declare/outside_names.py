@@ -39,10 +39,7 @@ class OutsideName:
 
 
 def find_outside(files: Iterable[Path], root: Path) -> tuple[OutsideName, ...]:
-    """The tables with three-part names that files read and do not make, and the paths of other systems.
-
-    Names that the code builds when it runs are not found.
-    """
+    """The tables with three-part names that files read and do not make, and the paths of other systems."""
     found: dict[tuple[str, str], OutsideName] = {}
     made: set[str] = set()
     for file in files:
@@ -95,7 +92,6 @@ def _called(node: ast.Call) -> str:
 
 
 def _made(node: ast.Call) -> Iterator[str]:
-    """The names of the tables that a call declares."""
     arguments = [one.value for one in node.keywords if one.arg in ("name", "target")]
     if _called(node) == "create_streaming_table":
         arguments += node.args[:1]

@@ -114,10 +114,7 @@ class _PipelineFinder(MetaPathFinder):
 
 
 class _PipelineLoader(SourceFileLoader):
-    """Loads a module from its source.
-
-    A cached file could be older than an edit in the same second, so none is read, and none is written.
-    """
+    """Loads a module from its source: a cached file could be older than an edit in the same second."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)

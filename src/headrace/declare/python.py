@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, assert_never, overload
 
-from headrace.declare.arguments import arguments_of
+from headrace.declare.arguments import arguments_of, checked_care
 from headrace.declare.expectations import Conditions, DeclaredCheck, checked_expectations, declared_checks
 from headrace.declare.registry import Registry, current_pipeline
 from headrace.model.declarations import (
@@ -108,14 +108,11 @@ def table(
 
     def declare(function: Any, scope: Scope) -> None:
         target = scope.table_name(name)
-        stored = scope.stored(comment, table_properties, partition_cols, cluster_by, schema, format)
-        stored |= scope.cared_for(maintenance) | scope.changed_columns(renamed_columns, dropped_columns)
-        limit = scope.arguments.rejection_limit(max_rejected)
-        dataset = StreamingTable(
-            name=target, location=scope.location, max_rejected=limit, is_private=bool(private), **stored
-        )
+        stored = scope.stored(target, comment, table_properties, partition_cols, cluster_by, schema, format)
+        stored |= scope.treated(max_rejected, maintenance, private)
+        dataset = StreamingTable(**stored, **scope.changed_columns(renamed_columns, dropped_columns))
         flow = AppendFlow(
-            name=scope.flow_of(target),
+            name=flow_name_of(target, scope.default_schema),
             target=target,
             query=scope.query,
             **scope.flow_settings(spark_conf, trigger),
@@ -178,12 +175,8 @@ def materialized_view(
 
     def declare(function: Any, scope: Scope) -> None:
         target = scope.table_name(name)
-        stored = scope.stored(comment, table_properties, partition_cols, cluster_by, schema, format)
-        stored |= scope.cared_for(maintenance)
-        limit = scope.arguments.rejection_limit(max_rejected)
-        dataset = MaterializedView(
-            name=target, location=scope.location, max_rejected=limit, is_private=bool(private), **stored
-        )
+        stored = scope.stored(target, comment, table_properties, partition_cols, cluster_by, schema, format)
+        dataset = MaterializedView(**stored, **scope.treated(max_rejected, maintenance, private))
         flow = RefreshFlow(
             target=target,
             query=scope.query,
@@ -313,8 +306,9 @@ def create_streaming_table(
     """
     scope = Scope("hr.create_streaming_table", None)
     target = scope.arguments.table_name("name", name, scope.default_schema)
-    stored = scope.stored(comment, table_properties, partition_cols, cluster_by, schema, format)
-    stored |= scope.cared_for(maintenance) | scope.changed_columns(renamed_columns, dropped_columns)
+    stored = scope.stored(target, comment, table_properties, partition_cols, cluster_by, schema, format)
+    stored |= scope.treated(max_rejected, maintenance, private)
+    stored |= scope.changed_columns(renamed_columns, dropped_columns)
     expectations = checked_expectations(
         scope.arguments,
         {
@@ -324,17 +318,8 @@ def create_streaming_table(
             "expect_all_or_fail": expect_all_or_fail,
         },
     )
-    scope.register(
-        StreamingTable(
-            name=target,
-            location=scope.location,
-            expectations=expectations,
-            checks=declared_checks(scope.arguments, checks),
-            max_rejected=scope.arguments.rejection_limit(max_rejected),
-            is_private=bool(private),
-            **stored,
-        )
-    )
+    found = declared_checks(scope.arguments, checks)
+    scope.register(StreamingTable(expectations=expectations, checks=found, **stored))
 
 
 class Scope:
@@ -362,6 +347,7 @@ class Scope:
 
     def stored(
         self,
+        name: TableName,
         comment: Any,
         table_properties: Any,
         partition_cols: Any,
@@ -372,6 +358,8 @@ class Scope:
         """The checked arguments of a dataset that is stored as a table."""
         partitions, clusters = self.arguments.layout(partition_cols, cluster_by)
         return {
+            "name": name,
+            "location": self.location,
             "comment": self.comment(comment),
             "table_properties": self.arguments.settings("table_properties", table_properties),
             "partition_cols": partitions,
@@ -380,13 +368,11 @@ class Scope:
             "format": self.arguments.delta(format),
         }
 
-    def cared_for(self, maintenance: Any) -> dict[str, Any]:
-        """The checked policy of a dataset that is stored as a table."""
-        if maintenance is None:
-            return {}
-        from headrace.declare.arguments import checked_care
-
-        return {"maintenance": checked_care(self.arguments, maintenance)}
+    def treated(self, max_rejected: Any, maintenance: Any, private: Any) -> dict[str, Any]:
+        """The checked arguments that only Headrace has for stored datasets."""
+        given = {} if maintenance is None else {"maintenance": checked_care(self.arguments, maintenance)}
+        limit = self.arguments.rejection_limit(max_rejected)
+        return {"max_rejected": limit, "is_private": bool(private), **given}
 
     def changed_columns(self, renamed: Any, dropped: Any) -> dict[str, Any]:
         """The checked arguments ``renamed_columns`` and ``dropped_columns``."""
@@ -396,17 +382,10 @@ class Scope:
             "dropped_columns": self.arguments.columns("dropped_columns", dropped),
         }
 
-    def flow_of(self, target: TableName) -> str:
-        """The name of a table's own flow: short in the default schema, unique everywhere."""
-        return flow_name_of(target, self.default_schema)
-
     def flow_settings(self, spark_conf: Any, trigger: Any, *, once: bool = False) -> dict[str, Any]:
         conf = self.arguments.settings("spark_conf", spark_conf)
-        return {
-            "spark_conf": conf,
-            "trigger": self.arguments.flow_trigger(trigger, conf, once=once),
-            "once": once,
-        }
+        found = self.arguments.flow_trigger(trigger, conf, once=once)
+        return {"spark_conf": conf, "trigger": found, "once": once}
 
     def comment(self, comment: str | None) -> str | None:
         given = self.arguments.optional_text("comment", comment)
@@ -430,7 +409,7 @@ class Scope:
 
 
 def flow_name_of(target: TableName, default_schema: str) -> str:
-    """The name of the flow that a ``table`` declaration creates."""
+    """The name of a table's own flow: short in the default schema, unique everywhere."""
     return target.name if target.schema == default_schema else str(target)
 
 

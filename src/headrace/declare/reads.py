@@ -250,10 +250,7 @@ class AvroRead:
     def decoder(
         self, active: ActivePipeline, arguments: Arguments, topics: str | None, format: str
     ) -> AvroDecoder | None:
-        """The decoder of the records; None if the format is not Avro.
-
-        ``topics`` are separated by commas; ``None`` if a pattern is given.
-        """
+        """The decoder of the records of topics (separated by commas); ``None`` if the format is not Avro."""
         if format == "avro":
             return self._decoder(active, arguments, topics)
         for argument, value in (("schema_registry", self.registry), ("subject", self.subject)):

@@ -68,7 +68,6 @@ class Registry:
 
     @property
     def newest(self) -> Dataset:
-        """The dataset that was declared last."""
         return next(reversed(self._datasets.values()))
 
     def own(self, function: Any, dataset: TableName) -> None:
@@ -105,7 +104,6 @@ class Registry:
         self._flows[key] = flow
 
     def add_note(self, note: Note) -> None:
-        """Add a note for the plan."""
         self._notes.append(note)
 
     def declarations(self) -> Declarations:
@@ -201,7 +199,6 @@ _active: ContextVar[ActivePipeline | None] = ContextVar("headrace_active_pipelin
 
 
 def current_pipeline() -> ActivePipeline | None:
-    """The active pipeline of this thread."""
     return _active.get()
 
 
@@ -231,10 +228,7 @@ def activate_pipeline(active: ActivePipeline) -> Iterator[None]:
 
 
 class ActiveSession:
-    """A proxy of the active pipeline's ``SparkSession``, which starts at the first use.
-
-    Each attribute is looked up in the current session, since a flow runs in a clone of its own.
-    """
+    """A proxy of the active pipeline's session, looked up at each use: a flow runs in a clone of its own."""
 
     def __getattr__(self, name: str) -> Any:
         # Tools probe for dunder attributes (copy, pickle, inspect); none of them may start a JVM.

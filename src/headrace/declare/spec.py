@@ -54,10 +54,7 @@ DEFAULT_LIBRARIES = ("transformations/**",)
 
 
 def find_spec(path: Path | None = None) -> Path:
-    """The named spec file, or the nearest one from a folder upward.
-
-    The path is a spec file or a folder; ``None`` for the current folder.
-    """
+    """The named spec file, or that of a named folder, or the nearest one from the current folder upward."""
     start = Path.cwd() if path is None else path.expanduser().absolute()
     if start.is_file():
         return start
@@ -200,7 +197,6 @@ def _with_own_names(document: Mapped) -> Mapped:
 
 
 def _bundle(document: Mapped, file: Path) -> Path | None:
-    """The bundle that the spec names."""
     name = _plain_value(document, "bundle")
     if name is None:
         return None
@@ -220,7 +216,6 @@ def _plain_value(document: Mapped, key: str) -> str | None:
 
 
 def profile_names(file: Path) -> list[str]:
-    """The names of a spec's profiles, with the default one."""
     profiles = _profiles(build_values(_text(file, _shown(file)), _shown(file)))
     return sorted({DEFAULT_PROFILE, *profiles})
 
@@ -285,10 +280,7 @@ def _merged(base: Mapped, over: Mapped) -> Mapped:
 
 
 def _override(key: str, text: str, redactor: Redactor) -> Mapped:
-    """One override as a spec.
-
-    The part of a key after ``kafka.`` and ``configuration.`` is one name, with its dots.
-    """
+    """One override as a spec; what follows ``kafka.`` or ``configuration.`` is one name, with its dots."""
     if is_secret_key(key):
         redactor.add(text)
     location = SourceLocation(f"override of {key}", 0)
@@ -369,7 +361,6 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
 
 
 def _locations(merged: Mapped, name: str) -> Mapping[str, SourceLocation]:
-    """The locations of the keys of one mapping."""
     entry = merged.items.get(name)
     return entry.keys if isinstance(entry, Mapped) else {}
 

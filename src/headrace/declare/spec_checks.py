@@ -267,7 +267,6 @@ _CATALOG = re.compile(r"spark\.sql\.catalog\.(\w+)$")
 
 
 def build_tables(spec: Spec, folder: Path, locations: Mapping[str, SourceLocation]) -> TableMap:
-    """The tables of other systems."""
     found = map(_CATALOG.match, spec.configuration)
     catalogs = {SPARK_CATALOG, spec.catalog, *(one[1] for one in found if one)}
     targets = {}
@@ -286,7 +285,6 @@ def build_tables(spec: Spec, folder: Path, locations: Mapping[str, SourceLocatio
 
 
 def build_paths(spec: Spec, folder: Path, locations: Mapping[str, SourceLocation]) -> PathMap:
-    """The paths of other systems."""
     for prefix in spec.paths:
         if not re.match(r"/[^/]|[a-zA-Z][a-zA-Z0-9+.-]*:", prefix):
             remedy = "write such as dbfs:/ or /Volumes/main"

@@ -339,7 +339,6 @@ _PLAIN = ["string", "number", "boolean"]
 
 
 def build_schema() -> dict[str, Any]:
-    """The schema of a spec with its profiles."""
     describe_fields()
     profile = Overridable.model_json_schema()
     parts = profile.pop("$defs")

@@ -34,10 +34,7 @@ _LARGEST = 1 << 20
 
 
 def load_dotenv(folder: Path, shown: str) -> dict[str, str]:
-    """The variables of the spec's ``.env`` file; none without the file. The environment is not changed.
-
-    Values are taken literally: a password may contain a ``$``.
-    """
+    """The variables of the spec's ``.env`` file, taken literally: a password may contain a ``$``."""
     from dotenv.parser import parse_stream
 
     file = folder / DOTENV
@@ -192,10 +189,7 @@ class Filler:
 
 
 def collect_literals(value: Value, redactor: Redactor, path: tuple[str, ...] = ()) -> None:
-    """Tell the redactor the secrets that are written in the spec, in every profile.
-
-    An error shows the line at its location, so this runs before the first check.
-    """
+    """Tell the redactor the secrets in the text of the spec, before a check shows a line of it."""
     for key, scalar in _scalars(value, path):
         if any(map(_may_be_secret, key)):
             for piece in _VARIABLE.split(scalar.text)[::3]:
@@ -259,7 +253,6 @@ Value = Scalar | Sequence | Mapped
 
 
 def build_values(text: str, path: str) -> Mapped:
-    """The document's values."""
     try:
         node = YAML(typ="safe", pure=True).compose(text)
     except MarkedYAMLError as error:

@@ -11,7 +11,7 @@ from typing import Any, assert_never
 
 from headrace.declare.cdc import create_auto_cdc_flow, create_auto_cdc_from_snapshot_flow
 from headrace.declare.expectations import build_expectations
-from headrace.declare.python import Scope
+from headrace.declare.python import Scope, flow_name_of
 from headrace.declare.registry import ActivePipeline, Registry
 from headrace.declare.sql_functions import find_calls
 from headrace.errors import PipelineFileFailedError, SourceLocation, SqlInvalidError, SqlParameterUnsetError
@@ -62,7 +62,6 @@ _REMEDIES = {
 
 
 def declare_file(file: Path, active: ActivePipeline) -> None:
-    """Declare what the statements of an SQL file declare."""
     path = display_path(file, active.settings.root)
     try:
         text = file.read_bytes().decode("utf-8-sig")
@@ -83,10 +82,7 @@ def declare_file(file: Path, active: ActivePipeline) -> None:
 
 
 def declare_text(text: str, path: str, active: ActivePipeline, *, is_notebook: bool = False) -> None:
-    """Declare what the statements of a text declare.
-
-    Queries of a notebook are not run; the plan has a note for each.
-    """
+    """Declare what statements declare; queries of a notebook are not run: the plan has notes of them."""
     scope = _File(active)
     for statement in split_text(text, path):
         if is_notebook and (word := statement.text.split(None, 1)[0].upper()) not in _DECLARES:
@@ -188,6 +184,7 @@ class _File:
             )
             return
         stored = scope.stored(
+            name,
             statement.comment,
             statement.properties,
             statement.partition_cols or None,
@@ -195,12 +192,7 @@ class _File:
             statement.columns,
             statement.format,
         )
-        given: dict[str, Any] = {
-            "name": name,
-            "location": scope.location,
-            "expectations": expectations,
-            "is_private": statement.is_private,
-        }
+        stored |= {"expectations": expectations, "is_private": statement.is_private}
         if statement.kind == "materialized view":
             assert query is not None
             refresh = RefreshFlow(
@@ -209,11 +201,11 @@ class _File:
                 spark_conf=dict(self.settings),
                 trigger=scope.arguments.view_trigger(None, self.settings),
             )
-            scope.register(MaterializedView(**given, **stored), refresh)
+            scope.register(MaterializedView(**stored), refresh)
             return
-        scope.register(StreamingTable(**given, **stored))
+        scope.register(StreamingTable(**stored))
         if query is not None:
-            scope.register(self._append(scope, scope.flow_of(name), name, query))
+            scope.register(self._append(scope, flow_name_of(name, scope.default_schema), name, query))
         if statement.cdc is not None:
             self._change_flow(statement.cdc)
 
@@ -298,10 +290,7 @@ class _File:
 
 
 def with_values(written: SqlText, values: Mapping[str, str]) -> SqlText:
-    """A statement with the values of its parameters, ``${name}`` and ``:name``.
-
-    Those in comments are replaced too, if they have values: else Spark would do it, and shift locations.
-    """
+    """A statement with the values of its parameters, also in comments: there Spark would shift locations."""
     if "${" not in written.text and ":" not in written.text:
         return written
     tokens = tokenize(written.text)

@@ -8,7 +8,7 @@ from headrace.errors import SourceUnsupportedError
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.plan.evaluate import evaluate
-from headrace.plan.modes import Bounded, RangeHook, TableAccess, TableHook
+from headrace.plan.modes import Bounded, RangeHook, SourceHook, TableAccess
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.kind import SourceKind
@@ -44,13 +44,10 @@ def evaluate_ranges(
             raise _not_again(source)
     known = {one.index: one for one in ranges}
 
-    def read(read: SourceRead) -> DataFrame | None:
-        if stand_ins is not None and (given := stand_ins(read, ranges)) is not None:
-            is_source = read.request.streaming and not given.isStreaming
-            return treat(given, kind_for(read.request.format)) if is_source and treat is not None else given
-        if not read.request.streaming:
-            return None
-        return records_of(_source_of(read, planned.sources, plan.project), read)
+    def stand_in(read: SourceRead) -> DataFrame | None:
+        given = None if stand_ins is None else stand_ins(read, ranges)
+        is_source = given is not None and read.request.streaming and not given.isStreaming
+        return treat(given, kind_for(read.request.format)) if is_source and treat is not None else given
 
     def records_of(source: Source, read: SourceRead) -> DataFrame | None:
         if not source.rereads:
@@ -58,8 +55,7 @@ def evaluate_ranges(
         records = source.read_range(read, known.get(source.index), checkpoint)
         return records if treat is None else treat(records, kind_of(source.kind))
 
-    tables = _tables_hook(session, planned, records_of)
-    return evaluate(session, planned.flow, plan, Bounded(sources=read, tables=tables))
+    return _evaluate(session, planned, plan, records_of, stand_in)
 
 
 def can_evaluate_records(planned: PlannedFlow) -> bool:
@@ -70,41 +66,39 @@ def can_evaluate_records(planned: PlannedFlow) -> bool:
 def evaluate_records(
     session: SparkSession, planned: PlannedFlow, plan: Plan, records: DataFrame
 ) -> DataFrame:
-    """A flow's query as a batch over records that were kept; see `can_evaluate_records`.
-
-    Tables that the query joins are read at their current version. The records have the fields of the
-    quarantine's ``source``.
-    """
-
-    def read(read: SourceRead) -> DataFrame | None:
-        if not read.request.streaming:
-            return None
-        return records_of(_source_of(read, planned.sources, plan.project), read)
+    """A flow's query as a batch over kept records, with the fields of a quarantine's ``source``."""
 
     def records_of(source: Source, read: SourceRead) -> DataFrame:
         return source.read_records(read, records.where(source.owns()))
 
-    tables = _tables_hook(session, planned, records_of)
-    return evaluate(session, planned.flow, plan, Bounded(sources=read, tables=tables))
+    return _evaluate(session, planned, plan, records_of)
 
 
-def _tables_hook(
-    session: SparkSession, planned: PlannedFlow, records_of: Callable[[Source, SourceRead], DataFrame | None]
-) -> TableHook:
-    """Gives the records of the tables of the storage that a flow reads as streams."""
+def _evaluate(
+    session: SparkSession,
+    planned: PlannedFlow,
+    plan: Plan,
+    records_of: Callable[[Source, SourceRead], DataFrame | None],
+    stand_in: SourceHook = lambda _: None,
+) -> DataFrame:
+    """A flow's query with records in place of its streams."""
 
-    def read(access: TableAccess) -> DataFrame | None:
+    def read(read: SourceRead) -> DataFrame | None:
+        if (given := stand_in(read)) is not None or not read.request.streaming:
+            return given
+        return records_of(_source_of(read, planned.sources, plan.project), read)
+
+    def read_table(access: TableAccess) -> DataFrame | None:
         name = str(access.name).casefold()
         found = (one for one in planned.sources if str(one.table).casefold() == name)
         source = next(found, None) if access.streaming else None
         if source is None:
             return None
         request = ReadRequest(streaming=True, format=source.kind, options=access.options)
-        return records_of(
-            source, SourceRead(request=request, paths=(), location=access.location, session=session)
-        )
+        read = SourceRead(request=request, paths=(), location=access.location, session=session)
+        return records_of(source, read)
 
-    return read
+    return evaluate(session, planned.flow, plan, Bounded(sources=read, tables=read_table))
 
 
 def _source_of(read: SourceRead, sources: Sequence[Source], settings: ProjectSettings) -> Source:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
-from headrace.contracts.conditions import with_checks
+from headrace.contracts.expectations import with_checks
 from headrace.errors import HeadraceError, PlanFailedError, SourceLocation
 from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE
 from headrace.model.declarations import (
@@ -312,7 +312,6 @@ def _planned_refresh(
 
 
 def _checked(names: tuple[TableName, ...], declarations: Declarations) -> tuple[TemporaryView, ...]:
-    """The temporary views of these names that have expectations."""
     views = (one for one in declarations.datasets if isinstance(one, TemporaryView) and one.expectations)
     return tuple(view for view in views if view.name in names)
 
@@ -349,7 +348,6 @@ _MODE = re.compile(r"\(mode,", re.IGNORECASE)
 
 
 def find_notes(queries: Mapping[str, tuple[Query, LogicalPlan]], root: Path) -> Iterator[Note]:
-    """The notes of a pipeline."""
     yield from _rebound_globals({name: query for name, (query, _) in queries.items()}, root)
     yield from _permissive(queries)
 

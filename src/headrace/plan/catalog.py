@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -108,49 +108,31 @@ class Registrar:
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
-        self._parts: _TableParts | None = None
 
     def add(self, name: TableName, uri: str, provider: str, schema: Any) -> None:
         """Register an external table; its schema (database) must exist."""
         jvm: Any = self._session._jvm
         some = jvm.scala.Some
-        if self._parts is None:
-            self._parts = _TableParts.of(self._session)
-        parts = self._parts
+        external, storage, defaults = self._parts
         # Spark looks names up in lower case, and its own statements register them so.
         identifier = jvm.org.apache.spark.sql.catalyst.TableIdentifier(
             name.name.lower(), some(name.schema.lower())
         )
         table = jvm.org.apache.spark.sql.catalyst.catalog.CatalogTable(
-            identifier,
-            parts.external,
-            parts.storage(jvm.java.net.URI(uri)),
-            schema,
-            some(provider),
-            *parts.defaults,
+            identifier, external, storage(jvm.java.net.URI(uri)), schema, some(provider), *defaults
         )
-        parts.catalog.createTable(table, False)
+        self._session._jsparkSession.sharedState().externalCatalog().createTable(table, False)
 
-
-@dataclass(frozen=True)
-class _TableParts:
-    """What the tables of a catalog have in common, in the JVM."""
-
-    catalog: Any
-    external: Any  # the type of a table whose files the catalog does not own
-    storage: Callable[[Any], Any]
-    defaults: tuple[Any, ...]  # the last fields of a ``CatalogTable``
-
-    @classmethod
-    def of(cls, session: SparkSession) -> _TableParts:
-        jvm: Any = session._jvm
+    @cached_property
+    def _parts(self) -> tuple[Any, Callable[[Any], Any], tuple[Any, ...]]:
+        """The type, the storage and the last fields of a table whose files the catalog does not own."""
+        jvm: Any = self._session._jvm
         catalogs, some = jvm.org.apache.spark.sql.catalyst.catalog, jvm.scala.Some
         empty = catalogs.CatalogStorageFormat.empty()
         formats = (empty.inputFormat(), empty.outputFormat(), empty.serde())
         rest = (False, empty.properties(), empty.serdeName())
         positions = range(_FIRST_DEFAULT, _LAST_ARGUMENT + 1)
-        return cls(
-            session._jsparkSession.sharedState().externalCatalog(),
+        return (
             catalogs.CatalogTableType.EXTERNAL(),
             lambda location: empty.copy(some(location), *formats, *rest),
             tuple(getattr(catalogs.CatalogTable, f"apply$default${n}")() for n in positions),
@@ -207,10 +189,7 @@ def _tabs(spark: SparkSession) -> int:
 
 
 def _forget(spark: SparkSession, java_session: Any, tabs: int) -> None:
-    """Remove the listener and the tab of a closed session from the Spark application.
-
-    The listener would keep the session in memory, and the tab would stay in Spark's web UI.
-    """
+    """Remove a closed session's listener, which would keep it in memory, and its tab in Spark's web UI."""
     context = spark.sparkContext._jsc.sc()
     listener = java_session.sharedState().statusStore().listener()
     if listener.isDefined():

@@ -251,7 +251,6 @@ def _kept(plan: Plan) -> Iterator[Change]:
 
 
 def columns_text(schema: columns.Schema) -> str:
-    """The columns in one line."""
     return ", ".join(
         f"{field['name']} {columns.type_text(field['type'])}" for field in columns.fields(schema)
     )
@@ -262,7 +261,7 @@ MAPPING = "delta.columnMapping.mode"
 WIDENING = "delta.enableTypeWidening"
 
 COORDINATE_PROPERTIES = (COORDINATES, TIMESTAMP, REPLAYABLE)
-"""Properties with the columns of each row's Kafka coordinates, and whether each record gives one change."""
+"""Properties with the columns of each record's coordinates, and whether each record gives one change."""
 
 
 class TableMetadata(Protocol):
@@ -306,10 +305,7 @@ def find_alterations(
     has_rows: bool,
     new_clustering: tuple[str, ...],
 ) -> TableAlterations:
-    """The changes that a run makes to an existing table before it writes rows.
-
-    A materialized view gets its columns when its rows are replaced, so its columns are not among them.
-    """
+    """What a run changes in a table before it writes rows; a view gets its columns with its rows."""
     is_view = isinstance(dataset, MaterializedView)
     renamed, dropped = _pending(dataset, held.schema)
     if (renamed or dropped) and held.properties.get(MAPPING, "none") == "none":

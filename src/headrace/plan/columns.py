@@ -20,7 +20,6 @@ _CHARACTERS = " ,;{}()\n\t="
 
 
 def fields(schema: Schema) -> Sequence[Mapping[str, Any]]:
-    """The columns."""
     found: Sequence[Mapping[str, Any]] = schema["fields"]
     return found
 
@@ -53,7 +52,6 @@ def paths(schema: Schema, prefix: str = "") -> Iterator[str]:
 
 
 def type_text(data_type: Any) -> str:
-    """A type as DDL."""
     if isinstance(data_type, str):
         return {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}.get(
             data_type, data_type.upper()
@@ -147,10 +145,7 @@ def has_grown(now: Any, before: Any) -> bool:
 
 
 def new_fields(now: Any, before: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The columns and struct fields that a type has and the other one has not, where `has_grown`.
-
-    Each has its path, as Delta's ``ADD COLUMNS`` takes it.
-    """
+    """The columns and fields that were added, where `has_grown`; with paths for Delta's ``ADD COLUMNS``."""
     if isinstance(now, str) or isinstance(before, str) or now["type"] != before["type"]:
         return
     if now["type"] == "array":
@@ -188,10 +183,7 @@ def merged(schemas: Iterable[Schema]) -> Schema:
 
 
 def widened(now: Schema, before: Schema, keys: Iterable[str]) -> list[tuple[str, str, str]]:
-    """The columns that Delta can change to a wider type: name, new type and type in the table.
-
-    Key columns keep their types: the table of deleted keys has them, too.
-    """
+    """The columns but keys that Delta can make wider: name, new type and type in the table."""
     return [
         (name, to, was)
         for name, to, was in conflicts(now, before)
@@ -237,10 +229,7 @@ def find_column(schema: Schema, name: str) -> Mapping[str, Any] | None:
 
 
 def unstorable(schema: Schema, *, maps_names: bool = False) -> tuple[str, str] | None:
-    """The first column that a Delta table cannot store, and the reason.
-
-    If the table maps the names of columns, they may have any character.
-    """
+    """The first column that Delta cannot store, and the reason; mapped names may have any character."""
     seen: set[str] = set()
     for field in fields(schema):
         name = field["name"]

@@ -1,4 +1,4 @@
-"""The columns of a query that keep each record's Kafka coordinates: topic, partition, offset, timestamp."""
+"""The columns of a query that keep each record's coordinates: topic, partition, offset, timestamp."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def named_columns(coordinates: Coordinates | None, timestamp: str | None) -> Coo
 
 
 KnownColumns = Callable[[Leaf], CoordinateColumns | None]
-"""Gives the columns of the dataset that a streaming leaf reads; ``None`` for Kafka and other sources."""
+"""Gives the columns of the dataset that a streaming leaf reads; ``None`` for other sources."""
 
 
 def find_coordinates(plan: LogicalPlan, known: KnownColumns) -> CoordinateColumns:

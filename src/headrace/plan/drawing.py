@@ -34,9 +34,9 @@ def draw_text(graph: Graph) -> list[str]:
     """The graph as text; a node with several sources is drawn once with its readers, then only named.
 
     Example:
-        >>> nodes = (Node("k", "kafka orders", "source"), Node("o", "orders", "table"))
+        >>> nodes = (Node("k", "topic orders", "source"), Node("o", "orders", "table"))
         >>> draw_text(Graph(nodes, (("k", "o"),)))
-        ['kafka orders ─▶ orders']
+        ['topic orders ─▶ orders']
     """
     labels = {node.key: node.label for node in graph.nodes}
     drawn: set[str] = set()
@@ -71,7 +71,6 @@ _SHAPES = {"source": ("([", "])"), "table": ("[(", ")]"), "view": ("[/", "/]"), 
 
 
 def draw_mermaid(graph: Graph) -> str:
-    """The graph as a Mermaid flowchart."""
     ids = {node.key: f"n{index}" for index, node in enumerate(graph.nodes)}
     lines = ["flowchart LR"]
     for node in graph.nodes:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, assert_never
 
-from headrace.contracts.conditions import counted, guarded
+from headrace.contracts.expectations import counted, guarded
 from headrace.errors import (
     ColumnNotFoundError,
     HeadraceError,
@@ -56,11 +56,7 @@ def loading(
 
 
 def evaluate(session: SparkSession, declared: Declared, plan: Plan, mode: Running | Bounded) -> DataFrame:
-    """Build a query's DataFrame over the real tables.
-
-    The tables that the query reads are registered in the catalog of the session. The user's code gets this
-    session, whatever session it asks for.
-    """
+    """Build a query's DataFrame over the real tables; its code gets this session, whatever it asks for."""
     views = {str(one.name).casefold(): one for one in plan.datasets if isinstance(one, TemporaryView)}
     known = {str(one.name).casefold() for one in plan.datasets}
     tables = mode.tables if isinstance(mode, Bounded) else None
@@ -112,7 +108,6 @@ def call_query(query: Query, interception: Interception, *, name: str) -> DataFr
 def run_code(
     function: Callable[[], Any], interception: Interception, *, name: str, location: SourceLocation
 ) -> Any:
-    """Run a user's function under an interception."""
     try:
         install()
         with in_force(interception), running(name), located_at(None):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.contracts.conditions import OWN_COLUMNS, condition
+from headrace.contracts.expectations import OWN_COLUMNS, condition
 from headrace.errors import ColumnInvalidError, ExpectationInvalidError, HeadraceError
 from headrace.model.declarations import Dataset, Declarations, Expectation, TemporaryView
 from headrace.model.names import TableName
@@ -48,7 +48,6 @@ def check_declared_expectations(declarations: Declarations) -> Iterator[Headrace
 def check_conditions(
     session: SparkSession, frame: DataFrame, dataset: Dataset, settings: ProjectSettings
 ) -> Iterator[HeadraceError]:
-    """The errors in the conditions of a dataset."""
     if not dataset.expectations:
         return
     taken = [name for name in frame.columns if name.lower().startswith(OWN_COLUMNS)]

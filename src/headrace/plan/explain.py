@@ -202,7 +202,6 @@ class Explanation:
         return text + source.details() + ("" if limit is None else f", values up to {int(limit):,} bytes")
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as JSON values."""
         project = self.plan.project
         changes = self.plan.changes
         return {

@@ -180,7 +180,6 @@ class Interception:
             return self.sources(read)
 
     def reader_options(self, request: ReadRequest, location: SourceLocation | None = None) -> dict[str, str]:
-        """The options to add to a reader."""
         location = caller(self.root) if location is None else location
         self.settings.redactor.add_settings(request.options)
         limit = self.mode.kafka_limit if isinstance(self.mode, Running) else KAFKA_MAX_OFFSETS_PER_TRIGGER
@@ -338,10 +337,7 @@ _MARK = "headrace_event_log"
 
 
 def open_event_log(session: SparkSession, view: Any, storage: Storage) -> None:
-    """Create the view over the event log, unless the user's code has made a view of this name.
-
-    The view is created again at each read: the table may have been created since the last one.
-    """
+    """Create the view over the event log at each read, unless the user's code has a view of its name."""
     if view.isDefined() and _MARK not in str(view.get().toString()):
         return
     if is_table(storage.events):

@@ -70,7 +70,6 @@ class Node:
             yield from child.walk()
 
     def expressions(self, name: str) -> tuple[Node, ...]:
-        """The expressions of a field with several."""
         trees = self.fields.get(name) or ()
         return tuple(tree if isinstance(tree, Node) else build_node(tree) for tree in trees)
 
@@ -95,7 +94,7 @@ class Leaf:
     # The number of the read that made it. A DataFrame that a join uses on both sides has two folders, and
     # one read.
     read: int
-    provider: str  # spark's name of the format: ``kafka``, ``delta``, ``json``,
+    provider: str  # Spark's name of the format, such as ``delta``
     options: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -208,7 +207,6 @@ def _simple(name: str) -> str:
 
 
 def read_plan(session: SparkSession, frame: DataFrame) -> LogicalPlan:
-    """The analyzed plan of a DataFrame."""
     java_frame: Any = frame._jdf
     plan = java_frame.queryExecution().analyzed()
     jvm: Any = session._jvm

@@ -1,7 +1,4 @@
-"""The modes in which the user's code runs, and how each treats reads.
-
-A test and a preview replace sources; the mode names what is given in their stead.
-"""
+"""The modes in which the user's code runs, and how each treats reads."""
 
 from __future__ import annotations
 

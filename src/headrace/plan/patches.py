@@ -265,7 +265,6 @@ def _text(value: Any) -> str:
 
 
 def _table_name(interception: Interception, call: str, name: Any) -> str:
-    """The name that a read of a table is given."""
     if isinstance(name, str):
         return name
     label = getattr(name, "__name__", None)
@@ -351,7 +350,6 @@ def _load(
 
 
 def _format_read(interception: Interception, state: _ReaderState, streaming: bool, path: Any) -> FormatRead:
-    """A read of a format that Spark does not have."""
     given = path if isinstance(path, str) else state.request(streaming=streaming).value("path")
     return FormatRead(
         streaming=streaming,

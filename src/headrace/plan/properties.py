@@ -144,7 +144,6 @@ def _is_ours(key: str) -> bool:
 
 
 def _care_of(dataset: StreamingTable | MaterializedView) -> Mapping[str, Any]:
-    """How a dataset is cared for, by its declaration."""
     found = dict(dataset.maintenance)
     for key, value in dataset.table_properties.items():
         if _is_ours(key):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from headrace.contracts.changes import change_schema, table_schema, with_sequence, without_own_columns
-from headrace.contracts.conditions import guarded, with_declared_columns
+from headrace.contracts.expectations import guarded, with_declared_columns
 from headrace.errors import CycleError, HeadraceError, SchemaInvalidError, SourceLocation
 from headrace.model.declarations import (
     AppendFlow,
@@ -59,7 +59,7 @@ class Resolved:
     reads: tuple[TableRead, ...] = ()  # the tables that it reads, also through temporary views
     views: tuple[TableName, ...] = ()
     reads_target: bool = False  # whether it reads the table that it feeds
-    # The columns that keep each record's Kafka coordinates.
+    # The columns that keep each record's coordinates.
     coordinates: CoordinateColumns = field(default_factory=CoordinateColumns)
     # The batch query of a flow that is applied once; ``plan`` is then the stream of its marker.
     batch: LogicalPlan | None = None

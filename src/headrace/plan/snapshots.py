@@ -53,7 +53,6 @@ class Snapshot:
     rows: DataFrame
 
     def marker(self, after: Version | None) -> SnapshotMarker:
-        """The marker of the snapshot, which comes after another version."""
         return SnapshotMarker(
             version=self.version, after=after, location=self.location, schema=self.rows.schema.jsonValue()
         )
@@ -68,10 +67,7 @@ class FoundSnapshots:
 
 
 def marker_stream(session: SparkSession, pattern: str, columns: Mapping[str, Any]) -> DataFrame:
-    """The stream of a flow's markers, one in each batch, with the columns of the flow's rows.
-
-    Their values are NULL: the batch replaces the row.
-    """
+    """The stream of a flow's markers, one in each batch; its columns are NULL: the batch replaces them."""
     options = {"maxFilesPerTrigger": "1", "maxFileAge": FILES_MAX_AGE, **ANY_FILE_NAME}
     with suspended():
         reader = session.readStream.format("text").schema("value STRING").options(**options)
@@ -228,7 +224,6 @@ class SnapshotReader:
         return FoundSnapshots(next=found, skipped=skipped)
 
     def _entries(self, folder: Path) -> dict[Version, Path]:
-        """The snapshots of a folder, by version."""
         found: dict[Version, Path] = {}
         for path, version in list_snapshots(folder):
             if version is None:
@@ -354,10 +349,7 @@ def is_complete(path: Path) -> bool:
 
 
 def parse_name(name: str) -> Version | None:
-    """The version in the name of a folder or a file, such as ``date=2026-01-31`` or ``7.csv``.
-
-    A number, a date, or a datetime without a zone; ``None`` if the name is none of them.
-    """
+    """The number, date or datetime in a name such as ``date=2026-01-31`` or ``7.csv``; else ``None``."""
     text = _SUFFIXES.sub("", name).rpartition("=")[2]
     try:
         if text.isdecimal():

@@ -57,10 +57,7 @@ def check_output(
     flow: StreamingFlow,
     declarations: Declarations,
 ) -> Declarations:
-    """Check that Spark can run a query as a stream.
-
-    The declarations get the groups of a flow that aggregates without a watermark.
-    """
+    """Check that Spark can stream a query; a flow that aggregates without a watermark gets its groups."""
     from pyspark.errors import AnalysisException
 
     jvm: Any = session._jvm
@@ -82,7 +79,6 @@ def check_output(
 def _with_groups(
     plan: LogicalPlan, flow: StreamingFlow, table: StreamingTable, declarations: Declarations
 ) -> AppendFlow:
-    """The flow with the groups of its query."""
     if not isinstance(flow, AppendFlow):
         raise _unsupported(flow, "change records are aggregated", "aggregate them in a table of their own")
     if table.sink is not None:

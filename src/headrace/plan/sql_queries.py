@@ -45,7 +45,6 @@ def run_sql(interception: Interception, session: SparkSession, text: SqlText, ar
 
 
 def build_frame(query: SqlQuery, interception: Interception) -> DataFrame:
-    """The DataFrame of a query of an SQL file."""
     assert interception.session is not None
     return _build(query, interception, interception.session)
 

@@ -67,7 +67,7 @@ class PlannedFlow:
     stateful: bool  # whether the query keeps state (aggregation, deduplication, stream-stream join)
     # The coordinate columns, if the query returns one row for each record and keeps them.
     coordinates: Coordinates | None
-    timestamp: str | None  # the column (dotted path) that holds the Kafka timestamp, if there is one
+    timestamp: str | None  # the column (dotted path) that holds each record's timestamp, if there is one
     reads_target: bool  # whether the query reads the table that it writes
     fingerprint: str  # A hash of the query's logical plan
     through: tuple[TableName, ...] = ()  # the temporary views that the query reads, also through each other
@@ -204,7 +204,7 @@ class Plan:
     changes: tuple[Change, ...] | None = None
     # What each source holds now, by flow and source index, if its system answered.
     found: Mapping[tuple[str, int], Found] = field(default_factory=dict)
-    unreached: tuple[str, ...] = ()  # the Kafka brokers that did not answer
+    unreached: tuple[str, ...] = ()  # the servers that did not answer
     # The errors with which a run would stop; empty when planned offline.
     refusals: tuple[HeadraceError, ...] = ()
     # Whether topics were not checked because the embedded broker does not run.
@@ -263,12 +263,10 @@ class Plan:
         return (stage for level in self.all_levels for stage in level)
 
     def feeding(self, table: TableName) -> tuple[PlannedFlow, ...]:
-        """The flows that write a table."""
         return self._feeding.get(table, ())
 
     @cached_property
     def _feeding(self) -> Mapping[TableName, tuple[PlannedFlow, ...]]:
-        """The flows that write each table."""
         found: dict[TableName, tuple[PlannedFlow, ...]] = {}
         for one in self.flows:
             found[one.flow.target] = (*found.get(one.flow.target, ()), one)
@@ -279,7 +277,6 @@ class Plan:
         return any(source.table == table for planned in self.flows for source in planned.sources)
 
     def flows_of(self, table: TableName) -> frozenset[str]:
-        """The names of the flows that write a table."""
         return frozenset(one.flow.name for one in self.feeding(table))
 
     def queries_of(self, dataset: Dataset) -> tuple[Declared, ...]:
@@ -298,10 +295,7 @@ class Plan:
 
     @property
     def would_change(self) -> bool | None:
-        """Whether a run would change a table by more than new rows; ``None`` when planned offline.
-
-        Views that each run computes again do not count.
-        """
+        """Whether a run would change more than rows, apart from views that each run computes."""
         if self.changes is None:
             return None
         return any(change.kind != "keep" and change.part != "always" for change in self.changes)
@@ -310,11 +304,7 @@ class Plan:
 def build_levels(
     tables: Iterable[OpenTableStage], flows: Iterable[PlannedFlow], views: Iterable[RefreshViewStage]
 ) -> tuple[tuple[Stage, ...], ...]:
-    """Stages in dependency order: first all tables, then each flow and view after the tables that it reads.
-
-    The stages of one level do not depend on each other. A dataset is ready when all flows that write it
-    have run.
-    """
+    """Stages in dependency order: first all tables, then flows and views after those that they read."""
     opens, runs, refreshes = tuple(tables), tuple(flows), tuple(views)
     reads: dict[TableName, set[TableName]] = {}
     for planned in runs:

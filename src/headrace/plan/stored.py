@@ -50,7 +50,6 @@ class StoredTable:
 
     @property
     def flows(self) -> tuple[str, ...]:
-        """The flows with a checkpoint for the table."""
         return tuple(
             key.removeprefix(_CHECKPOINT)
             for key, value in self.properties.items()

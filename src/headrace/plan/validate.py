@@ -366,7 +366,6 @@ def check_sink(table: StreamingTable, sink: Sink, schema: columns.Schema) -> Non
 
 
 def sink_read(table: StreamingTable, location: SourceLocation) -> SinkInvalidError:
-    """The error for a query that reads a sink."""
     return SinkInvalidError(
         f"a query reads `{table.name.short}`, which is a sink and stores no rows",
         location=location,
@@ -377,7 +376,6 @@ def sink_read(table: StreamingTable, location: SourceLocation) -> SinkInvalidErr
 
 
 def stream_over_view(access: TableAccess, *, is_ours: bool = True) -> Note:
-    """The note for a stream over a materialized view."""
     stops = (
         "it continues while refreshes only add rows, and stops when a refresh changes or removes rows"
         if is_ours

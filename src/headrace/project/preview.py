@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.contracts.conditions import check_columns, is_passed, with_checks
+from headrace.contracts.expectations import check_columns, is_passed, with_checks
 from headrace.declare.loader import activate
 from headrace.declare.registry import ActivePipeline
 from headrace.errors import (

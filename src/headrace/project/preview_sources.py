@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.contracts.changes import without_own_columns
-from headrace.contracts.conditions import accepted
+from headrace.contracts.expectations import accepted
 from headrace.errors import SourceUnsupportedError
 from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE, UPSERT
 from headrace.model.declarations import AutoCdcFlow, Dataset, snapshots_of

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.contracts.conditions import run_check
+from headrace.contracts.expectations import run_check
 from headrace.errors import DatasetCheckFailedError
 from headrace.model.declarations import DatasetCheck
 from headrace.model.events import DatasetChecked, Emitter

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from headrace.contracts.conditions import FAILED
+from headrace.contracts.expectations import FAILED
 from headrace.errors import (
     NOT_COMMITTED,
     BrokerUnreachableError,

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.contracts.conditions import with_checks
+from headrace.contracts.expectations import with_checks
 from headrace.errors import HeadraceError
 from headrace.model.declarations import AppendFlow
 from headrace.model.remedies import Remedies

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
-from headrace.contracts.conditions import with_checks
+from headrace.contracts.expectations import with_checks
 from headrace.errors import (
     NOT_COMMITTED,
     FlowFailedError,

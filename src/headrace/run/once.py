@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.contracts.conditions import with_checks
+from headrace.contracts.expectations import with_checks
 from headrace.plan.stages import PlannedFlow
 from headrace.run.stop import StopSignal
 from headrace.sinks.target import BatchStamp

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.contracts.split import RowSplit
+from headrace.contracts.expectations import RowSplit
 from headrace.errors import ReplayImpossibleError
 from headrace.model.declarations import AutoCdcFlow
 from headrace.plan.bounded import can_evaluate_records

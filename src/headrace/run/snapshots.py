@@ -16,7 +16,7 @@ from headrace.contracts.changes import (
     snapshot_columns,
     table_schema,
 )
-from headrace.contracts.conditions import with_checks
+from headrace.contracts.expectations import with_checks
 from headrace.errors import SnapshotKeysInvalidError
 from headrace.model.changes import END
 from headrace.model.declarations import AutoCdcFlow

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.contracts.conditions import with_checks
+from headrace.contracts.expectations import RowSplit, with_checks
 from headrace.contracts.rejected import REASONS, Rejection, as_rejected
-from headrace.contracts.split import RowSplit
 from headrace.errors import ExpectationFailedError, RowsNotRepeatableError
 from headrace.model.counts import BadRecordCount
 from headrace.model.declarations import Flow, RejectionLimit

@@ -9,9 +9,8 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.contracts.conditions import is_passed, with_checks
+from headrace.contracts.expectations import RowSplit, is_passed, with_checks
 from headrace.contracts.rejected import ID, PROBLEM, REASONS, Rejected, has_record, row_as_json, rows_of_json
-from headrace.contracts.split import RowSplit
 from headrace.errors import (
     FlowFailedError,
     HeadraceError,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from headrace.contracts.conditions import read_counts
+from headrace.contracts.expectations import read_counts
 from headrace.model.counts import BatchCounts
 from headrace.model.declarations import ExpectationCount, TemporaryView
 from headrace.run.narrowing import RaisingRecord

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from headrace.contracts.conditions import with_declared_columns
+from headrace.contracts.expectations import with_declared_columns
 from headrace.errors import HeadraceError, ViewInputMissingError
 from headrace.model.declarations import RefreshFlow
 from headrace.model.events import (

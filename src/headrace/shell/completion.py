@@ -86,7 +86,6 @@ def is_complete(text: str) -> bool:
 
 
 def _tokens(text: str) -> tuple[Token, ...]:
-    """The tokens of a text; none if a string in it has no end."""
     try:
         return tokenize(text)
     except SqlTokenError:

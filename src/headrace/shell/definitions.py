@@ -58,7 +58,6 @@ class Definitions:
         self.root: Path = self._location.local_path
 
     def name_of(self, parts: tuple[str, ...]) -> TableName:
-        """The table that a name means."""
         return TableName.of_parts(parts, self.settings.database, self.settings.catalog)
 
     def key_of(self, definition: Definition) -> str:
@@ -93,14 +92,12 @@ class Definitions:
         return None if found is None else found[0]  # type: ignore[return-value]
 
     def stream(self, name: str, location: SourceLocation | None = None) -> tuple[CreateStream, str]:
-        """A stream, and its statement."""
         found = self.find("stream", name)
         if found is None:
             raise self.unknown("stream", name, location)
         return found  # type: ignore[return-value]
 
     def unknown(self, kind: Kind, name: str, location: SourceLocation | None) -> SqlNameUnknownError:
-        """The error for a name without a definition."""
         known = self.names(kind)
         return SqlNameUnknownError(
             f"there is no {kind} `{name}`",
@@ -111,10 +108,7 @@ class Definitions:
         )
 
     def add(self, definition: Definition, text: str) -> bool:
-        """Keep a definition.
-
-        ``False`` if there is one of this name, and the statement has ``IF NOT EXISTS``.
-        """
+        """Keep a definition; ``False`` if it exists, and the statement has ``IF NOT EXISTS``."""
         kind, key = kind_of(definition), self.key_of(definition)
         if self._file(kind, key).exists():
             if definition.if_not_exists:

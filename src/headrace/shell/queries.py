@@ -68,7 +68,6 @@ class Queries:
         self._engine.close()
 
     def run(self, text: SqlText, limit: int) -> Answer:
-        """Run one statement."""
         session, catalog = self._opened()
         settings = self._settings
         interception = Interception.of(settings, Loading(session=lambda: session), session=session)

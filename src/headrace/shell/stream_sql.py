@@ -58,7 +58,6 @@ class FlowSql:
 
 
 def read_options(stream: CreateStream) -> StreamOptions:
-    """The options of a stream."""
     names = {name.lower(): name for name in _OPTIONS}
     given = {}
     for name, value in stream.options.items():
@@ -255,7 +254,6 @@ def _wrong(location: SourceLocation, problem: str, *remedies: str) -> SqlInvalid
 
 
 def scans_of(query: Cursor, names: Sequence[str]) -> list[str]:
-    """Those of the names that a query contains."""
     found = {token.value.casefold() for token in query.tokens if token.kind in ("word", "name")}
     return [name for name in names if name.casefold() in found]
 

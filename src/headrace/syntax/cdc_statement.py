@@ -49,10 +49,7 @@ _OF_SNAPSHOTS = ("KEYS", "STORED AS SCD TYPE", "TRACK HISTORY ON")
 def parse_cdc(
     cursor: Cursor, flow: tuple[str, SourceLocation] | None, target: tuple[str, ...] | None = None
 ) -> CdcFlow:
-    """The flow of a cursor at ``AUTO CDC`` or ``APPLY CHANGES``.
-
-    A statement that declares its ``target`` together with the flow has no ``INTO``.
-    """
+    """The flow of a cursor at ``AUTO CDC`` or ``APPLY CHANGES``; with a target there is no ``INTO``."""
     first = cursor.token
     cursor.index += 2
     once = cursor.take("ONCE")

@@ -116,10 +116,7 @@ def pinpoint(location: SourceLocation, text: str, root: Path | None) -> SourceLo
 def pinpoint_sql(
     location: SourceLocation, sql: str, start: int, stop: int, root: Path | None
 ) -> SourceLocation:
-    """The location of characters of an SQL text, if the file contains the text once; else the call's line.
-
-    If the location has a column, the text begins there.
-    """
+    """The location of characters of an SQL text, if its column is known or the file has the text once."""
     if location.column is not None:
         above = sql.count("\n", 0, start)
         column = start - sql.rfind("\n", 0, start) if above else location.column + start

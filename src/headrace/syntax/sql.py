@@ -79,7 +79,6 @@ class SqlText:
         return self.location.column is not None
 
     def with_edits(self, *edits: Edit) -> SqlText:
-        """The edited text, with further edits."""
         return SqlText(self.edited, self.location, edits, source=self)
 
     def locate(self, start: int, stop: int, root: Path | None) -> SourceLocation:
@@ -107,7 +106,6 @@ def expression_end(text: str, relation: SqlRelation) -> int:
 
 
 def parse_sql(session: SparkSession, text: str) -> SqlStatement:
-    """Parse a text with the session's own parser."""
     plan = session._jsparkSession.sessionState().sqlParser().parsePlan(text)
     walked = _walk(plan, frozenset()) if _WITH.search(text) else _leaves(plan)
     relations = tuple(relation for node in walked if (relation := _relation(node, text)) is not None)

@@ -87,7 +87,6 @@ Statement = CreateDataset | InsertFlow | CdcFlow | SetSetting | UseNames | Alter
 
 
 def parse_statement(cursor: Cursor) -> Statement:
-    """The statement of a cursor."""
     if cursor.at("CREATE"):
         return _create(cursor)
     if cursor.at("AUTO", "CDC") or cursor.at("APPLY", "CHANGES"):
@@ -231,7 +230,6 @@ class TableClauses:
             self.clause()
 
     def clause(self) -> None:
-        """Read one clause."""
         cursor = self._cursor
         first = cursor.token
         if cursor.take("USING"):

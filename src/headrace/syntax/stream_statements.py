@@ -105,7 +105,6 @@ def parse_stream_statement(cursor: Cursor) -> ShellStatement | None:
 
 
 def kind_of(definition: Definition) -> Kind:
-    """What a definition defines."""
     match definition:
         case CreateTable():
             return "table"

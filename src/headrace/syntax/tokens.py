@@ -124,10 +124,7 @@ def _find_open(text: str) -> tuple[int, str]:
 
 
 def split_statements(text: str) -> Iterator[tuple[int, int]]:
-    """The start and the end of each statement of a text; the end excludes the semicolon.
-
-    A line ``-- COMMAND ----------`` of a Databricks notebook ends a statement too.
-    """
+    """The start and the end of each statement; a notebook's ``-- COMMAND ----------`` ends one, too."""
     first: Token | None = None
     last: Token | None = None
     for token in tokenize(text):
@@ -192,7 +189,6 @@ class Cursor:
             raise self.unexpected(" ".join(words))
 
     def next(self) -> Token:
-        """Read one token."""
         token = self.token
         self.index += 1
         return token
@@ -259,7 +255,6 @@ class Cursor:
         return self.edited[self.start : self.stop]
 
     def unexpected(self, expected: str) -> SqlInvalidError:
-        """The error for the next token."""
         value = (self._after if self.done else self.token).value
         found = f"`{value}`" if value else "the end of the statement"
         return self.invalid(f"expected {expected}, found {found}")

@@ -137,7 +137,6 @@ class FakeSources:
 
     @property
     def batches(self) -> int:
-        """How many batches the test has."""
         return max((len(given.batches) for given in self._given.values()), default=0)
 
     def feed(self, batches: int) -> None:
@@ -372,7 +371,6 @@ def _append(path: Path, rows: pa.Table) -> None:
 
 
 def _within(topic: str, ranges: Sequence[SourceRange]) -> Column:
-    """Whether a record of a topic is in the ranges."""
     parts = [
         (F.col("partition") == partition) & (F.col("offset") >= first) & (F.col("offset") < end)
         for one in ranges

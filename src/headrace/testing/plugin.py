@@ -17,7 +17,6 @@ RunPipeline = Callable[..., "Tables"]
 
 @pytest.fixture(scope="session")
 def _headrace_ends() -> Iterator[ExitStack]:
-    """What the tests have started, and ends with them."""
     with ExitStack() as ends:
         yield ends
 

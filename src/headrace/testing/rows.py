@@ -74,7 +74,6 @@ def invalid(
 
 
 def checked_sources(rows: Any) -> dict[str, Batches]:
-    """The rows of a test: batches, by the name of the source."""
     if not isinstance(rows, Mapping) or not all(isinstance(name, str) for name in rows):
         raise RowsInvalidError(
             f"the rows of a test must be a dict of sources, not a {type(rows).__name__}",
@@ -84,7 +83,6 @@ def checked_sources(rows: Any) -> dict[str, Batches]:
 
 
 def checked(source: str, given: Any) -> Batches:
-    """The rows of one source: a list of batches, each a list of rows."""
     batches = given if isinstance(given, Batches) else Batches(given)
     if not _is_list(batches.batches):
         raise RowsInvalidError(
@@ -123,10 +121,7 @@ def kafka_schema() -> pa.Schema:
 
 
 def kafka_rows(topic: str, batch: Batch, number: int, offsets: dict[int, int]) -> pa.Table:
-    """A batch as the topic's next records.
-
-    ``offsets`` has the next offset of each partition, and is moved on.
-    """
+    """A batch as the topic's next records; moves ``offsets``, the next offset of each partition."""
 
     rows = []
     for place, row in enumerate(batch):
@@ -242,7 +237,6 @@ def infer_schema(source: str, given: Batches) -> pa.Schema:
 
 
 def table_rows(source: str, batch: Batch, number: int, schema: pa.Schema) -> pa.Table:
-    """A batch as rows of a table."""
     import pyarrow as pa
 
     known = set(schema.names)
@@ -306,7 +300,6 @@ class FileFormat:
 
 
 def file_format(request: ReadRequest, given: Batches, location: SourceLocation) -> FileFormat:
-    """The format of the files that a query reads."""
     match request.format:
         case "json":
             return FileFormat(".json", _lines(as_json))

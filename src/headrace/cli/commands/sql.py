@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from headrace.observe.log import LogSettings
     from headrace.shell.definitions import Definitions
     from headrace.shell.queries import Answer
-    from headrace.shell.shell import Shell
-    from headrace.shell.streams import Streams
+    from headrace.shell.shell import Shell, Streams
 
 _TYPED = "<sql>"
 """The path of statements that are not in a file, in the locations of errors."""
@@ -92,8 +91,7 @@ def sql(
     work on all streams of the storage, no matter which command started them.
     """
     from headrace.shell.definitions import Definitions
-    from headrace.shell.shell import Shell
-    from headrace.shell.streams import Streams
+    from headrace.shell.shell import Shell, Streams
 
     settings = invocation.settings_anywhere()
     if stream is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.contracts.conditions import text_of_column
+from headrace.contracts.expectations import text_of_column
 
 UDF = (
     "and(<lambda>(columnnodeexpression(UnresolvedAttribute(List(a),None,false,Origin(None,None,None,None,None,"
