@@ -48,7 +48,15 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
         *("partial_changes", "partial_history", "snapshots", "targets"),
     ),
     "sources": ("files", "folders", "recovery", "runs", "subscription", "topic", "upstream"),
-    "state": ("checkpoint", "checkpoint_repair", "driver", "folders", "reset_offsets", "table"),
+    "state": (
+        "checkpoint",
+        "checkpoint_repair",
+        "driver",
+        "folders",
+        "interrupted_opening",
+        "reset_offsets",
+        "table",
+    ),
     "verify": ("reset_offsets", "table", "topic"),
 }
 """The names of the proofs that say most about a package of the source."""

@@ -13,7 +13,7 @@ from headrace.cli.main import run
 from headrace.errors import SecondDriverError
 from headrace.model.names import TableName
 from headrace.project.pipeline import Pipeline
-from headrace.state.lease import Lease
+from headrace.state.lease import Heart
 from headrace.storage.layout import Storage
 from proof.shop import Shop, rows
 
@@ -139,13 +139,13 @@ def test_an_erasure_of_current_rows_takes_old_versions_of_them_and_tombstones(
     project = ["--project", str(shop.root)]
     # A flow that runs could add rows that it has read before.
     storage = Storage.at(shop.root / "lake")
-    lease = Lease.acquire(storage.lease(TableName(shop.database, "current"), "current"), "current")
+    (heart := Heart()).acquire(storage.lease(TableName(shop.database, "current"), "current"), "current")
     with Pipeline.load(shop.root) as pipeline:
         planned = pipeline.plan_erasure("current", "id IN (1, 7)")
         assert planned.rows == 2
         with pytest.raises(SecondDriverError):
             pipeline.erase(planned)
-    lease.release()
+    heart.stop()
     assert ids(shop, "current") == [1, 2]
     assert run(["erase", "current", "--where", "id IN (1, 7)", "--yes", "--json", *project]) == 0
     done = json.loads(capsys.readouterr().out)

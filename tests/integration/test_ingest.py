@@ -18,7 +18,7 @@ import headrace as hr
 from headrace.cli.main import run
 from headrace.model.names import TableName
 from headrace.project.pipeline import Pipeline
-from headrace.state.lease import Lease
+from headrace.state.lease import Heart
 from headrace.storage.layout import Storage
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -346,11 +346,11 @@ def test_once_ends_with_compaction_and_vacuum_which_readers_and_proof_do_not_not
     assert found["after"]["stored_files"] > found["after"]["files"] == 1
     assert [flow.rows for flow in downstream.run().flows] == [1]
     with Pipeline.load(desk.folder / "lake" / "ingest") as pipeline:
-        lease = Lease.acquire(
+        (heart := Heart()).acquire(
             Storage.at(desk.folder / "lake").lease(TableName("default", table), table), table
         )
         assert "another process runs flow" in str(pipeline.maintain([table])[0].warning)
-        lease.release()
+        heart.stop()
         (done,) = pipeline.maintain([table])
         assert done.steps == ("vacuum",) and done.after is not None
         # A restart of the stream plans its last batch again, which reads one of the old files.

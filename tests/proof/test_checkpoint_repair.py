@@ -12,7 +12,7 @@ from headrace.cli.main import run as run_command
 from headrace.errors import HeadraceError
 from headrace.model.names import TableName
 from headrace.project.pipeline import Pipeline
-from headrace.state.lease import Lease
+from headrace.state.lease import Heart
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 from proof.shop import BRONZE, Shop
@@ -166,13 +166,13 @@ def test_what_cannot_be_repaired_is_left_and_a_running_flow_is_not_touched(shop:
     shop.produce(30)
     shop.run_well()
     storage = Storage.at(shop.root / "lake")
-    lease = Lease.acquire(storage.lease(TableName(shop.database, "bronze"), "bronze"), "bronze")
+    (heart := Heart()).acquire(storage.lease(TableName(shop.database, "bronze"), "bronze"), "bronze")
     halve(newest(shop, "offsets"))
     with Pipeline.load(shop.root) as pipeline:
         with pytest.raises(HeadraceError) as caught:
             pipeline.checkpoints.repair(["bronze"])
         assert caught.value.code == "SECOND_DRIVER"
-        lease.release()
+        heart.stop()
         before = newest(shop, "offsets").read_bytes()
         (found,) = pipeline.checkpoints.validate(["bronze"])
         assert not found.can_be_repaired, "the settings of batch 0 are in no other file"

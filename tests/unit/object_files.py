@@ -14,7 +14,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 from obstore.store import MemoryStore
 
-from headrace.storage.location import Location
+from headrace.storage.location import FileState, Location
 
 
 def memory_location() -> Location:
@@ -36,6 +36,7 @@ class ObjectFiles:
     """The objects of one store; a path is ``memory://bucket/key``."""
 
     scheme = "memory"
+    silence_s = 60.0
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -50,8 +51,12 @@ class ObjectFiles:
             return bool(self.entries(path))
         return True
 
-    def size(self, path: str) -> int:
-        return int(obstore.head(self._store, _key(path))["size"])
+    def look(self, path: str) -> FileState | None:
+        try:
+            found = obstore.head(self._store, _key(path))
+        except FileNotFoundError:
+            return None
+        return FileState(found["size"], int(found["last_modified"].timestamp() * 1000), str(found["e_tag"]))
 
     def entries(self, folder: str) -> list[ObjectEntry]:
         found = obstore.list_with_delimiter(self._store, f"{_key(folder)}/")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob as globbing
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from headrace.declare.arguments import Arguments, arguments_of, evolving_schema
@@ -118,12 +117,12 @@ class _Files:
         if not self.read.path:
             raise self.arguments.invalid("path", "is missing", "write load(PATH)")
         loader = self.loader
-        path = folder_path(self.active, self.arguments, self.read.path)
+        location = folder_path(self.active, self.arguments, self.read.path)
         recursive = loader.recursive or loader.partitions == ()
-        folder = FileFolder(path=path, recursive=recursive, glob=loader.glob)
-        if Path(path).is_file():
-            return replace(folder, path=str(Path(path).parent), glob=globbing.escape(Path(path).name))
-        if folder.base.is_dir() and not folder.partition_columns():
+        folder = FileFolder(path=location.path, storage=location.files, recursive=recursive, glob=loader.glob)
+        if location.name in location.parent.list_files():
+            return replace(folder, path=location.parent.path, glob=globbing.escape(location.name))
+        if folder.exists() and not folder.partition_columns():
             # Auto Loader reads all folders below; with partition columns, Spark does so too.
             return replace(folder, recursive=True)
         return folder
@@ -134,7 +133,7 @@ class _Files:
             raise self.arguments.invalid(
                 "cloudFiles.format", "is missing", 'write .option("cloudFiles.format", "json")'
             )
-        names = sorted(file.path for file in folder.files()) if folder.base.is_dir() else []
+        names = sorted(file.path for file in folder.files()) if folder.exists() else []
         ends = [part for part in names[0].lower().split(".")[1:] if part in _FORMATS] if names else []
         if not ends:
             raise self.arguments.invalid(

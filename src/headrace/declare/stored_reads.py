@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace.declare.arguments import Arguments, arguments_of, evolving_schema, parse_drift
 from headrace.declare.reads import declared_schema, value_limit
 from headrace.declare.registry import ActivePipeline, require_pipeline
-from headrace.model.folders import FileFolder, local_path
+from headrace.model.folders import FileFolder
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, StructType
+from headrace.storage.locate import locate_supported
+from headrace.storage.location import Location
 from headrace.storage.mapped_paths import mapped_path
 
 if TYPE_CHECKING:
@@ -73,8 +75,10 @@ def read_files(
         chosen = arguments.settings("options", options)
         files.check_format(arguments.text("format", format))
         files.check_options(format, chosen)
+        location = folder_path(active, arguments, path)
         folder = FileFolder(
-            path=folder_path(active, arguments, path),
+            path=location.path,
+            storage=location.files,
             recursive=arguments.flag("recursive", recursive),
             glob=_glob(arguments, glob),
         )
@@ -133,19 +137,19 @@ def kept_schema(
     return schema
 
 
-def folder_path(active: ActivePipeline, arguments: Arguments, path: Any) -> str:
-    """The absolute path of a folder, as the spec maps it."""
+def folder_path(active: ActivePipeline, arguments: Arguments, path: Any) -> Location:
+    """The location of a folder, as the spec maps it."""
     text = arguments.text("path", os.fspath(path) if isinstance(path, os.PathLike) else path)
     if not text.strip():
         raise arguments.invalid("path", "must not be empty")
-    local = local_path(mapped_path(text, active.settings, arguments.location))
-    if local is None:
+    location = locate_supported(mapped_path(text, active.settings, arguments.location))
+    if location is None:
         raise arguments.invalid(
             "path",
             f"{text} is not a local folder; only local folders are supported",
             "or name a local copy in headrace.yml:   paths: {s3a://bucket: ./bucket}",
         )
-    return os.path.normpath(local)
+    return location
 
 
 def _glob(arguments: Arguments, value: Any) -> str | None:

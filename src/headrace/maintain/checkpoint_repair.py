@@ -7,7 +7,6 @@ commit log is damaged is run again by Spark, and the table skips it, since it ho
 
 from __future__ import annotations
 
-import contextlib
 import json
 import struct
 import uuid
@@ -53,9 +52,8 @@ def find_problems(checkpoint: FlowCheckpoint) -> Iterator[Problem]:
             if file.name.startswith("."):
                 continue
             # A flow that runs deletes old files of its state.
-            with contextlib.suppress(FileNotFoundError):
-                if not file.size():
-                    yield Problem(file=file, found="the file is empty")
+            if (state := file.look()) is not None and not state.size:
+                yield Problem(file=file, found="the file is empty")
 
 
 def _metadata(checkpoint: FlowCheckpoint) -> Iterator[Problem]:

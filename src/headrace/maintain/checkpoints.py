@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -179,11 +178,8 @@ def load_metadata(path: Location) -> Mapping[str, Any] | None:
 
 def measure(folder: Location) -> dict[str, int]:
     """The number of files in a folder and all below it, and their bytes."""
-    sizes = []
-    for file in folder.walk():
-        # A flow that runs deletes old files of its state.
-        with contextlib.suppress(FileNotFoundError):
-            sizes.append(file.size())
+    # A flow that runs deletes old files of its state.
+    sizes = [state.size for file in folder.walk() if (state := file.look()) is not None]
     return {"files": len(sizes), "size_bytes": sum(sizes)}
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
-from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote
 
@@ -41,20 +40,32 @@ class FoundFile:
     modified_ms: int  # when it was last written, in milliseconds since 1970
 
 
+class Folders(Protocol):
+    """The folders of one kind of storage."""
+
+    def entries(self, folder: str) -> Sequence[Entry]:
+        """Return the files and folders of a folder, without order; none if the folder does not exist."""
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file or a folder at this path."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FileFolder:
     """A folder, or a pattern of folders and files, as a stream of files reads it. Spark ignores names that
     begin with ``.`` or ``_``, and names that end in ``._COPYING_``."""
 
-    path: str  # A local path; may hold ``*``, ``?``, ``[..]`` and ``{a,b}``
-    recursive: bool = False  # whether folders below it count, too. Otherwise only those named `key=value` do
-    glob: str | None = None  # A pattern that the names of files have to match
+    path: str  # may hold ``*``, ``?``, ``[..]`` and ``{a,b}``
+    storage: Folders = field(repr=False, compare=False)
+    recursive: bool = False  # whether folders below count, too; otherwise only those named ``key=value``
+    glob: str | None = None  # a pattern that the names of files have to match
 
     @classmethod
-    def of_identity(cls, identity: Mapping[str, Any]) -> FileFolder:
+    def of_identity(cls, identity: Mapping[str, Any], storage: Folders) -> FileFolder:
         """The folder of a files source, as its commits name it."""
         return cls(
-            path=local_path(str(identity["path"])) or str(identity["path"]),
+            path=plain_path(str(identity["path"])),
+            storage=storage,
             recursive=bool(identity.get("recursive")),
             glob=identity.get("glob"),
         )
@@ -64,20 +75,23 @@ class FileFolder:
         return _SPECIAL.search(self.path) is not None
 
     @property
-    def base(self) -> Path:
+    def base(self) -> str:
         """The folder that must be there: what comes before the first special character."""
         found = _SPECIAL.search(self.path)
-        if found is None:
-            return Path(self.path)
-        return Path(self.path[: found.start()].rpartition("/")[0] or "/")
+        return self.path if found is None else self.path[: found.start()].rpartition("/")[0] or "/"
 
     @property
     def is_sinks(self) -> bool:
         """Whether a streaming sink of Spark's wrote it: then the sink's own log says what is in it."""
-        return (Path(self.path) / _SINK_LOG).exists()
+        return self.storage.exists(f"{self.path}/{_SINK_LOG}")
+
+    def exists(self) -> bool:
+        """Whether the folder that must be there is there."""
+        return self.storage.exists(self.base)
 
     def files(self) -> Iterator[FoundFile]:
-        """The files that a stream would read, in no order; without those that vanish meanwhile."""
+        """The files that a stream would read, in no order, without those that vanish meanwhile. Raises
+        `OSError` if the folder does not exist or cannot be listed."""
         yield from filter(self._chooses, self._all())
 
     def count_ignored(self) -> int:
@@ -89,7 +103,7 @@ class FileFolder:
         if self.recursive:
             return ()
         for path in self._possibly_keyed():
-            above = Path(path).relative_to(self.base).parent.parts
+            above = path.removeprefix(self.base).strip("/").split("/")[:-1]
             if columns := tuple(part.partition("=")[0] for part in above if "=" in part):
                 return columns
         return ()
@@ -104,86 +118,71 @@ class FileFolder:
         if self.is_pattern:
             yield from (file.path for file in self.files())
             return
-        for entry in list(os.scandir(self.path)):
-            if "=" in entry.name and entry.is_dir() and not _is_hidden(entry.name):
-                yield from (file.path for file in self._below(entry.path, 1) if self._chooses(file))
+        for entry in self.storage.entries(self.path):
+            if "=" in entry.name and entry.is_folder and not _is_hidden(entry.name):
+                below = self._below(f"{self.path}/{entry.name}", 1)
+                yield from (file.path for file in below if self._chooses(file))
 
     def _all(self) -> Iterator[FoundFile]:
         if not self.is_pattern:
             yield from self._below(self.path)
             return
-        for path in _matching(self.path):
-            if Path(path).is_dir():
-                yield from self._below(path)
-            else:
-                yield from _found(path)
+        for path, entry in self._matching().items():
+            yield from self._below(path) if entry.is_folder else _found(path, entry)
 
     def _below(self, folder: str, depth: int = 0) -> Iterator[FoundFile]:
-        try:
-            entries = list(os.scandir(folder))
-        except FileNotFoundError:
-            if depth:
-                return
-            raise
+        entries = self.storage.entries(folder)
+        if not entries and not depth and not self.storage.exists(folder):
+            raise FileNotFoundError(f"{folder} does not exist")
         for entry in entries:
-            if not entry.is_dir():
-                yield from _found(entry.path)
+            path = f"{folder.rstrip('/')}/{entry.name}"
+            if not entry.is_folder:
+                yield from _found(path, entry)
             elif _is_hidden(entry.name):
                 continue
             elif self.recursive or depth or "=" in entry.name:
                 # Below a folder that is named for a value, Spark looks into all of them.
-                yield from self._below(entry.path, depth + 1)
+                yield from self._below(path, depth + 1)
+
+    def _matching(self) -> dict[str, Entry]:
+        """The paths that a pattern of Hadoop's matches, part by part."""
+        found: dict[str, Entry] = {}
+        for expanded in _expanded(self.path):
+            special = _SPECIAL.search(expanded)
+            base = expanded[: special.start() if special else None].rpartition("/")[0]
+            folders: dict[str, Entry | None] = {base: None}
+            for part in expanded.removeprefix(base).strip("/").split("/"):
+                folders = {path: entry for above in folders for path, entry in self._children(above, part)}
+            found |= {path: entry for path, entry in folders.items() if entry is not None}
+        return found
+
+    def _children(self, folder: str, part: str) -> Iterator[tuple[str, Entry]]:
+        is_pattern = _SPECIAL.search(part) is not None
+        matches = re.compile(_pattern(part) if is_pattern else re.escape(part))
+        for entry in sorted(self.storage.entries(folder or "/"), key=lambda entry: entry.name):
+            if matches.fullmatch(entry.name) and not (is_pattern and _is_hidden(entry.name)):
+                yield f"{folder}/{entry.name}", entry
 
 
-def local_path(uri: str) -> str | None:
-    """The local path of a plain path or a ``file:`` URI; ``None`` for other URIs. As Hadoop does, a URI is
-    read as a path: ``#`` and ``?`` are characters of names."""
-    if uri.startswith("/"):
-        return uri
+def plain_path(uri: str) -> str:
+    """A path as it is, and a ``file:`` URI as its path; another URI is returned unchanged. As Hadoop does, a
+    URI is read as a path: ``#`` and ``?`` are characters of names."""
     scheme, _, path = uri.partition(":")
+    if scheme.lower() != "file":
+        return uri
     if path.startswith("//"):
         host, slash, below = path[2:].partition("/")
         path = slash + below if host in ("", "localhost") else ""
-    return unquote(path) if scheme.lower() == "file" and path.startswith("/") else None
+    return unquote(path) if path.startswith("/") else uri
 
 
-def _found(path: str) -> Iterator[FoundFile]:
-    try:
-        stat = Path(path).stat()
-    except FileNotFoundError:
-        return
-    yield FoundFile(path, stat.st_size, stat.st_mtime_ns // 1_000_000)
+def _found(path: str, entry: Entry) -> Iterator[FoundFile]:
+    with contextlib.suppress(FileNotFoundError):
+        yield FoundFile(path, entry.size, entry.modified_ms)
 
 
 def _is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
-
-
-def _matching(pattern: str) -> Iterator[str]:
-    """The paths that a pattern of Hadoop's matches, part by part."""
-    seen = set()
-    for expanded in _expanded(pattern):
-        found = ["/"]
-        for part in expanded.strip("/").split("/"):
-            found = [path for above in found for path in _children(above, part)]
-        for path in found:
-            if path not in seen:
-                seen.add(path)
-                yield path
-
-
-def _children(folder: str, part: str) -> Iterator[str]:
-    prefix = folder.rstrip("/")
-    if not _SPECIAL.search(part):
-        if Path(f"{prefix}/{part}").exists():
-            yield f"{prefix}/{part}"
-        return
-    matches = re.compile(_pattern(part))
-    try:
-        names = sorted(one.name for one in Path(folder).iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    yield from (f"{prefix}/{name}" for name in names if matches.fullmatch(name) and not _is_hidden(name))
 
 
 def _expanded(pattern: str) -> Iterator[str]:

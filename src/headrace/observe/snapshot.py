@@ -29,7 +29,7 @@ from headrace.sources.ranges import range_of
 from headrace.sources.registry import kind_of
 from headrace.sources.systems import Systems
 from headrace.state.identity import generations
-from headrace.state.lease import VIEW, Driver, find_driver
+from headrace.state.lease import VIEW, Driver, Observer
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_state
 from headrace.storage.layout import Storage
@@ -165,6 +165,7 @@ class _Looks:
         self._tails = tails
         self._failures = failures
         self._now = datetime.now(UTC)
+        self._observer = Observer(storage.leases / name for name in storage.leases.list_files())
         self._said = {
             (name, checkpoint): self._last_words(name, flow, checkpoint, tail)
             for name, tail in tails.items()
@@ -230,7 +231,7 @@ class _Looks:
         """The flows of a table that have failed in the newest update, before they had a checkpoint."""
         for flow, failure in sorted(self._failures.items()):
             if failure.dataset == name and flow not in (*opened, str(name)) and failure.is_latest:
-                driver = find_driver(self._storage.lease(name, flow))
+                driver = self._observer.find(self._storage.lease(name, flow))
                 state = _state(driver, failure, None)
                 yield FlowStatus(
                     flow=flow,
@@ -244,7 +245,7 @@ class _Looks:
     def _flow(self, name: TableName, tail: RecentCommits, flow: str, checkpoint: str) -> FlowStatus:
         commit = tail.last_batch(checkpoint)
         words = self._said[name, checkpoint]
-        driver = find_driver(self._storage.lease(name, flow))
+        driver = self._observer.find(self._storage.lease(name, flow))
         failure = self._failures.get(flow)
         batch = None if words is None else _last(words)
         planned = _planned(self._storage.flow_checkpoints(name, flow))
@@ -291,7 +292,7 @@ class _Looks:
             refreshed=commit.at,
             inputs=inputs,
             late=tuple(late),
-            driver=find_driver(self._storage.lease(name, VIEW)),
+            driver=self._observer.find(self._storage.lease(name, VIEW)),
             error=error,
             reason=reason,
         )
@@ -345,6 +346,8 @@ def _flows(tail: RecentCommits) -> list[tuple[str, str]]:
 
 
 def _state(driver: Driver | None, failure: LastFailure | None, batch: int | None) -> FlowState:
+    if driver is not None and not driver.is_certain:
+        return "unknown"
     if driver is not None:
         ended = failure is None or failure.state in ("failed", "skipped")
         return "running" if failure is None or ended else failure.state

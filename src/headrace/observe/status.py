@@ -125,7 +125,8 @@ class DatasetStatus:
 
 _logger = logging.getLogger(__name__)
 
-FlowState = Literal["new", "running", "retrying", "reconnecting", "stopped", "failed", "skipped"]
+FlowState = Literal["new", "running", "retrying", "reconnecting", "stopped", "failed", "skipped", "unknown"]
+"""``unknown``: its lease cannot be read, or its process has shown no heartbeat, and may still run."""
 
 _UPDATES = 5
 """The number of newest updates that are looked at."""

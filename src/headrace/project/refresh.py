@@ -19,7 +19,7 @@ from headrace.project.plan_queries import find_datasets
 from headrace.run.context import UpdateContext
 from headrace.run.runners import make_opener
 from headrace.run.survey import FlowSurveyor, ReadTable, Survey
-from headrace.run.tables import open_table, register_tables, set_coordinates
+from headrace.run.tables import finish_refresh, open_table, register_tables
 from headrace.run.targets import side_tables
 from headrace.run.views import inputs_of
 from headrace.sinks.delta.table import REFRESHING_PROPERTY
@@ -278,6 +278,8 @@ def _clear(opening: OpenTableStage, plan: Plan, context: UpdateContext) -> None:
             held.callback(context.heart.release, lease)
         if not is_table(storage.table(name)):
             # Nothing to empty: without its table a checkpoint is worth nothing.
+            quarantine, _ = side_tables(name, storage)
+            quarantine.clear(context.spark)
             storage.checkpoints(name).delete_folder()
             storage.snapshots(name).delete_folder()
             return
@@ -288,10 +290,5 @@ def _clear(opening: OpenTableStage, plan: Plan, context: UpdateContext) -> None:
         for number, planned in enumerate(flows):
             opener = make_opener(planned, plan, context)
             opener.start_over(layout=layout if number == 0 else None, last=number == len(flows) - 1)
-        set_coordinates(opening, storage.table(name), context.spark)
-        # After the table: if the process ends in between, rows of a fenced checkpoint are left, and ignored.
-        quarantine, tombstones = side_tables(name, storage)
-        quarantine.clear(context.spark)
-        tombstones.drop(context.spark)
-        # If the process ends before, the recorded snapshots are applied again.
-        storage.snapshots(name).delete_folder()
+        # If the process ends before that, the next run does it.
+        finish_refresh(opening, storage, context.spark)

@@ -29,7 +29,7 @@ from headrace.project.operations import logged_operation, new_update
 from headrace.runtime.gateway import release_unused
 from headrace.sinks.delta.compaction import compact_files
 from headrace.sources.ranges import join_marks
-from headrace.state.lease import has_driver, held_leases
+from headrace.state.lease import Observer, has_driver, held_leases
 from headrace.state.ledger import Ledger
 from headrace.storage.table_log import is_table
 from headrace.storage.table_snapshot import load_snapshot
@@ -252,7 +252,7 @@ class TableKeeper:
     def _hand_over(self, care: TableCare, running: SecondDriverError) -> TableCare | None:
         """Let the process that runs the table's flow compact it, between two batches."""
         storage, name = self.settings.storage, care.table
-        began = time.monotonic()
+        began, observer = time.monotonic(), Observer()
         request = ask_flow(storage, name)
         try:
             while (waited_s := time.monotonic() - began) < self.options.wait_s:
@@ -263,7 +263,7 @@ class TableKeeper:
                 if answer is not None:
                     why = answer.get("error", {}).get("summary")
                     return replace(care, warning=f"not compacted by its running flow: {why}")
-                if not has_driver(storage, name):
+                if not has_driver(storage, name, observer):
                     return None
                 if self.is_stopped():
                     return replace(care, warning=f"not compacted: {running.summary}")

@@ -11,10 +11,11 @@ from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
+from headrace.run.failpoints import reach
 from headrace.run.flow_start import FlowStart, prepare_flow, prepare_full_refresh
-from headrace.run.survey import FlowSurveyor, find_unfinished
+from headrace.run.survey import FlowSurveyor, find_unfinished, unfinished_refresh
 from headrace.run.targets import side_tables
-from headrace.sinks.delta.table import TableState
+from headrace.sinks.delta.table import CLEARING, REFRESHING_PROPERTY, TableState
 from headrace.sinks.target import FlowTarget, OpenedGeneration, TableLayout
 from headrace.sources.answers import Seed
 from headrace.sources.ranges import join_marks
@@ -29,7 +30,7 @@ from headrace.state.identity import (
     load_identity,
     write_checkpoint,
 )
-from headrace.state.lease import Lease
+from headrace.state.lease import Heart
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import SHUFFLE_PARTITIONS, seed_files
 from headrace.storage.location import Location
@@ -69,7 +70,10 @@ class FlowOpener:
             RefusedError: The flow could lose or double records.
             TransientError: The broker does not answer.
         """
-        self._tidy()
+        table = self._tidy()
+        if table.properties.get(REFRESHING_PROPERTY) == CLEARING:
+            # A run clears what is left before it opens flows.
+            raise unfinished_refresh(self._planned)
         start = prepare_flow(self.surveyor, remedies)
         match start.opening:
             case Continue(identity=identity):
@@ -88,13 +92,13 @@ class FlowOpener:
         Args:
             layout: Removes the table's rows in the same commit, and is what the empty table gets;
                 ``None`` if another flow has removed them.
-            last: Whether this is the last flow of the table; until then the table's properties say that
-                a full refresh is under way.
+            last: Whether this is the last flow of the table. Its properties say what a full refresh still
+                has to do.
         """
         start = prepare_full_refresh(self.surveyor)
         self._tidy()
         assert isinstance(start.opening, Open)
-        self._open(start, start.opening, layout=layout, refreshing=not last)
+        self._open(start, start.opening, layout=layout, refreshing=CLEARING if last else "true")
 
     def fold(self, table_id: str, flow: str | None = None) -> None:
         """Copy the ranges of the table's newest commits to the ledger, before Delta deletes them.
@@ -122,13 +126,21 @@ class FlowOpener:
         target = self._planned.flow.target
         return Ledger(self._settings.storage.ledger(target, flow), target, flow)
 
-    def _tidy(self) -> None:
-        """Fold the ledger, and remove a checkpoint whose opening was interrupted by a crash."""
+    def _tidy(self) -> TableState:
+        """Fold the ledger, and complete or undo an opening that was interrupted by a crash."""
         table = self.surveyor.read_table(self.surveyor.table)
         self.fold(table.table_id)
         unfinished = find_unfinished(self.surveyor.checkpoints, table)
         if unfinished is not None:
             unfinished.delete_folder()
+        self._fence_rows(table, self._planned.flow.name)
+        return table
+
+    def _fence_rows(self, table: TableState, flow: str) -> None:
+        """Remove quarantined rows and tombstones of batches that a replaced checkpoint has not committed."""
+        if (fenced := table.fenced(flow)) is not None:
+            for side in side_tables(self._planned.flow.target, self._settings.storage):
+                side.fence(self.spark, *fenced)
 
     def _continue(self, start: FlowStart, identity: CheckpointIdentity) -> OpenedFlow:
         flow = self._planned.flow
@@ -147,7 +159,7 @@ class FlowOpener:
         opening: Open,
         *,
         layout: TableLayout | None = None,
-        refreshing: bool = False,
+        refreshing: str | None = None,
     ) -> OpenedFlow:
         """Write a new checkpoint, and let the target name it in one commit."""
         flow, storage, table = self._planned.flow, self._settings.storage, start.table
@@ -183,10 +195,10 @@ class FlowOpener:
                 replaces=table.checkpoints.get(flow.name),
             )
         )
+        reach("generation-opened", flow.name, 0)
         if opening.fences is not None:
-            held = table.transactions.get(opening.fences, -1)
-            for side in side_tables(flow.target, storage):
-                side.forget(self.spark, opening.fences, held)
+            self._fence_rows(self.surveyor.read_table(self.surveyor.table), flow.name)
+        reach("rows-fenced", flow.name, 0)
         (path / QUERY).replace_json(self._planned.record.to_json())
         return OpenedFlow(path=path, identity=identity, sources=start.sources, checkpoint=None)
 
@@ -250,17 +262,16 @@ class FlowOpener:
                 params={"flow": flow.name, "old": old},
             )
         # The flow of the old name may still run, in a process that has not seen the new one.
-        lease = Lease.acquire(storage.lease(flow.target, old), old)
-        try:
+        with Heart() as heart:
+            heart.acquire(storage.lease(flow.target, old), old)
             self._rename(old, known[-1], identity, table)
-        finally:
-            lease.release()
 
     def _rename(
         self, old: str, checkpoint: Location, identity: CheckpointIdentity, table: TableState
     ) -> None:
         flow = self._planned.flow
         self.fold(table.table_id, old)
+        self._fence_rows(table, old)
         if flow.name not in table.checkpoints:
             self.target.open_generation(
                 OpenedGeneration(
@@ -272,9 +283,15 @@ class FlowOpener:
                     renamed_from=old,
                 )
             )
+        reach("flow-renamed", flow.name, 0)
+        # A batch that comes again replaces only rows of its flow's name.
+        held = table.transactions.get(identity.checkpoint, -1)
+        for side in side_tables(flow.target, self._settings.storage):
+            side.rename(self.spark, identity.checkpoint, held, flow.name)
         for kind in {source.kind for source in identity.sources}:
             kind_of(kind).take_over(self._ledger(old).folder, self._ledger().folder)
         (checkpoint / FILE).replace_json(identity.with_flow(flow.name).to_json())
+        reach("identity-renamed", flow.name, 0)
         self.surveyor.checkpoints.delete_folder()
         checkpoint.parent.move(self.surveyor.checkpoints)
 

@@ -17,7 +17,7 @@ from headrace.model.ranges import Position
 from headrace.model.remedies import Remedies
 from headrace.plan.sources import refuse_read_twice
 from headrace.plan.stages import PlannedFlow
-from headrace.sinks.delta.table import REFRESHING_PROPERTY, TableState
+from headrace.sinks.delta.table import CLEARING, REFRESHING_PROPERTY, TableState
 from headrace.sources.ranges import committed_positions, committed_sources, load_next_positions
 from headrace.sources.registry import describe_source
 from headrace.sources.systems import Past, Systems
@@ -92,7 +92,8 @@ class FlowSurveyor:
         """
         planned, flow, ledger = self.planned, self.planned.flow, self.ledger
         table = self.read_table(self.table)
-        _refuse_unfinished_refresh(planned, table)
+        if table.properties.get(REFRESHING_PROPERTY, CLEARING) != CLEARING:
+            raise unfinished_refresh(planned)
         reset = flow.name in remedies.reset
         current = table.checkpoints.get(flow.name)
         history = load_history(ledger, self.table, table.table_id, table.version, current)
@@ -208,16 +209,16 @@ def _with_remedy(error: CheckpointCorruptError, facts: FlowFacts) -> HeadraceErr
     )
 
 
-def _refuse_unfinished_refresh(planned: PlannedFlow, table: TableState) -> None:
+def unfinished_refresh(planned: PlannedFlow) -> RefreshUnfinishedError:
+    """The error for a table whose full refresh was interrupted."""
     flow = planned.flow
-    if REFRESHING_PROPERTY in table.properties:
-        raise RefreshUnfinishedError(
-            f"a full refresh of {flow.target.short} was interrupted",
-            location=flow.location,
-            facts=("its rows were removed, but not all of its flows start from the beginning yet",),
-            remedies=(f"complete it:   headrace full-refresh {flow.target.short}",),
-            params={"flow": flow.name, "dataset": str(flow.target)},
-        )
+    return RefreshUnfinishedError(
+        f"a full refresh of {flow.target.short} was interrupted",
+        location=flow.location,
+        facts=("its rows were removed, and not all of its flows start from the beginning yet",),
+        remedies=(f"complete it:   headrace full-refresh {flow.target.short}",),
+        params={"flow": flow.name, "dataset": str(flow.target)},
+    )
 
 
 def _table_facts(

@@ -32,9 +32,12 @@ from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
 from headrace.plan.stored import load_stored_at
 from headrace.run.failpoints import reach
 from headrace.run.survey import ReadTable
+from headrace.run.targets import side_tables
 from headrace.sinks.delta.metastore import publish_table
 from headrace.sinks.delta.table import (
+    CLEARING,
     COMMENT_PROPERTY,
+    REFRESHING_PROPERTY,
     TableState,
     alter_table,
     check_name,
@@ -144,6 +147,9 @@ def open_table(
         StorageUnwritableError: The storage cannot be written.
     """
     path = storage.table(stage.table.name)
+    exists = not emptied and is_table(path)
+    if exists and read_state(spark, path).properties.get(REFRESHING_PROPERTY) == CLEARING:
+        finish_refresh(stage, storage, spark)
 
     def check() -> TableOpening:
         return check_table(stage, flows, storage, lambda table: read_state(spark, table), emptied=emptied)
@@ -151,6 +157,9 @@ def open_table(
     opening = check()
     path.make_folder()
     if opening.creates:
+        # Those of a table that was removed would hide rows of the new one.
+        _, tombstones = side_tables(stage.table.name, storage)
+        tombstones.drop(spark)
         if _create(stage, path, spark):
             publish_table(spark, stage.table.name, path)
             return
@@ -347,12 +356,20 @@ def _how(properties: Mapping[str, str]) -> str:
     return kept if keys else "appended"
 
 
-def set_coordinates(stage: OpenTableStage, path: Location, spark: SparkSession) -> None:
-    """Set the coordinate columns of a table that was emptied, because its query may have changed."""
-    held = read_state(spark, path).properties
+def finish_refresh(stage: OpenTableStage, storage: Storage, spark: SparkSession) -> None:
+    """Clear what a full refresh has left beside an emptied table whose flows are all opened anew."""
+    name, path = stage.table.name, storage.table(stage.table.name)
+    # No batch has begun: its tombstones would hide rows, and its snapshots would be applied again.
+    quarantine, tombstones = side_tables(name, storage)
+    quarantine.clear(spark)
+    tombstones.drop(spark)
+    reach("tombstones-dropped", name.name, 0)
+    storage.snapshots(name).delete_folder()
+    # The query may have changed, and with it the columns that hold the coordinates.
     wanted = {key: stage.properties[key] for key in COORDINATE_PROPERTIES if key in stage.properties}
-    if any(held.get(key) != value for key, value in wanted.items()):
-        alter_table(spark, path, properties=wanted)
+    held = read_state(spark, path).properties
+    changed = wanted if any(held.get(key) != value for key, value in wanted.items()) else {}
+    alter_table(spark, path, properties=changed, removed=(REFRESHING_PROPERTY,))
 
 
 def _refuse_lost(planned: PlannedFlow, storage: Storage) -> None:

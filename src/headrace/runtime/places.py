@@ -50,9 +50,7 @@ class Scratch:
         others = list(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"))
         # The state of a killed stream can be many small files; Spark starts meanwhile.
         threading.Thread(target=_remove_abandoned, args=(others,), daemon=True).start()
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        self._held: IO[str] = (self.path / _LOCK).open("w")
-        fcntl.flock(self._held, fcntl.LOCK_EX)
+        self.path, self._held = _make_folder()
 
     def folder(self, name: str) -> Path:
         """Returns a subfolder; makes it if it is missing."""
@@ -64,6 +62,18 @@ class Scratch:
         """Removes the folder and its content."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._held.close()
+
+
+def _make_folder() -> tuple[Path, IO[str]]:
+    """Returns a new folder, and its file, which is locked."""
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        held = (path / _LOCK).open("w")
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if (path / _LOCK).exists():
+            return path, held
+        # Before the file was locked, another process has taken the folder for an abandoned one.
+        held.close()
 
 
 def _remove_abandoned(folders: Iterable[Path]) -> None:

@@ -1,4 +1,4 @@
-"""Processes that end with the process that starts them, and processes that go on after it."""
+"""Processes that end with the process that starts them, processes that go on after it, and which is which."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 _DIE_WITH_PARENT = """
 import ctypes, os, sys
@@ -151,3 +152,62 @@ def handling_signals(handle: Handle) -> Iterator[None]:
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
+
+
+@cache
+def find_boot() -> str | None:
+    """What the processes share that have one monotonic clock; ``None`` if the system does not tell."""
+    try:
+        if sys.platform == "darwin":
+            asked = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+            return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip() or None
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{boot} {_namespace('time')}"
+
+
+@cache
+def find_pid_namespace() -> str:
+    """The namespace of the process ids, which is another one in each container."""
+    return _namespace("pid")
+
+
+def _namespace(kind: str) -> str:
+    # macOS has no namespaces, and old kernels have none of clocks.
+    with contextlib.suppress(OSError):
+        return str(Path(f"/proc/self/ns/{kind}").readlink())
+    return ""
+
+
+def has_ended(pid: int, started: Any) -> bool:
+    """Returns whether a process has ended that had this start. Process ids are used again."""
+    found = find_start(pid)
+    if found is not None:
+        return bool(found != started)
+    with contextlib.suppress(ProcessLookupError, OverflowError):
+        try:
+            os.kill(pid, 0)
+        except PermissionError:
+            # It is another user's, and the system hides such processes.
+            return False
+    return True
+
+
+def find_start(pid: int) -> Any:
+    """Returns when a process was started; ``None`` if it does not run, or is hidden."""
+    if sys.platform == "darwin":
+        import psutil
+
+        try:
+            process = psutil.Process(pid)
+            return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+        except psutil.Error:
+            return None
+    try:
+        # The name of the program can have spaces. `psutil` adds the wall clock to the time since the boot.
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+        state, started = fields.split()[0], int(fields.split()[19])
+    except (OSError, ValueError, LookupError):
+        return None
+    return None if state in "ZX" else started

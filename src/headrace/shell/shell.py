@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from headrace.project.engine import Engine
 from headrace.shell.definitions import Definitions
 from headrace.shell.queries import Answer, Queries
 from headrace.shell.stream_sql import read_options, scans_of
-from headrace.state.lease import Driver, Heart, find_driver
+from headrace.state.lease import Driver, Heart, Observer, find_driver
 from headrace.syntax.sql import SqlText
 from headrace.syntax.stream_statements import (
     CreateStream,
@@ -107,7 +106,7 @@ class Shell:
         added = definitions.add(statement, text)
         kept = statement if added else definitions.stream(name)[0]
         if (driver := self.streams.driver(name)) is not None:
-            return Answer(note=f"stream {name} exists already, and runs: pid {driver.pid} on {driver.host}")
+            return Answer(note=f"stream {name} exists already, and runs: {driver}")
         try:
             self.streams.check(name, kept)
         except HeadraceError:
@@ -250,9 +249,9 @@ class Streams:
         finally:
             heart.stop()
 
-    def driver(self, name: str) -> Driver | None:
+    def driver(self, name: str, observer: Observer | None = None) -> Driver | None:
         """The process that runs a stream."""
-        return find_driver(self._definitions.lease(name))
+        return find_driver(self._definitions.lease(name), observer)
 
     def statuses(self, *names: str) -> list[StreamStatus]:
         """The streams of the storage, by name; starts no JVM."""
@@ -267,10 +266,10 @@ class Streams:
             for dataset in snapshot.datasets
             for flow in dataset.flows
         }
-        shown = []
+        shown, observer = [], Observer(map(self._definitions.lease, found))
         for key, (stream, statement) in found.items():
             name, target = stream.name or key, self._definitions.name_of(stream.target)
-            flow, driver = flows.get((target, name.casefold())), self.driver(name)
+            flow, driver = flows.get((target, name.casefold())), self.driver(name, observer)
             running = flow is not None and flow.driver is not None
             state: str = "new" if flow is None else flow.state
             if driver is not None and not running:
@@ -296,11 +295,14 @@ class Streams:
         if driver is None:
             return False
         params = {"stream": name, "pid": driver.pid, "host": driver.host}
-        if driver.host != socket.gethostname():
+        if driver.pid is None or not driver.is_here:
             raise StreamNotStoppedError(
-                f"the stream `{name}` runs on another machine: pid {driver.pid} on {driver.host}",
+                f"the stream `{name}` runs on another machine, or in another container: {driver}",
                 location=location,
-                remedies=[f"on {driver.host}:   kill {driver.pid}"],
+                remedies=[
+                    "stop it there, or remove its lease if it has ended:   "
+                    f"rm {self._definitions.lease(name)}"
+                ],
                 params=params,
             )
         if driver.pid == os.getpid():

@@ -146,7 +146,7 @@ class OpenedGeneration:
     renamed_from: str | None = None  # the name that the flow had before
     clear: bool = False  # whether the same commit removes all rows
     layout: TableLayout | None = None
-    refreshing: bool = False  # whether a full refresh still has to open other flows of the target
+    refreshing: str | None = None  # the state of the full refresh after this opening; ``None`` if it is none
     replaces: str | None = None  # the checkpoint that feeds the target until now; any other is refused
 
 

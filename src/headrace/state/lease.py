@@ -1,56 +1,189 @@
-"""One driver for a flow: a file with a heartbeat.
+"""One process for each flow: a lease names the process, and each process has one heartbeat file.
 
-The lease only avoids needless work. If two drivers hold it at once, the commit's transaction id still
-keeps a batch from being committed twice.
+The lease only avoids needless work. If two processes hold it at once, the commit's transaction id still
+keeps a batch from being committed twice. No wall clock is read: clocks of two machines differ, and jump.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Self
 
-import psutil
-
-from headrace.errors import LeaseLostError, SecondDriverError
+from headrace.errors import LeaseLostError, LeaseUnreadableError, SecondDriverError, StorageUnwritableError
 from headrace.model.names import TableName
 from headrace.runtime.engine.record import find_guard, is_held
+from headrace.runtime.processes import find_boot, find_pid_namespace, find_start, has_ended
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
-HEARTBEAT_S = 2.0
-EXPIRES_S = 20.0
-"""A driver without a heartbeat for this long has ended."""
 VIEW = "view"
 """The name under which the refreshes of a view have their lease."""
+HEARTBEATS = "processes"
+"""The folder of the heartbeats, beside the leases."""
 EXPIRES_VARIABLE = "HEADRACE_LEASE_EXPIRES_S"
-"""The environment variable that overrides `EXPIRES_S`."""
+"""The environment variable that overrides `Files.silence_s`."""
 
+_BEATS = 10
+"""How often a process beats before it counts as ended."""
+_POLL_S = 0.05
 _CALLS_S = 60.0
 """A dead driver's last calls in the JVM of an engine can be a commit; a start waits for them so long."""
+_WRITING_S = 0.5
+"""Where a file system has no hard links, a reader can see a lease before it is written to its end."""
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
     """The process that holds a lease."""
 
-    pid: int
+    pid: int | None  # ``None`` if the lease cannot be read
+    host: str | None
+    is_here: bool = False  # whether its process id is one of this boot and of this container
+    is_certain: bool = True  # false if the lease cannot be read, or no heartbeat was seen so far
+
+    def __str__(self) -> str:
+        return "an unknown process" if self.pid is None else f"pid {self.pid} on {self.host}"
+
+
+class _UnreadableError(Exception):
+    """A lease is no record of a process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Record:
+    """What a lease holds."""
+
+    owner: str
     host: str
+    pid: int
+    started: Any = None
+    boot: str | None = None
+    pid_namespace: str | None = None
+    process: str | None = None  # ``None`` in a lease of earlier versions, which holds its own heartbeat
+    guard: str | None = None
+
+    @classmethod
+    def parse(cls, held: bytes) -> Self:
+        try:
+            value = json.loads(held)
+            names = ("started", "boot", "pid_namespace", "process", "guard")
+            given = {name: value.get(name) for name in names}
+            return cls(owner=str(value["owner"]), host=str(value["host"]), pid=int(value["pid"]), **given)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _UnreadableError from error
+
+    @property
+    def is_same_boot(self) -> bool:
+        return self.boot is not None and self.boot == find_boot()
+
+    @property
+    def is_here(self) -> bool:
+        return self.is_same_boot and self.pid_namespace == find_pid_namespace()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process may run, if it is one of this boot and pid namespace."""
+        return not has_ended(self.pid, self.started)
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether an engine of this machine still runs calls of the process: it holds a lock on a file."""
+        return self.guard is not None and self.is_here and is_held(self.guard)
+
+    def beat(self, lease: Location) -> Location:
+        """The file with the heartbeat."""
+        if self.process is None:
+            return lease
+        return lease.parent / HEARTBEATS / f"{self.process}.json"
+
+    def driver(self, *, is_certain: bool = True) -> Driver:
+        return Driver(pid=self.pid, host=self.host, is_here=self.is_here, is_certain=is_certain)
 
 
-def find_driver(location: Location) -> Driver | None:
-    """Return the live process that holds a lease, or ``None``."""
-    try:
-        return _driver_of(location.read_bytes())
-    except OSError:
-        return None
+_Verdict = Literal["running", "ended", "ending", "unknown"]
+"""``ending``: the process has ended, and an engine still runs its calls."""
+
+
+@dataclass
+class _Seen:
+    beat: bytes | None
+    since: float  # on the monotonic clock of this process
+    has_changed: bool = False
+
+
+class Observer:
+    """Finds out whether the processes of leases run, and remembers the heartbeats that it has seen.
+
+    Args:
+        leases: Looked at now, so that one wait is enough for the heartbeats of all their processes.
+    """
+
+    def __init__(self, leases: Iterable[Location] = ()) -> None:
+        self._seen: dict[Location, _Seen] = {}
+        for lease in leases:
+            with contextlib.suppress(OSError, _UnreadableError):
+                self.judge(lease, _Record.parse(lease.read_bytes()))
+
+    def find(self, location: Location) -> Driver | None:
+        """The process that holds a lease; ``None`` if nobody does, or if the process has ended.
+
+        Waits for a heartbeat of a process whose last one cannot be dated: of another machine, or boot.
+        """
+        while True:
+            try:
+                held = location.read_bytes()
+                record = _Record.parse(held)
+            except FileNotFoundError:
+                return None
+            except (OSError, _UnreadableError):
+                return Driver(pid=None, host=None, is_certain=False)
+            verdict = self.judge(location, record)
+            if verdict == "ended":
+                return None
+            if verdict != "unknown":
+                return record.driver()
+            seen = self._seen.get(record.beat(location))
+            if seen is None or time.monotonic() - seen.since > 2 * expires_s(location) / _BEATS:
+                return record.driver(is_certain=False)
+            time.sleep(_POLL_S)
+
+    def judge(self, location: Location, record: _Record) -> _Verdict:
+        """Whether the process of a lease runs, as far as one look tells."""
+        if record.has_calls:
+            return "running" if record.is_alive else "ending"
+        if record.is_here and not record.is_alive:
+            return "ended"
+        file = record.beat(location)
+        try:
+            beat = file.read_bytes()
+        except FileNotFoundError:
+            beat = None
+        except OSError:
+            return "unknown"
+        limit_s, now = expires_s(location), time.monotonic()
+        if record.is_same_boot and (at := _beaten_at(beat)) is not None:
+            return "running" if now - at < limit_s else "ended"
+        seen = self._seen.get(file)
+        if seen is None or seen.beat != beat:
+            seen = self._seen[file] = _Seen(beat, now, has_changed=seen is not None)
+        if now - seen.since >= limit_s:
+            return "ended"
+        return "running" if seen.has_changed else "unknown"
+
+
+def find_driver(location: Location, observer: Observer | None = None) -> Driver | None:
+    """Return the process that holds a lease; ``None`` if nobody does, or if the process has ended."""
+    return (observer or Observer()).find(location)
 
 
 @dataclass(frozen=True)
@@ -59,44 +192,6 @@ class Lease:
 
     location: Location
     owner: str
-
-    @classmethod
-    def acquire(cls, location: Location, flow: str) -> Lease:
-        """Take the lease if it is free, or if its driver has ended.
-
-        Raises:
-            SecondDriverError: Another driver holds it.
-            StorageUnwritableError: The lease cannot be written.
-        """
-        lease = cls(location, uuid.uuid4().hex)
-        try:
-            held = _await_calls(location)
-        except OSError as error:
-            raise location.unwritable(error) from error
-        driver = None if held is None else _driver_of(held)
-        if driver is None and (
-            location.create(lease._record()) if held is None else location.swap(held, lease._record())
-        ):
-            return lease
-        summary = f"another process has just started flow {flow}"
-        if driver is not None:
-            summary = f"another process runs flow {flow}: pid {driver.pid} on {driver.host}"
-        remedies = ["stop that process, or wait until it has ended"]
-        if driver is not None and driver.host != socket.gethostname():
-            # A clock that was set back makes the last heartbeat lie in the future, and the lease stays.
-            remedies.append(f"if it has ended on {driver.host} and the lease stays, remove {location}")
-        if held is not None and _has_calls(_parse(held)):
-            remedies.append("if it has ended, its engine still works for it:   headrace engine stop")
-        raise SecondDriverError(
-            summary,
-            facts=("nothing was read or written",),
-            remedies=remedies,
-            params={
-                "flow": flow,
-                "pid": None if driver is None else driver.pid,
-                "host": None if driver is None else driver.host,
-            },
-        )
 
     def check(self, flow: str) -> None:
         """Check that no other process has taken the lease.
@@ -113,80 +208,183 @@ class Lease:
                 params={"flow": flow, "pid": None if driver is None else driver.pid},
             )
 
-    def beat(self) -> None:
-        """Write a new heartbeat, unless another process has taken the lease."""
-        held = _read(self.location)
-        if held is not None and self._owns(held):
-            self.location.swap(held, self._record())
-
     def release(self) -> None:
         """Release the lease, unless another process has taken it."""
         if self._owns(_read(self.location)):
             self.location.delete()
 
     def _owns(self, held: bytes | None) -> bool:
-        return held is not None and _parse(held).get("owner") == self.owner
+        try:
+            return held is not None and _Record.parse(held).owner == self.owner
+        except _UnreadableError:
+            return False
 
-    def _record(self) -> str:
+
+class Heart:
+    """Holds leases of this process, and writes their heartbeat in a thread, also during long batches."""
+
+    def __init__(self) -> None:
+        self._process = uuid.uuid4().hex
+        self._number = 0
+        self._observer = Observer()
+        self._leases: dict[Location, Lease] = {}
+        self._holders: dict[Location, int] = {}
+        """How many leases each heartbeat file serves."""
+        self._ended: set[Location] = set()
+        """The heartbeat files of processes whose leases were taken over."""
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def acquire(self, location: Location, flow: str) -> Lease:
+        """Take a lease if it is free, or if its process has ended; keep it until `release`.
+
+        Raises:
+            SecondDriverError: Another process holds it.
+            LeaseUnreadableError: It is not known whether another process holds it.
+            StorageUnwritableError: The lease cannot be written.
+        """
+        beat = self._beat_of(location)
+        with self._lock:
+            if beat not in self._holders:
+                self._write(beat)
+            self._holders[beat] = self._holders.get(beat, 0) + 1
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, args=(location,), name="headrace-leases", daemon=True
+                )
+                self._thread.start()
+        try:
+            lease = self._take(Lease(location, uuid.uuid4().hex), flow)
+        except BaseException:
+            self._leave(beat)
+            raise
+        with self._lock:
+            self._leases[location] = lease
+        return lease
+
+    def release(self, lease: Lease) -> None:
+        """Release a lease. One that cannot be released expires with the heartbeat of this process."""
+        with self._lock:
+            known = self._leases.pop(lease.location, None)
+        try:
+            lease.release()
+        except (OSError, StorageUnwritableError) as error:
+            _LOG.warning("the lease %s was not released: %s", lease.location, error)
+        if known is not None:
+            self._leave(self._beat_of(lease.location))
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        for lease in list(self._leases.values()):
+            self.release(lease)
+        for beat in self._ended:
+            _discard(beat)
+
+    def _take(self, lease: Lease, flow: str) -> Lease:
+        location = lease.location
+        try:
+            held = self._await_end(location, flow)
+        except OSError as error:
+            raise _unreadable(location, flow, f"the system's error: {error.strerror or error}") from error
+        record = self._record(lease)
+        if not (location.create(record) if held is None else location.swap(held, record)):
+            raise _second(location, flow, None)
+        if held is not None and (file := _Record.parse(held).beat(location)) != location:
+            self._ended.add(file)
+        return lease
+
+    def _await_end(self, location: Location, flow: str) -> bytes | None:
+        """Wait until it is known that nobody holds a lease; return what the lease holds.
+
+        Raises:
+            SecondDriverError: Another process holds it.
+            LeaseUnreadableError: It is not known whether another process holds it.
+        """
+        began, is_announced = time.monotonic(), False
+        while True:
+            waited_s = time.monotonic() - began
+            held = _read(location)
+            if held is None:
+                return None
+            try:
+                record = _Record.parse(held)
+            except _UnreadableError:
+                if waited_s > _WRITING_S:
+                    raise _unreadable(location, flow, "it is no record of a process") from None
+                time.sleep(_POLL_S)
+                continue
+            verdict = self._observer.judge(location, record)
+            if verdict == "ended":
+                return held
+            if verdict == "running" or (verdict == "ending" and waited_s > _CALLS_S):
+                raise _second(location, flow, record)
+            limit_s = expires_s(location)
+            if verdict == "unknown" and waited_s > limit_s + _WRITING_S:
+                file = record.beat(location)
+                raise _unreadable(location, flow, f"the heartbeat of its process cannot be read: {file}")
+            if verdict == "unknown" and waited_s > 2 * limit_s / _BEATS and not is_announced:
+                is_announced = True
+                _LOG.warning(
+                    "flow %s was run by %s; waiting up to %.0f s for a heartbeat of that process",
+                    *(flow, record.driver(), limit_s),
+                )
+            time.sleep(_POLL_S)
+
+    def _record(self, lease: Lease) -> str:
         record = {
-            "owner": self.owner,
+            "owner": lease.owner,
+            "process": self._process,
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "started": psutil.Process().create_time(),
-            "heartbeat": time.time(),
+            "started": find_start(os.getpid()),
+            "boot": find_boot(),
+            "pid_namespace": find_pid_namespace(),
         }
         if (guard := find_guard()) is not None:
             record["guard"] = str(guard)
         return json.dumps(record)
 
+    def _beat_of(self, location: Location) -> Location:
+        return location.parent / HEARTBEATS / f"{self._process}.json"
 
-class Heart:
-    """Renews the leases of one driver in a thread of its own, also during long batches."""
+    def _write(self, beat: Location) -> None:
+        self._number += 1
+        beat.replace_json({"beat": self._number, "monotonic": time.monotonic()})
 
-    def __init__(self, interval_s: float = HEARTBEAT_S) -> None:
-        self._interval_s = interval_s
-        self._leases: dict[Location, Lease] = {}
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="headrace-leases", daemon=True)
-        self._thread.start()
-
-    def acquire(self, location: Location, flow: str) -> Lease:
-        """Take a lease and keep it until `release`.
-
-        Raises:
-            SecondDriverError: Another driver holds it.
-            StorageUnwritableError: The lease cannot be written.
-        """
-        lease = Lease.acquire(location, flow)
+    def _leave(self, beat: Location) -> None:
         with self._lock:
-            self._leases[lease.location] = lease
-        return lease
+            self._holders[beat] -= 1
+            if not self._holders[beat]:
+                del self._holders[beat]
+                _discard(beat)
 
-    def release(self, lease: Lease) -> None:
-        with self._lock:
-            self._leases.pop(lease.location, None)
-            lease.release()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-        for lease in list(self._leases.values()):
-            self.release(lease)
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._interval_s):
+    def _run(self, location: Location) -> None:
+        while not self._stop.wait(expires_s(location) / _BEATS):
             with self._lock:
-                for lease in self._leases.values():
-                    # A heartbeat that cannot be written lets the lease expire: the fence holds.
+                for beat in self._holders:
+                    # A heartbeat that cannot be written lets the leases expire: the fence holds.
                     with contextlib.suppress(Exception):
-                        lease.beat()
+                        self._write(beat)
 
 
-def has_driver(storage: Storage, name: TableName) -> bool:
-    """Whether a live process holds the lease of a flow of a table, or of a view."""
+def expires_s(location: Location) -> float:
+    """Seconds without a heartbeat after which a process counts as ended."""
+    return float(os.environ.get(EXPIRES_VARIABLE) or location.files.silence_s)
+
+
+def has_driver(storage: Storage, name: TableName, observer: Observer) -> bool:
+    """Whether a process holds the lease of a flow of a table, or of a view; also if that is not certain."""
     flows = storage.checkpoints(name).list_folders() or (VIEW,)
-    return any(find_driver(storage.lease(name, flow)) is not None for flow in flows)
+    return any(observer.find(storage.lease(name, flow)) is not None for flow in flows)
 
 
 @contextlib.contextmanager
@@ -195,16 +393,55 @@ def held_leases(storage: Storage, names: Iterable[TableName]) -> Iterator[None]:
 
     Raises:
         SecondDriverError: Another process runs one of the flows.
+        LeaseUnreadableError: It is not known whether another process does.
     """
-    heart = Heart()
-    try:
+    with Heart() as heart:
         for name in names:
             # A view has no checkpoint.
             for flow in storage.checkpoints(name).list_folders() or (VIEW,):
                 heart.acquire(storage.lease(name, flow), str(name) if flow == VIEW else flow)
         yield
-    finally:
-        heart.stop()
+
+
+def _second(location: Location, flow: str, record: _Record | None) -> SecondDriverError:
+    summary = f"another process has just started flow {flow}"
+    remedies = ["stop that process, or wait until it has ended"]
+    if record is not None:
+        summary = f"another process runs flow {flow}: {record.driver()}"
+        if record.has_calls:
+            remedies.append("if it has ended, its engine still works for it:   headrace engine stop")
+    return SecondDriverError(
+        summary,
+        facts=("nothing was read or written",),
+        remedies=remedies,
+        params={
+            "flow": flow,
+            "pid": None if record is None else record.pid,
+            "host": None if record is None else record.host,
+        },
+    )
+
+
+def _unreadable(location: Location, flow: str, problem: str) -> LeaseUnreadableError:
+    return LeaseUnreadableError(
+        f"it is not known whether another process runs flow {flow}: its lease cannot be used",
+        facts=(f"{location}: {problem}", "nothing was read or written"),
+        remedies=(f"if no process runs the flow, remove the lease:   rm {location}",),
+        params={"flow": flow, "lease": str(location)},
+    )
+
+
+def _driver_of(held: bytes) -> Driver | None:
+    try:
+        return _Record.parse(held).driver()
+    except _UnreadableError:
+        return None
+
+
+def _discard(beat: Location) -> None:
+    """Delete a heartbeat file that no process needs any more; if it stays, it only takes space."""
+    with contextlib.suppress(OSError, StorageUnwritableError):
+        beat.delete()
 
 
 def _read(location: Location) -> bytes | None:
@@ -214,53 +451,10 @@ def _read(location: Location) -> bytes | None:
         return None
 
 
-def _await_calls(location: Location) -> bytes | None:
-    """Read a lease; if its driver has ended, wait until the JVM has ended its calls."""
-    deadline = time.monotonic() + _CALLS_S
-    while True:
-        held = _read(location)
-        record = {} if held is None else _parse(held)
-        if not _has_calls(record) or _is_alive(record) or time.monotonic() > deadline:
-            return held
-        time.sleep(0.02)
-
-
-def _has_calls(record: Mapping[str, Any]) -> bool:
-    """Whether an engine of this machine still runs calls of a driver: it holds a lock on a file."""
-    guard = record.get("guard")
-    return isinstance(guard, str) and record.get("host") == socket.gethostname() and is_held(guard)
-
-
-def _is_alive(record: Mapping[str, Any]) -> bool:
-    """Whether the process of this machine that has written a lease still runs."""
-    # The system reuses process ids: the time of creation tells the processes apart.
+def _beaten_at(beat: bytes | None) -> float | None:
+    """The time of a heartbeat on the monotonic clock of its machine."""
     try:
-        created = psutil.Process(int(record["pid"])).create_time()
-        return abs(created - float(record["started"])) < 1.0
-    except (psutil.Error, KeyError, TypeError, ValueError):
-        return False
-
-
-def _parse(held: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(held)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _driver_of(held: bytes) -> Driver | None:
-    """The process that has written a lease; ``None`` if it has ended, or if the lease cannot be read."""
-    record = _parse(held)
-    try:
-        driver = Driver(pid=int(record["pid"]), host=str(record["host"]))
-        if _has_calls(record):
-            return driver
-        expires_s = float(os.environ.get(EXPIRES_VARIABLE) or EXPIRES_S)
-        if time.time() - float(record["heartbeat"]) > expires_s:
-            return None
-        if driver.host != socket.gethostname():
-            return driver
-        return driver if _is_alive(record) else None
-    except (KeyError, TypeError, ValueError):
+        at = json.loads(beat or b"")["monotonic"]
+    except (ValueError, LookupError, TypeError):
         return None
+    return float(at) if isinstance(at, int | float) and at <= time.monotonic() else None

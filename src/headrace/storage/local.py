@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from headrace.storage.location import FileState
+
 
 class LocalEntry:
     """A file or a folder of a listing. Its size and time are read when they are asked for."""
@@ -39,6 +41,7 @@ class LocalFiles:
     """The files of this machine, as `headrace.storage.location.Files` describes them."""
 
     scheme = "file"
+    silence_s = 20.0
 
     def open(self, path: str) -> BinaryIO:
         return Path(path).open("rb")
@@ -46,8 +49,13 @@ class LocalFiles:
     def exists(self, path: str) -> bool:
         return Path(path).exists()
 
-    def size(self, path: str) -> int:
-        return Path(path).stat().st_size
+    def look(self, path: str) -> FileState | None:
+        try:
+            found = Path(path).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        mark = f"{found.st_ino}-{found.st_mtime_ns}"
+        return FileState(found.st_size, found.st_mtime_ns // 1_000_000, mark)
 
     def entries(self, folder: str) -> list[LocalEntry]:
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from headrace.errors import SourceLocation, StorageUnsupportedError
-from headrace.model.folders import local_path
+from headrace.model.folders import plain_path
 from headrace.storage.local import LocalFiles
 from headrace.storage.location import Files, Location
 
@@ -31,7 +31,7 @@ def locate(text: str | Path, folder: Path | None = None, source: SourceLocation 
     scheme = urlsplit(text).scheme
     if not scheme:
         return Location(os.path.normpath((folder or Path.cwd()) / Path(text).expanduser()), _LOCAL)
-    if (path := local_path(text)) is not None:
+    if (path := plain_path(text)) != text:
         return Location(os.path.normpath(path), _LOCAL)
     raise StorageUnsupportedError(
         f"the location `{text}` is not supported",

@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 
+@dataclass(frozen=True)
+class FileState:
+    """A file at one moment: two states of a path are equal if nobody has written it in between."""
+
+    size: int  # bytes
+    modified_ms: int  # when it was last written, in milliseconds since 1970
+    mark: str  # tells it from another file with this path
+
+
 class Files(Protocol):
     """The files of one kind of storage, by their paths.
 
@@ -32,14 +41,18 @@ class Files(Protocol):
     def scheme(self) -> str:
         """The URI scheme of this kind of storage."""
 
+    @property
+    def silence_s(self) -> float:
+        """Seconds without a heartbeat in this kind of storage after which a process counts as ended."""
+
     def open(self, path: str) -> BinaryIO:
         """Open a file to read it, also from the middle."""
 
     def exists(self, path: str) -> bool:
         """Return whether there is a file or a folder at this path."""
 
-    def size(self, path: str) -> int:
-        """Return the bytes of a file."""
+    def look(self, path: str) -> FileState | None:
+        """Return the state of a file; ``None`` if there is no such file."""
 
     def entries(self, folder: str) -> Sequence[Entry]:
         """Return the files and folders of a folder, without order; none if the folder does not exist."""
@@ -149,9 +162,9 @@ class Location:
     def exists(self) -> bool:
         return self.files.exists(self.path)
 
-    def size(self) -> int:
-        """The bytes of the file."""
-        return self.files.size(self.path)
+    def look(self) -> FileState | None:
+        """The state of the file; ``None`` if there is no such file."""
+        return self.files.look(self.path)
 
     def walk(self) -> Iterator[Location]:
         """All files of the folder and of the folders in it."""

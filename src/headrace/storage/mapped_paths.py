@@ -9,6 +9,7 @@ from headrace.errors import PathUnmappedError, SourceLocation
 from headrace.model.folders import FileFolder
 from headrace.model.mappings import ENTRY_MISSING, FOREIGN_PATH
 from headrace.model.project import ProjectSettings
+from headrace.storage.locate import locate
 
 _LOCAL = re.compile(r"/|dbfs:")
 """Paths that only a mapping can make readable; Spark may have a connector for the others."""
@@ -47,4 +48,4 @@ def _entry(prefix: str) -> str:
 
 def _exists(path: str, settings: ProjectSettings) -> bool:
     mapped = any(path.startswith(target) for target in settings.paths.targets.values())
-    return path.startswith("/") and (mapped or FileFolder(path=path).base.exists())
+    return path.startswith("/") and (mapped or FileFolder(path=path, storage=locate(path).files).exists())

@@ -249,7 +249,9 @@ class FakeSources:
         """The folder that `hr.read_files` reads in place of the pipeline's."""
         columns = () if schema is None else tuple(schema.fieldNames())
         request = ReadRequest(streaming=True, format=format, options=options, columns=columns, schema=schema)
-        return FileFolder(path=str(self._folder_of(folder.path, request, location)))
+        return replace(
+            folder, path=str(self._folder_of(folder.path, request, location)), recursive=False, glob=None
+        )
 
     def _read_delta(self, read: SourceRead) -> DataFrame:
         name = self._name_of(read.paths[0], read.location)

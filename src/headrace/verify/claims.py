@@ -38,6 +38,7 @@ class Claims:
         excused: Rows that may be in the table although no range names them: they were removed upstream, or
             read by batches that neither log nor ledger holds.
         drops: The ranges of each batch with dropped rows, and their number.
+        replayed: The replayed records of the quarantine; replays have dropped ``dropped_later`` rows of them.
     """
 
     partitions: Mapping[TopicPartition, Claim] = field(default_factory=dict)
@@ -49,6 +50,8 @@ class Claims:
     discarded: int = 0  # rows of its judged batches that were discarded
     dropped: int = 0  # rows of its judged batches that expectations have dropped
     drops: tuple[tuple[Mapping[TopicPartition, tuple[int, int]], int], ...] = ()
+    replayed: Mapping[TopicPartition, Spans] = field(default_factory=dict)
+    dropped_later: int = 0
 
     def total(self, layer: str) -> int:
         """Offsets in one layer of all partitions."""
@@ -89,15 +92,15 @@ def with_rejected(
                 starts = source.starts
                 ranges |= {key: (starts.get(key, end), end) for key, end in source.ends.items()}
             drops.append((ranges, batch.counts.dropped))
-    if dropped_later:
-        replayed = Rejected.joined(rows_in(quarantine.replayed, batches)).partitions
-        drops.append(({key: (min(some), max(some) + 1) for key, some in replayed.items()}, dropped_later))
+    replayed = Rejected.joined(rows_in(quarantine.replayed, batches)).partitions if dropped_later else {}
     return replace(
         claims,
         quarantined=Rejected.joined(rows_in(quarantine.kept, batches)).rows,
         discarded=Rejected.joined(rows_in(quarantine.discarded, batches)).rows,
         dropped=sum(batch.counts.dropped for batch in batches) + dropped_later,
         drops=tuple(drops),
+        replayed={key: Spans.of_offsets(np.array(some, dtype=np.int64)) for key, some in replayed.items()},
+        dropped_later=dropped_later,
     )
 
 

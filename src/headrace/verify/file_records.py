@@ -11,7 +11,7 @@ from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.file_lists import ListedFile, named_files
 from headrace.verify.report import GradeReport, Judgement, unjudged_records
 from headrace.verify.source_range import SourceRange
-from headrace.verify.stored import plain_path
+from headrace.verify.stored import StoredFolders, plain_path
 
 
 def judge_folder(lineage: Lineage, read: Mapping[str, ListedFile], is_known: bool) -> GradeReport:
@@ -49,7 +49,7 @@ def _left_behind(lineage: Lineage, now: Sequence[SourceRange]) -> dict[str, Foun
 
 
 def _folder(source: SourceRange) -> FileFolder:
-    return FileFolder.of_identity(source.identity)
+    return FileFolder.of_identity(source.identity, StoredFolders())
 
 
 def _differs(read: ListedFile, now: FoundFile) -> bool:

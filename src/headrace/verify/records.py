@@ -156,13 +156,17 @@ def _without_dropped(
 ) -> dict[TopicPartition, Comparison]:
     """The comparison without the missing records that expectations have dropped.
 
-    Which records a batch has dropped is not kept, only how many. So as many may be missing in its ranges.
+    Which records a batch has dropped is not kept, only how many. So as many may be missing in its ranges,
+    beside replayed records of its quarantine that replays have dropped.
     Batches of a table upstream have no ranges of offsets: there the sum counts.
     """
     missing = {key: one.missing for key, one in mine.items()}
     for claims in flows:
         if claims.upstream is not None and sum(map(_total, missing.values())) <= claims.dropped:
             missing = dict.fromkeys(missing, _NONE)
+        later = {key: _parted(missing[key], some) for key, some in claims.replayed.items() if key in missing}
+        if sum(both.total for both, _ in later.values()) <= claims.dropped_later:
+            missing |= {key: rest for key, (_, rest) in later.items()}
         for ranges, dropped in claims.drops:
             inside = {key: missing[key].within(*ends) for key, ends in ranges.items() if key in missing}
             if sum(map(_total, inside.values())) <= dropped:
@@ -171,6 +175,13 @@ def _without_dropped(
                     rest = [missing[key].within(None, low), missing[key].within(high, None)]
                     missing[key] = Spans.joined(rest)
     return {key: replace(one, missing=missing[key]) for key, one in mine.items()}
+
+
+def _parted(missing: Spans, replayed: Spans) -> tuple[Spans, Spans]:
+    """The missing records that were replayed, and the others."""
+    layers = Layers.of(missing, replayed)
+    lacking, later = layers.counts
+    return _repeated(layers, np.minimum(lacking, later)), _repeated(layers, np.maximum(lacking - later, 0))
 
 
 def _total(spans: Spans) -> int:

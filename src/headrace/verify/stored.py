@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -31,11 +31,12 @@ SYSTEMS: Mapping[str, Callable[[], FileSystem]] = {"file": _local}
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file of a listing."""
+    """A file or a folder of a listing."""
 
     name: str
     size: int
     modified_ms: int
+    is_folder: bool = False
 
 
 @dataclass(frozen=True, order=True)
@@ -76,22 +77,37 @@ class StoredPath:
         scheme, path = _split(text)
         return path.removeprefix(f"{self.path}/") if scheme in ("", self.scheme) else text
 
+    def entries(self) -> list[StoredFile]:
+        """The files and folders of the folder, sorted by name; none if the folder does not exist."""
+        from pyarrow.fs import FileSelector
+
+        try:
+            found = self.system.get_file_info(FileSelector(self.path, allow_not_found=True))
+        except NotADirectoryError:
+            return []
+        listed = (
+            StoredFile(one.base_name, one.size or 0, _modified_ms(one), not one.is_file) for one in found
+        )
+        return sorted(listed, key=lambda file: file.name)
+
     def list_files(self) -> list[StoredFile]:
         """The files of the folder, sorted by name; none if the folder does not exist."""
-        found = (one for one in self._list() if one.is_file)
-        files = (StoredFile(one.base_name, one.size, _modified_ms(one)) for one in found)
-        return sorted(files, key=lambda file: file.name)
+        return [entry for entry in self.entries() if not entry.is_folder]
 
     def list_folders(self) -> list[StoredPath]:
         """The folders in the folder, sorted by name; none if the folder does not exist."""
-        from pyarrow.fs import FileType
-
-        return sorted(self / one.base_name for one in self._list() if one.type == FileType.Directory)
+        return [self / entry.name for entry in self.entries() if entry.is_folder]
 
     def look(self) -> StoredFile | None:
         """The file's size and age; ``None`` if there is no such file."""
         info = self.system.get_file_info(self.path)
         return StoredFile(self.name, info.size, _modified_ms(info)) if info.is_file else None
+
+    def exists(self) -> bool:
+        """Whether there is a file or a folder."""
+        from pyarrow.fs import FileType
+
+        return bool(self.system.get_file_info(self.path).type != FileType.NotFound)
 
     def open(self) -> Any:
         """Open the file to read it, also from the middle."""
@@ -115,13 +131,19 @@ class StoredPath:
 
         return DeltaTable(str(self), version=version)
 
-    def _list(self) -> Iterator[FileInfo]:
-        from pyarrow.fs import FileSelector
 
-        try:
-            yield from self.system.get_file_info(FileSelector(self.path, allow_not_found=True))
-        except NotADirectoryError:
-            return
+class StoredFolders:
+    """The folders that the files of a stream lie in."""
+
+    def entries(self, folder: str) -> list[StoredFile]:
+        """The files and folders of a folder; none if it does not exist."""
+        found = StoredPath.find(folder)
+        return [] if found is None else found.entries()
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or a folder at this path."""
+        found = StoredPath.find(path)
+        return found is not None and found.exists()
 
 
 def plain_path(text: str) -> str:

@@ -21,6 +21,7 @@ from headrace.errors import (
 )
 from headrace.model.folders import FileFolder
 from headrace.state.kept_schemas import SchemaKey, keep_schema, load_schema
+from headrace.storage.local import LocalFiles
 from headrace.storage.location import Location
 
 Write = Callable[..., Path]
@@ -49,7 +50,9 @@ def test_the_folder_is_the_pipelines_and_arguments_are_passed_on(
     read(root, (root / "landing").as_uri(), format="text", max_bytes_per_trigger=9)
     ((session, folder), named), ((_, by_uri), limited) = seen
     assert session == "the session"
-    assert folder == FileFolder(path=str(root / "landing"), recursive=True, glob="*.txt")
+    assert folder == FileFolder(
+        storage=LocalFiles(), path=str(root / "landing"), recursive=True, glob="*.txt"
+    )
     assert (named["limits"], limited["limits"]) == ({"maxFilesPerTrigger": "3"}, {"maxBytesPerTrigger": "9"})
     assert by_uri.path == folder.path
 

@@ -2,54 +2,57 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headrace.model.folders import FileFolder, local_path
+from headrace.model.folders import FileFolder, plain_path
+from headrace.storage.local import LocalFiles
+from headrace.storage.location import Location
 
 
-def put(root: Path, *names: str) -> None:
+def put(root: Location, *names: str) -> None:
     for name in names:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
+        (root / name).create(name)
 
 
-def found(path: Path | str, *, recursive: bool = False, glob: str | None = None) -> list[str]:
-    folder = FileFolder(path=str(path), recursive=recursive, glob=glob)
-    return sorted(os.path.relpath(file.path, folder.base) for file in folder.files())
+def folder_at(location: Location, below: str = "", **choice: Any) -> FileFolder:
+    return FileFolder(path=location.path + below, storage=location.files, **choice)
 
 
-def test_hidden_names_and_folders_below_are_passed_over(tmp_path: Path) -> None:
-    put(tmp_path, "a.json", ".a.json", "_a.json", "b._COPYING_", "a.json.tmp", "x/b.json", "_x/c.json")
-    assert found(tmp_path) == ["a.json", "a.json.tmp"]
-    assert found(tmp_path, recursive=True) == ["a.json", "a.json.tmp", "x/b.json"]
-    assert found(tmp_path, recursive=True, glob="*.json") == ["a.json", "x/b.json"]
+def found(location: Location, below: str = "", **choice: Any) -> list[str]:
+    files = folder_at(location, below, **choice).files()
+    return sorted(file.path.removeprefix(f"{location.path}/") for file in files)
 
 
-def test_folders_named_for_a_value_count(tmp_path: Path) -> None:
-    put(tmp_path, "day=01/a", "day=01/_temporary/b", "_day=02/hour=3/c")
-    assert found(tmp_path) == ["_day=02/hour=3/c", "day=01/a"]
-    assert FileFolder(path=str(tmp_path), recursive=True).partition_columns() == ()
-    assert FileFolder(path=str(tmp_path / "day=01")).partition_columns() == ()
+def test_hidden_names_and_folders_below_are_passed_over(location: Location) -> None:
+    put(location, "a.json", ".a.json", "_a.json", "b._COPYING_", "a.json.tmp", "x/b.json", "_x/c.json")
+    assert found(location) == ["a.json", "a.json.tmp"]
+    assert found(location, recursive=True) == ["a.json", "a.json.tmp", "x/b.json"]
+    assert found(location, recursive=True, glob="*.json") == ["a.json", "x/b.json"]
 
 
-def test_columns_come_from_the_names_of_folders(tmp_path: Path) -> None:
-    put(tmp_path, "day=01/hour=3/a")
-    assert FileFolder(path=str(tmp_path)).partition_columns() == ("day", "hour")
+def test_folders_named_for_a_value_count(location: Location) -> None:
+    put(location, "day=01/a", "day=01/_temporary/b", "_day=02/hour=3/c")
+    assert found(location) == ["_day=02/hour=3/c", "day=01/a"]
+    assert folder_at(location, recursive=True).partition_columns() == ()
+    assert folder_at(location, "/day=01").partition_columns() == ()
 
 
-def test_columns_come_from_folders_beside_which_files_lie(tmp_path: Path) -> None:
-    put(tmp_path, "a", "b", "_c=1/x", "day=01/_hidden", "day=02/hour=3/a", "z")
-    assert FileFolder(path=str(tmp_path)).partition_columns() in {("_c",), ("day", "hour")}
+def test_columns_come_from_the_names_of_folders(location: Location) -> None:
+    put(location, "day=01/hour=3/a")
+    assert folder_at(location).partition_columns() == ("day", "hour")
+
+
+def test_columns_come_from_folders_beside_which_files_lie(location: Location) -> None:
+    put(location, "a", "b", "_c=1/x", "day=01/_hidden", "day=02/hour=3/a", "z")
+    assert folder_at(location).partition_columns() in {("_c",), ("day", "hour")}
 
 
 @pytest.mark.parametrize("pattern", ["*", "day=*", "day=*/*", "day=0[12]/hour=?/*.json"])
-def test_columns_come_from_the_names_of_folders_that_a_pattern_matches(tmp_path: Path, pattern: str) -> None:
-    put(tmp_path, "day=01/hour=3/a.json", "day=02/hour=4/a.json", "b.json")
-    assert FileFolder(path=f"{tmp_path}/{pattern}").partition_columns() == ("day", "hour")
+def test_columns_come_from_folders_that_a_pattern_matches(location: Location, pattern: str) -> None:
+    put(location, "day=01/hour=3/a.json", "day=02/hour=4/a.json", "b.json")
+    assert folder_at(location, f"/{pattern}").partition_columns() == ("day", "hour")
 
 
 @pytest.mark.parametrize(
@@ -63,33 +66,27 @@ def test_columns_come_from_the_names_of_folders_that_a_pattern_matches(tmp_path:
         ("2027*", []),
     ],
 )
-def test_a_path_may_be_a_pattern(tmp_path: Path, pattern: str, names: list[str]) -> None:
-    put(tmp_path, "2026-01/a.json", "2026-02/b.json", "2026-01/_c.json", "other/d.json")
-    assert (
-        sorted(
-            Path(f.path).relative_to(tmp_path).as_posix()
-            for f in FileFolder(path=f"{tmp_path}/{pattern}").files()
-        )
-        == names
-    )
+def test_a_path_may_be_a_pattern(location: Location, pattern: str, names: list[str]) -> None:
+    put(location, "2026-01/a.json", "2026-02/b.json", "2026-01/_c.json", "other/d.json")
+    assert found(location, f"/{pattern}") == names
 
 
-def test_a_missing_folder_is_no_empty_one(tmp_path: Path) -> None:
+def test_a_missing_folder_is_no_empty_one(location: Location) -> None:
     with pytest.raises(FileNotFoundError):
-        list(FileFolder(path=str(tmp_path / "nowhere")).files())
+        list(folder_at(location, "/nowhere").files())
 
 
 def test_the_base_of_a_pattern_is_what_must_be_there() -> None:
-    assert FileFolder(path="/in/2026-*/x").base == Path("/in")
-    assert FileFolder(path="/in/x").base == Path("/in/x")
-    assert FileFolder(path="/*").base == Path("/")
+    assert FileFolder(path="/in/2026-*/x", storage=LocalFiles()).base == "/in"
+    assert FileFolder(path="/in/x", storage=LocalFiles()).base == "/in/x"
+    assert FileFolder(path="/*", storage=LocalFiles()).base == "/"
 
 
 def test_paths_behind_uris() -> None:
-    assert local_path("file:///in/a%20b%25%23%3F.json") == "/in/a b%#?.json"
-    assert local_path("file:/in/a") == "/in/a"
-    assert local_path("/in/a%20b") == "/in/a%20b"
-    assert local_path("s3a://bucket/a") is None
+    assert plain_path("file:///in/a%20b%25%23%3F.json") == "/in/a b%#?.json"
+    assert plain_path("file:/in/a") == "/in/a"
+    assert plain_path("/in/a%20b") == "/in/a%20b"
+    assert plain_path("s3a://bucket/a") == "s3a://bucket/a"
 
 
 @pytest.mark.parametrize(
@@ -98,11 +95,11 @@ def test_paths_behind_uris() -> None:
         ("file:///a#b?c", "/a#b?c"),
         ("file:/a%23b%20c", "/a#b c"),
         ("file://localhost/a", "/a"),
-        ("file://other/a", None),
+        ("file://other/a", "file://other/a"),
         ("FILE:///a", "/a"),
-        ("s3://a/b", None),
+        ("s3://a/b", "s3://a/b"),
         ("/a#b%20c", "/a#b%20c"),
     ],
 )
-def test_a_uri_is_read_as_a_path(uri: str, path: str | None) -> None:
-    assert local_path(uri) == path
+def test_a_uri_is_read_as_a_path(uri: str, path: str) -> None:
+    assert plain_path(uri) == path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from lake import HandFlow, Lake, LakeTable, rows
 
@@ -34,6 +32,7 @@ from headrace.observe.event_log import EventLog
 from headrace.observe.snapshot import Snapshot, take_snapshot
 from headrace.observe.status import DatasetStatus, FlowStatus
 from headrace.sources.kafka import clusters
+from headrace.state.lease import EXPIRES_VARIABLE, HEARTBEATS, Heart
 
 BRONZE = TableName("default", "bronze")
 
@@ -69,17 +68,15 @@ def fail(lake: Lake, update: str, *events: Event) -> None:
             log(event)
 
 
-def write_lease(lake: Lake, flow: str = "bronze", **changes: Any) -> None:
-    held = {
-        "owner": "o",
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "started": psutil.Process().create_time(),
-        "heartbeat": time.time(),
-    }
-    path = lake.storage.lease(BRONZE, flow)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(held | changes))
+def write_lease(lake: Lake, flow: str = "bronze", beaten_s: float = 0.0, **changes: Any) -> None:
+    """A lease of this process, whose last heartbeat is so old."""
+    path = lake.settings.storage.lease(BRONZE, flow)
+    heart = Heart()
+    heart.acquire(path, flow)
+    heart._stop.set()
+    path.replace_json(path.read_json() | changes)
+    beat = path.parent / HEARTBEATS / f"{path.read_json()['process']}.json"
+    beat.replace_json({"beat": 7, "monotonic": time.monotonic() - beaten_s})
 
 
 class HandCluster:
@@ -183,14 +180,23 @@ class TestState:
 
     @pytest.mark.parametrize(
         "changes",
-        [{"heartbeat": time.time() - 3600}, {"started": 1.0}, {"pid": 2**22 + 1}, {"pid": "none"}],
-        ids=["silent", "pid used again", "no such process", "damaged"],
+        [{"beaten_s": 20.0}, {"started": 1}, {"pid": 2**22 + 1}],
+        ids=["silent", "pid used again", "no such process"],
     )
     def test_a_dead_lease_is_a_stopped_flow(self, lake: Lake, flow: HandFlow, changes: Any) -> None:
         flow.append({0: (0, 10)})
         write_lease(lake, **changes)
         assert status(lake).state == "stopped"
         assert status(lake).rate is None
+
+    @pytest.mark.parametrize("changes", [{"pid": "none"}, {"boot": "another"}], ids=["unreadable", "silent"])
+    def test_a_flow_whose_process_may_run_is_not_called_stopped(
+        self, lake: Lake, flow: HandFlow, changes: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        flow.append({0: (0, 10)})
+        monkeypatch.setenv(EXPIRES_VARIABLE, "3")
+        write_lease(lake, **changes)
+        assert status(lake).state == "unknown"
 
     def test_a_failed_flow_says_why(self, lake: Lake, flow: HandFlow) -> None:
         flow.append({0: (0, 10)})
@@ -254,7 +260,7 @@ class TestState:
         )
         assert (status(lake).state, status(lake).error) == ("running", None)
         assert [one.dataset.name for one in look(lake).datasets] == ["bronze", "never_made"]
-        (lake.storage.lease(BRONZE, "bronze")).unlink()
+        lake.storage.lease(BRONZE, "bronze").unlink()
         assert (status(lake).state, status(lake).error) == ("new", None)
 
     def test_a_flow_without_a_broker_reconnects(self, lake: Lake, flow: HandFlow) -> None:

@@ -27,7 +27,7 @@ from headrace.project.pipeline import Pipeline
 from headrace.project.table_care import CareOptions, TableCare, TableKeeper
 from headrace.sinks.delta.compaction import Compaction
 from headrace.state.identity import CheckpointIdentity, write_checkpoint
-from headrace.state.lease import VIEW, Lease
+from headrace.state.lease import VIEW, Heart
 from waiting import DEADLINE_S, until
 
 ORDERS = TableName("default", "orders")
@@ -108,9 +108,9 @@ def test_nothing_is_done_that_was_not_asked_for_or_is_not_due(desk: Desk) -> Non
 
 
 def test_tables_of_a_flow_that_runs_are_left_as_they_are(desk: Desk) -> None:
-    lease = Lease.acquire(desk.storage.lease(ORDERS, "feed"), "feed")
+    (heart := Heart()).acquire(desk.storage.lease(ORDERS, "feed"), "feed")
     assert str(desk.keep("optimize").warning).startswith("not compacted: another process runs flow feed")
-    lease.release()
+    heart.stop()
     assert "Spark" in str(desk.keep("optimize").warning)
 
 
@@ -133,7 +133,7 @@ def test_a_running_flow_compacts_the_table_between_two_batches(desk: Desk) -> No
         continuous=True,
     )
     path = desk.storage.table(ORDERS)
-    lease = Lease.acquire(desk.storage.lease(ORDERS, "feed"), "feed")
+    (heart := Heart()).acquire(desk.storage.lease(ORDERS, "feed"), "feed")
     try:
         # The flow has no new records: it has begun no batch yet.
         run.watch(path)
@@ -148,18 +148,18 @@ def test_a_running_flow_compacts_the_table_between_two_batches(desk: Desk) -> No
         assert "it has not compacted the table within 0 s" in str(late.warning)
     finally:
         run.stop()
-        lease.release()
+        heart.stop()
     assert not find_requests(desk.storage)
 
 
 def test_a_command_compacts_the_table_if_the_flow_ends_in_the_middle(desk: Desk) -> None:
     desk.is_broken = False
-    lease = Lease.acquire(desk.storage.lease(ORDERS, "feed"), "feed")
+    (heart := Heart()).acquire(desk.storage.lease(ORDERS, "feed"), "feed")
     found: list[TableCare] = []
     command = threading.Thread(target=lambda: found.append(desk.keep("optimize", wait_s=DEADLINE_S)))
     command.start()
     until(lambda: take_request(desk.storage, ORDERS), "the flow has the request")
-    lease.release()
+    heart.stop()
     command.join(DEADLINE_S)
     (care,) = found
     assert (care.steps, care.by_flow, care.warning, desk.compacted) == (("optimize",), False, None, 1)
@@ -168,9 +168,9 @@ def test_a_command_compacts_the_table_if_the_flow_ends_in_the_middle(desk: Desk)
 
 def test_a_view_that_is_refreshed_is_left_as_it_is(desk: Desk) -> None:
     desk.storage.checkpoints(ORDERS).delete_folder()
-    lease = Lease.acquire(desk.storage.lease(ORDERS, VIEW), str(ORDERS))
+    (heart := Heart()).acquire(desk.storage.lease(ORDERS, VIEW), str(ORDERS))
     assert "another process runs" in str(desk.keep("optimize").warning)
-    lease.release()
+    heart.stop()
 
 
 def test_a_table_that_does_not_exist_is_refused(desk: Desk) -> None:

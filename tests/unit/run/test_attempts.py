@@ -21,7 +21,7 @@ from headrace.run.flow import FlowRunner
 from headrace.run.flow_reports import FlowReports
 from headrace.run.reporting import Progress
 from headrace.run.stop import StopSignal
-from headrace.state.lease import Lease
+from headrace.state.lease import Heart, Lease
 from headrace.storage.layout import Storage
 
 FLOW = AppendFlow(
@@ -75,12 +75,10 @@ class Update:
     events: list[Event] = field(default_factory=list)
 
     def run(self, runner: Runner) -> Any:
-        lease = Lease.acquire(self.storage.lease(FLOW.target, FLOW.name), FLOW.name)
         reports = FlowReports("u1", self.events.append)
-        try:
+        with Heart() as heart:
+            lease = heart.acquire(self.storage.lease(FLOW.target, FLOW.name), FLOW.name)
             return run_attempts(cast(FlowRunner, runner), lease, self.stop, reports, self.limit)
-        finally:
-            lease.release()
 
     def count(self, kind: type[Event]) -> int:
         return sum(isinstance(event, kind) for event in self.events)

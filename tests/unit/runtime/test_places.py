@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.waiting import until
 
+from headrace.runtime import places
 from headrace.runtime.places import Scratch
 
 
@@ -43,4 +46,22 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
     scratch = Scratch()
     until(lambda: list(tmp_path.iterdir()) == [scratch.path], "only the new folder is left")
+    scratch.remove()
+
+
+def test_a_process_that_starts_between_the_file_and_its_lock_takes_no_folder_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, removed = fcntl.flock, []
+
+    def lock_late(file: Any, how: int) -> None:
+        if not removed:
+            removed.extend(tmp_path.iterdir())
+            places._remove_abandoned(removed)
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    scratch = Scratch()
+    assert removed and not removed[0].exists(), "another process has taken the first folder away"
+    assert scratch.folder("local").is_dir()
     scratch.remove()

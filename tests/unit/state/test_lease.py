@@ -1,21 +1,25 @@
-"""One driver for a flow: who holds the lease, who may take it, who notices."""
+"""One process for a flow: who holds the lease, who may take it, who notices."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from headrace.errors import LeaseLostError, SecondDriverError, StorageUnwritableError
-from headrace.state.lease import EXPIRES_S, EXPIRES_VARIABLE, Heart, Lease, find_driver
+from headrace.errors import LeaseLostError, LeaseUnreadableError, SecondDriverError, StorageUnwritableError
+from headrace.state.lease import EXPIRES_VARIABLE, HEARTBEATS, Heart, Lease, Observer, find_driver
+from headrace.storage.local import LocalFiles
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from waiting import until
@@ -26,6 +30,29 @@ def path(location: Location) -> Location:
     return location / "leases" / "default.sales.sales.json"
 
 
+@pytest.fixture
+def hearts() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def heart(hearts: ExitStack) -> Heart:
+    return hearts.enter_context(Heart())
+
+
+@pytest.fixture
+def other(hearts: ExitStack) -> Heart:
+    """The heart of a second process."""
+    return hearts.enter_context(Heart())
+
+
+@pytest.fixture
+def expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process without a heartbeat for half a second has ended."""
+    monkeypatch.setenv(EXPIRES_VARIABLE, "0.5")
+
+
 def held(path: Location) -> dict[str, Any]:
     return dict(path.read_json())
 
@@ -34,163 +61,318 @@ def alter(path: Location, **changes: Any) -> None:
     path.replace_json({**held(path), **changes})
 
 
+def beat_of(path: Location) -> Location:
+    return path.parent / HEARTBEATS / f"{held(path)['process']}.json"
+
+
 def dead_pid() -> int:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
 
 
-def test_a_lease_says_who_holds_it(path: Location) -> None:
-    lease = Lease.acquire(path, "sales")
-    said = held(path)
-    assert (said["owner"], said["pid"]) == (lease.owner, os.getpid())
-    assert said["started"] == psutil.Process().create_time()
-    assert time.time() - said["heartbeat"] < EXPIRES_S
+def end(heart: Heart) -> None:
+    """End a heart as a killed process does: it writes and removes nothing more."""
+    heart._stop.set()
+    assert heart._thread is not None
+    heart._thread.join()
+
+
+def take(heart: Heart, path: Location) -> Lease:
+    """Take a lease as soon as its process counts as ended."""
+    taken: list[Lease] = []
+
+    def try_once() -> bool:
+        with suppress(SecondDriverError):
+            taken.append(heart.acquire(path, "sales"))
+        return bool(taken)
+
+    until(try_once, "the lease is free", limit_s=10.0)
+    return taken[0]
+
+
+def test_a_lease_names_its_process_and_its_heartbeat_goes_on(
+    path: Location, heart: Heart, expires: None
+) -> None:
+    lease = heart.acquire(path, "sales")
+    found, first = held(path), beat_of(path).read_bytes()
+    assert (found["owner"], found["pid"]) == (lease.owner, os.getpid())
+    until(lambda: beat_of(path).read_bytes() != first, "the heart beats")
     lease.check("sales")
+    assert held(path) == found, "no heartbeat writes the lease"
 
 
-def test_a_second_driver_is_refused(path: Location) -> None:
-    first = Lease.acquire(path, "sales")
+def test_a_second_process_is_refused(path: Location, heart: Heart, other: Heart) -> None:
+    first = heart.acquire(path, "sales")
     with pytest.raises(SecondDriverError) as caught:
-        Lease.acquire(path, "sales")
+        other.acquire(path, "sales")
     assert caught.value.params["pid"] == os.getpid()
     first.check("sales")
 
 
-def test_a_released_lease_is_free(path: Location) -> None:
-    Lease.acquire(path, "sales").release()
-    assert not path.exists()
-    Lease.acquire(path, "sales")
+def test_a_released_lease_is_free_and_leaves_no_file(path: Location, heart: Heart, other: Heart) -> None:
+    lease = heart.acquire(path, "sales")
+    beat = beat_of(path)
+    heart.release(lease)
+    assert not path.exists() and not beat.exists()
+    other.acquire(path, "sales")
+
+
+def test_all_leases_of_a_process_have_one_heartbeat(path: Location, heart: Heart) -> None:
+    heart.acquire(path, "sales")
+    more = [heart.acquire(path.parent / f"more{number}.json", "more") for number in range(3)]
+    beats = path.parent / HEARTBEATS
+    assert len(beats.list_files()) == 1
+    for lease in more:
+        heart.release(lease)
+    assert len(beats.list_files()) == 1
+    heart.stop()
+    assert beats.list_files() == [] and not path.exists()
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         pytest.param({"pid": dead_pid()}, id="its process has ended"),
-        pytest.param({"started": 0.0}, id="its pid belongs to another process now"),
-        pytest.param({"heartbeat": time.time() - 2 * EXPIRES_S}, id="its heart has stopped"),
-        pytest.param({"host": "elsewhere", "heartbeat": 0.0}, id="its machine is gone"),
-        pytest.param({"pid": None}, id="it has no pid"),
-        pytest.param({"heartbeat": None}, id="it has no heartbeat"),
+        pytest.param({"started": 1}, id="its pid belongs to another process now"),
     ],
 )
-def test_the_lease_of_a_driver_that_is_gone_is_taken_over(path: Location, changes: dict[str, Any]) -> None:
-    gone = Lease.acquire(path, "sales")
+def test_the_lease_of_a_dead_process_of_this_boot_is_taken_at_once(
+    path: Location, heart: Heart, other: Heart, changes: dict[str, Any]
+) -> None:
+    gone = heart.acquire(path, "sales")
     alter(path, **changes)
-    lease = Lease.acquire(path, "sales")
-    lease.check("sales")
+    began = time.monotonic()
+    other.acquire(path, "sales").check("sales")
+    assert time.monotonic() - began < 5.0
     with pytest.raises(LeaseLostError):
         gone.check("sales")
 
 
-@pytest.mark.parametrize("content", ["", "{half", "[]"])
-def test_a_lease_that_cannot_be_read_is_nobody_s(path: Location, content: str) -> None:
+@pytest.mark.parametrize("clock_s", [-7 * 3600.0, 7 * 3600.0], ids=["behind", "ahead"])
+def test_wall_clocks_that_differ_by_hours_give_no_lease_away(
+    path: Location, heart: Heart, other: Heart, monkeypatch: pytest.MonkeyPatch, clock_s: float
+) -> None:
+    heart.acquire(path, "sales")
+    here = time.time
+    monkeypatch.setattr("time.time", lambda: here() + clock_s)
+    with pytest.raises(SecondDriverError):
+        other.acquire(path, "sales")
+    assert find_driver(path) is not None
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        pytest.param({"boot": "another", "pid_namespace": "another"}, id="another machine"),
+        pytest.param({"pid_namespace": "pid:[1]"}, id="another container of this machine"),
+        pytest.param({"boot": None, "pid_namespace": ""}, id="a system that has no boot id"),
+    ],
+)
+def test_a_process_elsewhere_holds_its_lease_until_its_heartbeat_stays_the_same(
+    path: Location, heart: Heart, hearts: ExitStack, expires: None, elsewhere: dict[str, Any]
+) -> None:
+    heart.acquire(path, "sales")
+    # Here, its process id is of no process: containers with one name have other ones.
+    alter(path, pid=dead_pid(), **elsewhere)
+    with pytest.raises(SecondDriverError):
+        hearts.enter_context(Heart()).acquire(path, "sales")
+    found = find_driver(path)
+    assert found is not None and found.is_certain and not found.is_here
+    end(heart)
+    take(hearts.enter_context(Heart()), path).check("sales")
+
+
+def test_a_stopped_process_of_this_machine_loses_its_lease(
+    path: Location, heart: Heart, other: Heart, expires: None
+) -> None:
+    gone = heart.acquire(path, "sales")
+    end(heart)
+    take(other, path)
+    with pytest.raises(LeaseLostError):
+        gone.check("sales")
+
+
+def test_one_wait_is_enough_for_all_leases_of_a_process(
+    path: Location, heart: Heart, other: Heart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [path, *(path.parent / f"more{number}.json" for number in range(4))]
+    for one in paths:
+        heart.acquire(one, "sales")
+        alter(one, boot="another")
+    end(heart)
+    monkeypatch.setenv(EXPIRES_VARIABLE, "1")
+    began = time.monotonic()
+    for one in paths:
+        other.acquire(one, "sales")
+    assert 1.0 <= time.monotonic() - began < 2.0
+    other.stop()
+    assert (path.parent / HEARTBEATS).list_files() == [], "the heartbeat of the ended process is removed"
+
+
+def test_a_process_without_a_heartbeat_file_is_not_taken_for_an_ended_one_at_once(
+    path: Location, heart: Heart, other: Heart, expires: None
+) -> None:
+    heart.acquire(path, "sales")
+    alter(path, process="f" * 32)
+    found = find_driver(path)
+    assert found is not None and not found.is_certain
+    other.acquire(path, "sales")
+
+
+@pytest.mark.parametrize("content", ["", "{half", "[]", '{"owner": "o"}', '{"owner": "o", "pid": null}'])
+def test_an_unreadable_lease_is_not_free(path: Location, heart: Heart, content: str) -> None:
     path.replace(content)
-    Lease.acquire(path, "sales").check("sales")
-
-
-def test_a_driver_on_another_machine_is_trusted_as_long_as_it_beats(path: Location) -> None:
-    Lease.acquire(path, "sales")
-    alter(path, host="elsewhere", pid=dead_pid())
-    with pytest.raises(SecondDriverError):
-        Lease.acquire(path, "sales")
-
-
-def test_a_lease_that_a_clock_jump_keeps_names_the_file_to_remove(path: Location) -> None:
-    Lease.acquire(path, "sales")
-    alter(path, host="elsewhere", heartbeat=time.time() + 3600)
-    with pytest.raises(SecondDriverError) as caught:
-        Lease.acquire(path, "sales")
-    assert f"remove {path}" in caught.value.remedies[-1]
+    with pytest.raises(LeaseUnreadableError) as caught:
+        heart.acquire(path, "sales")
+    assert f"rm {path}" in caught.value.remedies[0]
+    found = find_driver(path)
+    assert found is not None and (found.pid, found.is_certain) == (None, False)
+    assert (path.parent / HEARTBEATS).list_files() == []
     path.delete()
-    Lease.acquire(path, "sales").check("sales")
+    heart.acquire(path, "sales").check("sales")
 
 
-def test_the_time_to_expire_can_be_set(path: Location, monkeypatch: pytest.MonkeyPatch) -> None:
-    Lease.acquire(path, "sales")
-    alter(path, heartbeat=time.time() - 5.0)
+def test_a_lease_of_an_earlier_version_is_its_own_heartbeat(
+    path: Location, heart: Heart, expires: None
+) -> None:
+    old = {"owner": "o", "host": "h", "pid": os.getpid(), "started": 1.5, "heartbeat": 0.0}
+    path.replace_json(old)
+    with ThreadPoolExecutor(1) as pool:
+        taking = pool.submit(heart.acquire, path, "sales")
+        until(lambda: taking.running(), "the lease is looked at")
+        time.sleep(0.2)  # longer than the first look, and shorter than the time to expire
+        path.replace_json({**old, "heartbeat": 2.0})
+        with pytest.raises(SecondDriverError):
+            taking.result(5)
+    take(heart, path).check("sales")
+
+
+def test_the_time_to_expire_is_a_property_of_the_storage(
+    path: Location, heart: Heart, other: Heart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heart.acquire(path, "sales")
+    end(heart)
+    file, silence_s = beat_of(path), path.files.silence_s
+    assert silence_s == (20.0 if path.files.scheme == "file" else 60.0)
+    file.replace_json({"beat": 9, "monotonic": time.monotonic() - silence_s + 5.0})
     with pytest.raises(SecondDriverError):
-        Lease.acquire(path, "sales")
-    monkeypatch.setenv(EXPIRES_VARIABLE, "3")
-    Lease.acquire(path, "sales")
+        other.acquire(path, "sales")
+    file.replace_json({"beat": 9, "monotonic": time.monotonic() - silence_s})
+    other.acquire(path, "sales")
 
 
-def test_a_driver_that_lost_its_lease_leaves_the_new_one_alone(path: Location) -> None:
-    gone = Lease.acquire(path, "sales")
-    alter(path, heartbeat=0.0)
-    Lease.acquire(path, "sales")
+def test_a_process_that_lost_its_lease_leaves_the_new_one_alone(
+    path: Location, heart: Heart, other: Heart
+) -> None:
+    gone = heart.acquire(path, "sales")
+    alter(path, pid=dead_pid())
+    other.acquire(path, "sales")
     after = held(path)
-    gone.beat()
-    gone.release()
+    heart.release(gone)
+    heart.stop()
     assert held(path) == after
 
 
-def test_a_lease_that_somebody_removed_is_lost(path: Location) -> None:
-    lease = Lease.acquire(path, "sales")
+def test_a_lease_that_somebody_removed_is_lost(path: Location, heart: Heart) -> None:
+    lease = heart.acquire(path, "sales")
     path.delete()
     with pytest.raises(LeaseLostError):
         lease.check("sales")
 
 
-def test_a_heart_beats_from_its_own_thread_until_the_lease_is_released(path: Location) -> None:
-    heart = Heart(interval_s=0.01)
-    lease = heart.acquire(path, "sales")
-    alter(path, heartbeat=0.0)
-    until(lambda: held(path)["heartbeat"] != 0.0, "the heart beats")
-    heart.release(lease)
-    assert not path.exists()
-    heart.stop()
-
-
-def test_a_heart_that_stops_gives_all_its_leases_back(path: Location) -> None:
-    heart = Heart(interval_s=0.01)
-    heart.acquire(path, "sales")
-    heart.stop()
-    assert not path.exists()
-
-
-def test_of_many_drivers_one_gets_the_lease_of_a_driver_that_is_gone(path: Location) -> None:
-    def acquire(number: int) -> bool:
+def test_of_many_processes_one_gets_the_lease_of_a_process_that_is_gone(
+    path: Location, hearts: ExitStack
+) -> None:
+    def acquire(heart: Heart) -> Lease | None:
         try:
-            Lease.acquire(path, "sales")
+            return heart.acquire(path, "sales")
         except SecondDriverError:
-            return False
-        return True
+            return None
 
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(acquire, range(16))).count(True) == 1
-        alter(path, heartbeat=0.0)
-        assert list(pool.map(acquire, range(16))).count(True) == 1
-
-
-def test_a_lease_names_its_live_driver(path: Location) -> None:
-    assert find_driver(path) is None
-    Lease.acquire(path, "sales")
-    driver = find_driver(path)
-    assert driver is not None
-    assert driver.pid == os.getpid()
-    alter(path, pid=dead_pid())
-    assert find_driver(path) is None
+    for _ in range(2):
+        several = [hearts.enter_context(Heart()) for _ in range(16)]
+        with ThreadPoolExecutor(8) as pool:
+            assert sum(lease is not None for lease in pool.map(acquire, several)) == 1
+        alter(path, pid=dead_pid())
 
 
-def test_a_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_an_observer_tells_a_silent_process_from_an_ended_one(
+    path: Location, heart: Heart, expires: None
+) -> None:
+    observer = Observer()
+    assert observer.find(path) is None
+    heart.acquire(path, "sales")
+    alter(path, boot="another")
+    found = observer.find(path)
+    assert found is not None and (found.pid, found.is_certain) == (os.getpid(), True)
+    end(heart)
+    until(lambda: observer.find(path) is None, "the process counts as ended", limit_s=5.0)
+
+
+def test_an_observer_waits_once_for_the_heartbeats_of_several_processes(
+    path: Location, hearts: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [path.parent / f"{number}.json" for number in range(5)]
+    for one in paths:
+        heart = hearts.enter_context(Heart())
+        heart.acquire(one, "sales")
+        alter(one, boot="another")
+        end(heart)
+    monkeypatch.setenv(EXPIRES_VARIABLE, "5")
+    began = time.monotonic()
+    observer = Observer(paths)
+    found = [observer.find(one) for one in paths]
+    assert all(driver is not None and not driver.is_certain for driver in found)
+    assert time.monotonic() - began < 2.0, "two heartbeats are one second"
+
+
+def test_a_heart_goes_on_after_a_heartbeat_or_a_release_has_failed(
+    tmp_path: Path, expires: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = locate(tmp_path) / "leases" / "default.sales.sales.json"
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EIO, "the disk is gone")
+
+    with Heart() as heart:
+        heart.acquire(path, "sales")
+        with monkeypatch.context() as broken:
+            broken.setattr(LocalFiles, "replace", refuse)
+            until(lambda: find_driver(path) is None, "the lease expires", limit_s=10.0)
+        until(lambda: find_driver(path) is not None, "the heart beats again", limit_s=10.0)
+        monkeypatch.setattr(LocalFiles, "delete", refuse)
+    assert path.exists()
+
+
+def test_a_lease_that_the_system_does_not_read_is_not_free(path: Location, heart: Heart) -> None:
+    heart.acquire(path.parent / "other.json", "other")
+    if path.files.scheme == "file":
+        path.local_path.mkdir()
+        with pytest.raises(LeaseUnreadableError, match="Is a directory"):
+            heart.acquire(path, "sales")
+        assert find_driver(path) is not None
+
+
+def test_a_storage_that_cannot_be_written_is_named(tmp_path: Path, heart: Heart) -> None:
     (tmp_path / "leases").write_text("a file where the folder should be")
     with pytest.raises(StorageUnwritableError):
-        Lease.acquire(locate(tmp_path) / "leases" / "default.sales.sales.json", "sales")
+        heart.acquire(locate(tmp_path) / "leases" / "default.sales.sales.json", "sales")
 
 
-def test_a_lease_of_a_dead_driver_is_held_until_the_engine_has_ended_its_calls(
-    path: Location, tmp_path: Path
+def test_a_lease_of_a_dead_process_is_held_until_the_engine_has_ended_its_calls(
+    path: Location, tmp_path: Path, heart: Heart, other: Heart
 ) -> None:
-    Lease.acquire(path, "sales")
+    heart.acquire(path, "sales")
     guard = tmp_path / "held"
     alter(path, pid=dead_pid(), guard=str(guard))
     with guard.open("w") as held_by_engine, ThreadPoolExecutor(1) as pool:
         fcntl.flock(held_by_engine, fcntl.LOCK_EX)
         assert find_driver(path) is not None
         # Long without a heartbeat, as a commit can take.
-        alter(path, heartbeat=time.time() - 10 * EXPIRES_S)
-        taking = pool.submit(Lease.acquire, path, "sales")
+        end(heart)
+        beat_of(path).replace(json.dumps({"beat": 9, "monotonic": 0.0}))
+        taking = pool.submit(other.acquire, path, "sales")
         with pytest.raises(TimeoutError):
             taking.result(0.2)
         fcntl.flock(held_by_engine, fcntl.LOCK_UN)

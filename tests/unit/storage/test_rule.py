@@ -38,7 +38,6 @@ THIS_MACHINE = {
     "run/update.py": "logs",
     "sources/delta/source.py": "the pipeline's files",
     "sources/files/bad_files.py": "files that are read",
-    "sources/files/guard.py": "files that are read",
     "sources/files/source.py": "files that are read",
     "sources/kafka/source.py": "the pipeline's files",
     "sources/other/source.py": "the pipeline's files",

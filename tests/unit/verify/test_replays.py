@@ -100,6 +100,28 @@ def test_rows_that_a_replay_has_dropped_are_not_missing(flow: HandFlow, verify: 
     assert verify.grade("records").text == "14 read from Kafka = 12 in the table + 2 dropped"
 
 
+def test_rows_that_a_replay_has_dropped_count_for_the_batch_that_had_quarantined_them(
+    table: LakeTable, verify: Verify, broker: Broker
+) -> None:
+    flow = table.flow()
+    flow.append({0: (0, 14)}, rows(range(9)))
+    edit(table, 2, input=14, quarantined=4, dropped=1)
+    flow.append({0: (14, 20)}, rows(range(14, 18)))
+    edit(table, 3, input=6, quarantined=1, dropped=1)
+    broker.holds({0: range(20)})
+    replay(flow, rows([10, 12]), rows=5, input=5, dropped=3)
+    write_rejected(flow, [*(marked(flow, n) for n in range(10, 14)), {**marked(flow, 18), "batch": 1}])
+    assert verify().proven, verify().to_json()
+    assert verify.grade("records").text == "20 read from Kafka = 15 in the table + 5 dropped"
+
+
+def test_a_replayed_record_that_no_count_explains_is_missing(flow: HandFlow, verify: Verify) -> None:
+    replay(flow, rows([10, 11]), rows=4, input=3, dropped=1)
+    write_rejected(flow, [marked(flow, n) for n in range(10, 14)])
+    (finding,) = verify.grade("records").findings
+    assert (finding.code, finding.place["ranges"]) == ("RECORDS_MISSING", [[12, 14]])
+
+
 def test_a_replay_whose_commit_the_table_lost_is_found(flow: HandFlow, verify: Verify) -> None:
     write_rejected(flow, [marked(flow, 10), *(rejected(flow, n) for n in (11, 12, 13))])
     (finding,) = verify.dataset().table.findings

@@ -33,6 +33,7 @@ _STYLES = {
     "skipped": "yellow",
     "stale": "yellow",
     "orphaned": "yellow",
+    "unknown": "yellow",
     "failed": "bold red",
     "unreadable": "bold red",
 }
@@ -179,6 +180,8 @@ def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:
             if flow.state == "reconnecting":
                 yield from (f"  {fact}" for fact in flow.error.get("facts", [])[:1])
             yield from (f"  help: {remedy}" for remedy in flow.error.get("remedies", [])[:1])
+        if flow.state == "unknown":
+            yield f"{flow.flow}: {flow.driver} holds its lease, and no heartbeat of it was seen"
         if flow.late:
             rows = "1 row" if flow.late == 1 else f"{flow.late:,} rows"
             yield f"{flow.flow}: dropped {rows} later than the watermark"

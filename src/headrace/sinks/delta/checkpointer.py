@@ -46,20 +46,25 @@ class LogCheckpointer:
         self._newest: dict[Location, int] = {}
         self._written: dict[Location, int] = {}
         self._not_before: dict[Location, float] = {}
+        self._offering = threading.Lock()
         self._wake = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
 
     def offer(self, table: Location, version: int) -> None:
         """Take note of a commit; returns at once."""
-        if table not in self._written:
-            self._written[table] = max(last_checkpoint(table), 0)
-        self._newest[table] = version
-        if self._is_due(table, version):
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="headrace-checkpoints", daemon=True)
-                self._thread.start()
-            self._wake.set()
+        # Flows commit at the same time, also to one table, and one thread writes the checkpoints.
+        with self._offering:
+            if table not in self._written:
+                self._written[table] = max(last_checkpoint(table), 0)
+            self._newest[table] = max(version, self._newest.get(table, version))
+            if self._is_due(table, version):
+                if self._thread is None:
+                    self._thread = threading.Thread(
+                        target=self._run, name="headrace-checkpoints", daemon=True
+                    )
+                    self._thread.start()
+                self._wake.set()
 
     def stop(self) -> None:
         """Finish the checkpoint at hand, and write no other."""

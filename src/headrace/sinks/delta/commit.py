@@ -14,7 +14,7 @@ from headrace.errors import BatchFencedError
 from headrace.model.counts import BatchCounts
 from headrace.model.names import quoted_column
 from headrace.sinks.delta.row_states import change_rows, replaying_rows
-from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, REFRESHING_PROPERTY, delta_log
+from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, FENCED_PROPERTY, REFRESHING_PROPERTY, delta_log
 from headrace.sinks.delta.transaction import (
     WrittenFiles,
     held_batch,
@@ -328,6 +328,31 @@ def fence_replay(spark: SparkSession, table: Location, stamp: BatchStamp) -> boo
     return True
 
 
+def fence_rows(spark: SparkSession, table: Location, checkpoint: str, after: int) -> None:
+    """Remove the rows of a replaced checkpoint whose batches the dataset will never hold, and let no batch of
+    it add rows any more.
+
+    Args:
+        table: The quarantine, or the tombstones, of the dataset.
+        after: The last batch of the checkpoint that the dataset holds.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    while True:
+        transaction = start_transaction(spark, table, checkpoint)
+        if held_batch(transaction, checkpoint, table) == FENCED:
+            return
+        name = "delta.`" + str(table).replace("`", "``") + "`"
+        spark.sql(f"DELETE FROM {name} WHERE checkpoint = '{checkpoint}' AND batch > {after}")
+        actions = prepend(scala_list(jvm), _set_transaction(jvm, checkpoint, FENCED))
+        metadata = {"headrace": FORMAT, "fences": checkpoint, "after": after}
+        try:
+            transaction.commit(actions, _operation(jvm, checkpoint, 0, metadata))
+        except Exception as error:
+            # A process that stalled has added rows meanwhile.
+            if not _CONFLICT.search(str(error)):
+                raise
+
+
 def replace_rejected(rows: DataFrame, table: Location, stamp: RefreshStamp) -> None:
     """Replace the rows of a view's quarantine table by those that a refresh has rejected."""
     metadata = json.dumps(refresh_metadata(stamp))
@@ -407,13 +432,17 @@ def commit_generation(spark: SparkSession, table: Location, opened: OpenedGenera
     """
     jvm: Any = spark.sparkContext._jvm
     transaction = delta_log(spark, table).startTransaction()
-    _update_properties(jvm, transaction, opened)
+    fences = opened.opening.fences
+    fenced = None
+    if fences is not None and fences != opened.checkpoint:
+        is_cleared = opened.opening.reason == "full-refresh"
+        fenced = f"{fences}:{-1 if is_cleared else held_batch(transaction, fences, table)}"
+    _update_properties(jvm, transaction, opened, fenced)
     actions = scala_list(jvm)
     if opened.clear:
         for file in iterate(transaction.filterFiles()):
             actions = prepend(actions, file.remove())
-    fences = opened.opening.fences
-    if fences is not None and fences != opened.checkpoint:
+    if fences is not None and fenced is not None:
         watch_checkpoint(transaction, fences)
         actions = prepend(actions, _set_transaction(jvm, fences, FENCED))
     if opened.opening.positions is not None:
@@ -422,7 +451,7 @@ def commit_generation(spark: SparkSession, table: Location, opened: OpenedGenera
     return int(transaction.commit(actions, operation))
 
 
-def _update_properties(jvm: Any, transaction: Any, opened: OpenedGeneration) -> None:
+def _update_properties(jvm: Any, transaction: Any, opened: OpenedGeneration, fenced: str | None) -> None:
     """Write the new checkpoint into the properties of the table."""
     metadata = transaction.metadata()
     configuration = metadata.configuration()
@@ -437,10 +466,11 @@ def _update_properties(jvm: Any, transaction: Any, opened: OpenedGeneration) -> 
     configuration = configuration.updated(key, opened.checkpoint)
     if opened.renamed_from is not None:
         configuration = configuration.removed(CHECKPOINT_PROPERTY + opened.renamed_from)
-    if opened.refreshing:
-        configuration = configuration.updated(REFRESHING_PROPERTY, "true")
-    elif opened.opening.reason == "full-refresh":
-        configuration = configuration.removed(REFRESHING_PROPERTY)
+        configuration = configuration.removed(FENCED_PROPERTY + opened.renamed_from)
+    if fenced is not None:
+        configuration = configuration.updated(FENCED_PROPERTY + opened.flow, fenced)
+    if opened.refreshing is not None:
+        configuration = configuration.updated(REFRESHING_PROPERTY, opened.refreshing)
     schema, partition_cols = metadata.schemaString(), metadata.partitionColumns()
     if opened.layout is not None and not configuration.contains(_COLUMN_MAPPING):
         schema = json.dumps(opened.layout.schema)

@@ -10,9 +10,11 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.sinks.delta.commit import commit_quarantine, replace_quarantine, replace_rejected
+from headrace.errors import BatchFencedError
+from headrace.sinks.delta.commit import commit_quarantine, fence_rows, replace_quarantine, replace_rejected
 from headrace.sinks.delta.transaction import held_batch, start_transaction, write_files
 from headrace.sinks.target import BatchStamp, RefreshStamp
+from headrace.state.facts import FENCED
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
 
@@ -47,7 +49,15 @@ class QuarantineTable:
         """
         self._create(session)
         transaction = start_transaction(session, self.path, stamp.checkpoint)
-        if held_batch(transaction, stamp.checkpoint, self.path) >= stamp.batch:
+        held = held_batch(transaction, stamp.checkpoint, self.path)
+        if held == FENCED:
+            raise BatchFencedError(
+                f"flow {stamp.flow}: another process has replaced checkpoint {stamp.checkpoint} while batch "
+                f"{stamp.batch} was being written",
+                facts=("this process has written nothing since then",),
+                params={"flow": stamp.flow, "checkpoint": stamp.checkpoint, "batch": stamp.batch},
+            )
+        if held >= stamp.batch:
             return replace_quarantine(rows, self.path, stamp)
         files = write_files(transaction, rows)
         commit_quarantine(session, transaction, files, stamp)
@@ -62,6 +72,17 @@ class QuarantineTable:
         """Remove the rejected rows of batches that the dataset will never hold."""
         if self.exists:
             session.sql(f"DELETE FROM {self._name} WHERE checkpoint = '{checkpoint}' AND batch > {after}")
+
+    def fence(self, session: SparkSession, checkpoint: str, after: int) -> None:
+        """Remove the rows of a replaced checkpoint after a batch, and let it add no rows any more."""
+        if self.exists:
+            fence_rows(session, self.path, checkpoint, after)
+
+    def rename(self, session: SparkSession, checkpoint: str, after: int, flow: str) -> None:
+        """Give the rows of a checkpoint after a batch another flow."""
+        if self.exists:
+            rows = f"checkpoint = '{checkpoint}' AND batch > {after} AND flow <> '{flow}'"
+            session.sql(f"UPDATE {self._name} SET flow = '{flow}' WHERE {rows}")
 
     def clear(self, session: SparkSession) -> None:
         """Remove all rows."""

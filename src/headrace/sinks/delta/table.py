@@ -23,8 +23,14 @@ CHECKPOINT_PROPERTY = "headrace.checkpoint."
 COMMENT_PROPERTY = "comment"
 """Set as a property, it becomes the table's comment."""
 
+FENCED_PROPERTY = "headrace.fenced."
+"""Prefix of the properties that name the checkpoint that the present one has replaced, by flow, and the last
+batch of it whose rows the table kept: ``checkpoint:batch``."""
+
 REFRESHING_PROPERTY = "headrace.refreshing"
-"""Set while a full refresh has emptied the table and not yet opened all of its flows anew."""
+"""Set while a full refresh is not complete: ``true`` until all flows of the emptied table are opened anew,
+then `CLEARING` until its quarantine, tombstones and snapshots are cleared, too."""
+CLEARING = "clearing"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +52,11 @@ class TableState:
             for key, value in self.properties.items()
             if key.startswith(CHECKPOINT_PROPERTY) and value
         }
+
+    def fenced(self, flow: str) -> tuple[str, int] | None:
+        """The checkpoint that a flow has replaced, and the last batch of it whose rows the table kept."""
+        checkpoint, _, batch = self.properties.get(FENCED_PROPERTY + flow, "").rpartition(":")
+        return (checkpoint, int(batch)) if checkpoint else None
 
 
 def delta_log(spark: SparkSession, path: Location) -> Any:

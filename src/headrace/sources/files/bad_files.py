@@ -20,7 +20,7 @@ from headrace.errors import (
     text_of,
 )
 from headrace.model.declarations import AppendFlow, AutoCdcFlow, RefreshFlow, TemporaryView
-from headrace.model.folders import local_path
+from headrace.model.folders import plain_path
 from headrace.sources.decoders import NOT_UTF8
 from headrace.sources.records import BadRecord
 
@@ -61,7 +61,7 @@ def explain_bad_file(
     if found is None:
         return None
     uri = found[1]
-    path = local_path(uri) or uri
+    path = plain_path(uri)
     reasons = _REASON.findall(text)
     reason = _short(reasons[-1]) if reasons else _short(text)
     if "MALFORMED_RECORD_IN_PARSING" in text:
@@ -103,7 +103,7 @@ def explain_bad_record(bad: BadRecord, flow: Declared) -> HeadraceError:
     name, uri = str(flow.name), bad.at.get("path")
     if uri is None:
         return bad.to_error(name, flow.location)
-    path = local_path(str(uri)) or str(uri)
+    path = plain_path(str(uri))
     line = _find_invalid_line(path) if bad.code == NOT_UTF8 else _find_bad_line(path, bad)
     where = path if line is None else f"{path}, line {line}"
     remedies = (*_print_remedy(path, line), *(_NOT_UTF8_REMEDIES if bad.code == NOT_UTF8 else _REMEDIES))
@@ -187,7 +187,7 @@ def _find_relation(session: SparkSession, name: str, uri: str) -> _Relation | No
     jvm: Any = session._jvm
     for relation, paths in file_relations(session, name):
         kind = _FORMATS.get(relation.fileFormat().getClass().getSimpleName())
-        if kind is None or local_path(uri) not in map(local_path, paths):
+        if kind is None or plain_path(uri) not in map(plain_path, paths):
             continue
         options = jvm.scala.jdk.javaapi.CollectionConverters.asJava(relation.options())
         said = jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(options)

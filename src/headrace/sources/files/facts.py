@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from headrace.model.folders import FileFolder
 from headrace.sources.facts import Facts
 from headrace.sources.files.position import FilePosition
 from headrace.state.facts import FlowFacts, ListOrigin, NextPosition, ReadBefore
 from headrace.state.history import History, PastRead
 from headrace.state.identity import SourceIdentity
 from headrace.state.starting_positions import require_whole, resume_impossible
+from headrace.storage.locate import locate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,3 +61,8 @@ def is_folder(one: SourceIdentity, two: SourceIdentity) -> bool:
 def reads_of(source: SourceIdentity, history: History) -> tuple[PastRead, ...]:
     """The last reads of a folder."""
     return history.last_reads(lambda one: is_folder(one, source))
+
+
+def folder_of_source(identity: Mapping[str, Any]) -> FileFolder:
+    """The folder that a files source reads."""
+    return FileFolder.of_identity(identity, locate(str(identity["path"])).files)

@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import (
@@ -20,16 +19,19 @@ from headrace.errors import (
     HeadraceError,
     StorageUnwritableError,
 )
-from headrace.model.folders import FileFolder, local_path
+from headrace.model.folders import plain_path
 from headrace.model.ranges import Position, SourceRange
 from headrace.sources.files.bad_files import explain_bad_file, file_relations
+from headrace.sources.files.facts import folder_of_source
 from headrace.sources.files.lists import FileLists, ReadFile, covers, describe_files
 from headrace.sources.files.position import FilePosition
-from headrace.sources.files.spark_log import last_entry, load_entries, load_seen
+from headrace.sources.files.spark_log import SeenFiles, find_earlier, last_entry, load_entries, load_seen
 from headrace.sources.guard import FlowRun, Guard
 from headrace.sources.new_fields import schema_mark
 from headrace.state.identity import SourceIdentity, folder_of
 from headrace.state.opening import resume_command
+from headrace.storage.locate import locate
+from headrace.storage.location import FileState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,30 +51,17 @@ _SHOWN = 5
 """Paths that an error names."""
 
 
-@dataclass(frozen=True)
-class _State:
-    """What tells a file from another of the same path."""
-
-    size: int
-    modified_ns: int
-    inode: int
-
-    @property
-    def modified_ms(self) -> int:
-        return self.modified_ns // 1_000_000
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Batch:
     """The files of one batch, as they were when it began."""
 
     number: int
     files: tuple[ReadFile, ...] = ()
-    states: Mapping[str, _State] = field(default_factory=dict)
+    states: Mapping[str, FileState] = field(default_factory=dict)
 
     def changed(self) -> list[str]:
         """The files that are not what they were when the batch began."""
-        return [path for path, state in self.states.items() if _look(path) != state]
+        return [path for path, state in self.states.items() if locate(path).look() != state]
 
 
 class FileGuard(Guard):
@@ -81,7 +70,7 @@ class FileGuard(Guard):
     def __init__(self, run: FlowRun, sources: Sequence[SourceIdentity]) -> None:
         super().__init__(run, sources)
         self._lists = FileLists.of_ledger(run.ledger.folder)
-        self._read: dict[int, dict[str, int]] = {}
+        self._read: dict[int, SeenFiles] = {}
         self._keyed: dict[int, set[bool]] = {}
         self._batch = _Batch(number=-1)
 
@@ -101,9 +90,10 @@ class FileGuard(Guard):
             if last_entry(self.run.checkpoint, folder) < last:
                 raise self._corrupt(index, f"it ends before entry {last}, up to which files were read", ())
             logged = load_seen(self.run.checkpoint, folder)
-            self._read[index] = {path: entry for path, entry in logged.items() if entry <= last}
-            self._keyed[index] = {self._is_keyed(index, path) for path in self._read[index]}
-            seen = set(self._read[index])
+            read = {path: entry for path, entry in logged.items() if entry <= last}
+            self._read[index] = SeenFiles(read)
+            self._keyed[index] = {self._is_keyed(index, path) for path in read}
+            seen = read.keys()
             if position is None:
                 continue
             listed = self._lists.load_source(self.run.checkpoint_id, index, last)
@@ -121,12 +111,12 @@ class FileGuard(Guard):
             FileUnreadableError: Spark would skip some of them.
         """
         files: list[ReadFile] = []
-        states: dict[str, _State] = {}
+        states: dict[str, FileState] = {}
         for one in ranges:
             mine = self._files_of(one, states)
             # A replay of what the table holds already is among them.
             before = self._read[one.index]
-            total = len(before) + sum(file.path not in before for file in mine)
+            total = len(before) + sum(before.entry_of(file.path) != file.log for file in mine)
             files += mine
             planned = next(source for source in self.run.planned if source.index == one.index)
             yield replace(one, marks={"files": describe_files(mine, total), **schema_mark(planned.options)})
@@ -175,7 +165,7 @@ class FileGuard(Guard):
         bad = explain_bad_file(error, flow, self.run.session) if self._batch.files else None
         if bad is None:
             return
-        gone = [f for f in self._batch.files if f.lost and _shown(f.path) == bad.params.get("path")]
+        gone = [f for f in self._batch.files if f.lost and plain_path(f.path) == bad.params.get("path")]
         if gone and self.run.on_data_loss == "refuse":
             raise self._vanished(gone) from bad
         if gone:
@@ -184,7 +174,7 @@ class FileGuard(Guard):
 
     def committed(self) -> None:
         for file in self._batch.files:
-            self._read[file.source][file.path] = file.log
+            self._read[file.source].add(file.path, file.log)
             self._keyed[file.source].add(self._is_keyed(file.source, file.path))
         if self._batch.number % _PACKED == _PACKED - 1:
             # The lists are as good one by one; what cannot be written now is packed the next time.
@@ -207,7 +197,7 @@ class FileGuard(Guard):
         if listed is None or tuple(listed) == files:
             return
         other = [one.path for one in set(listed).symmetric_difference(files)]
-        paths = sorted({_shown(path) for path in other})
+        paths = sorted({plain_path(path) for path in other})
         raise FileVanishedError(
             f"flow {flow.name}: {paths[0]} has changed or is gone since batch {batch} read it, "
             "and the batch's state was not saved yet",
@@ -225,7 +215,7 @@ class FileGuard(Guard):
         if changed:
             raise self._changed(changed, "written, replaced or removed while it was read") from cause
 
-    def _files_of(self, one: SourceRange, states: dict[str, _State]) -> list[ReadFile]:
+    def _files_of(self, one: SourceRange, states: dict[str, FileState]) -> list[ReadFile]:
         assert isinstance(one.until, FilePosition)
         first = one.start.entry + 1 if isinstance(one.start, FilePosition) else 0
         folder = folder_of(self.sources[one.index])
@@ -233,7 +223,7 @@ class FileGuard(Guard):
         found = []
         for log, paths in entries.items():
             for path in paths:
-                state = _look(path)
+                state = locate(path).look()
                 if state is not None:
                     states[path] = state
                 found.append(
@@ -247,7 +237,9 @@ class FileGuard(Guard):
                     )
                 )
         before = self._read[one.index]
-        again = [file.path for file in found if before.get(file.path, first) < first]
+        known = ((file.path, before.entry_of(file.path)) for file in found)
+        maybe = [path for path, entry in known if entry is not None and entry < first]
+        again = find_earlier(self.run.checkpoint, folder, maybe, first)
         if again or len({file.path for file in found}) < len(found):
             raise self._corrupt(one.index, "it names files again that were read before", again)
         return found
@@ -274,20 +266,22 @@ class FileGuard(Guard):
             raise self._changed(changed, "not there, or smaller or larger, when Spark began the batch")
 
     def _doubled(self, twice: Sequence[str]) -> FileUnreadableError:
-        patterns = [_shown(file.path) for file in self._batch.files if _PATTERN.search(_shown(file.path))]
-        named = patterns[0] if patterns else _shown(twice[0])
+        patterns = [
+            plain_path(file.path) for file in self._batch.files if _PATTERN.search(plain_path(file.path))
+        ]
+        named = patterns[0] if patterns else plain_path(twice[0])
         return FileUnreadableError(
             f"flow {self.run.flow.name}: the file name {named} would make Spark read other files twice",
             location=self.run.flow.location,
             facts=(
-                f"Spark takes the name for a pattern, and the batch would have {_shown(twice[0])} twice",
+                f"Spark takes the name for a pattern, and the batch would have {plain_path(twice[0])} twice",
                 NOT_COMMITTED,
             ),
             remedies=(
                 "set recursive=True in hr.read_files, or the option recursiveFileLookup: "
                 "Spark then reads each file once",
             ),
-            params={"flow": self.run.flow.name, "path": named, "twice": [_shown(path) for path in twice]},
+            params={"flow": self.run.flow.name, "path": named, "twice": [plain_path(path) for path in twice]},
         )
 
     def _refuse_mixed(self) -> None:
@@ -314,11 +308,11 @@ class FileGuard(Guard):
 
     def _is_keyed(self, index: int, uri: str) -> bool:
         """Whether a file is in a folder whose name is a partition column and its value."""
-        base = str(FileFolder.of_identity(self.sources[index].identity).base)
-        return _KEYED.search(_shown(uri).removeprefix(base)) is not None
+        base = folder_of_source(self.sources[index].identity).base
+        return _KEYED.search(plain_path(uri).removeprefix(base)) is not None
 
     def _mixed(self, paths: Sequence[str], how: str) -> FileUnreadableError:
-        shown = [_shown(path) for path in paths]
+        shown = [plain_path(path) for path in paths]
         flow = self.run.flow
         return FileUnreadableError(
             f"flow {flow.name}: {shown[0]} {how}",
@@ -337,7 +331,7 @@ class FileGuard(Guard):
         )
 
     def _vanished(self, gone: Sequence[ReadFile]) -> FileVanishedError:
-        paths = [_shown(file.path) for file in gone]
+        paths = [plain_path(file.path) for file in gone]
         more = f" and {len(gone) - 1} more files" if len(gone) > 1 else ""
         return FileVanishedError(
             f"flow {self.run.flow.name}: {paths[0]}{more} vanished before it could be read",
@@ -354,7 +348,7 @@ class FileGuard(Guard):
         )
 
     def _changed(self, changed: Sequence[str], how: str) -> FileChangedError:
-        paths = [_shown(path) for path in changed]
+        paths = [plain_path(path) for path in changed]
         named = paths[0] if paths else "a file"
         return FileChangedError(
             f"flow {self.run.flow.name}: {named} was {how}",
@@ -369,22 +363,10 @@ class FileGuard(Guard):
         return CheckpointCorruptError(
             f"flow {self.run.flow.name}: the checkpoint's log of files cannot be trusted: {problem}",
             location=self.run.flow.location,
-            facts=(*(_shown(path) for path in paths[:_SHOWN]), str(log), "nothing was read or written"),
+            facts=(*(plain_path(path) for path in paths[:_SHOWN]), str(log), "nothing was read or written"),
             remedies=(resume_command(self.run.flow.name),),
-            params={"flow": self.run.flow.name, "path": str(log), "files": [_shown(p) for p in paths]},
+            params={"flow": self.run.flow.name, "path": str(log), "files": [plain_path(p) for p in paths]},
         )
-
-
-def _look(uri: str) -> _State | None:
-    try:
-        stat = Path(local_path(uri) or uri).stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return _State(stat.st_size, stat.st_mtime_ns, stat.st_ino)
-
-
-def _shown(uri: str) -> str:
-    return local_path(uri) or uri
 
 
 def listed_files(session: SparkSession, name: str) -> Listing:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Mapping
 
 from headrace.errors import SourceLocation
-from headrace.model.folders import FileFolder, local_path
+from headrace.model.folders import FileFolder
 from headrace.sources.files.read import ANY_FILE_NAME, FORMAT_OPTION
 from headrace.sources.limits import (
     FILES_MAX_AGE,
@@ -15,6 +15,7 @@ from headrace.sources.limits import (
     FILES_MAX_FILES_PER_TRIGGER,
 )
 from headrace.sources.requests import ADAPTIVE, ReadRequest, unsupported
+from headrace.storage.locate import locate_supported
 
 FORMATS = frozenset({"json", "csv", "xml", "parquet", "orc", "text", "avro", "binaryfile"})
 PARSED_FORMATS = frozenset({"json", "csv", "xml"})
@@ -51,10 +52,11 @@ def _file_options(request: ReadRequest, location: SourceLocation) -> dict[str, s
 def _file_limit(request: ReadRequest) -> dict[str, str]:
     """A limit of files or of bytes: the one that the existing files would reach first."""
     sizes: list[int] = []
-    if request.path is not None:
+    location = None if request.path is None else locate_supported(request.path)
+    if location is not None:
         recursive = (request.value("recursiveFileLookup") or "").lower() == "true"
-        path = local_path(request.path) or request.path
-        folder = FileFolder(path=path, recursive=recursive, glob=request.value("pathGlobFilter"))
+        glob = request.value("pathGlobFilter")
+        folder = FileFolder(path=location.path, storage=location.files, recursive=recursive, glob=glob)
         # The read itself reports a folder that cannot be listed.
         with contextlib.suppress(OSError):
             sizes = [file.size for file in itertools.islice(folder.files(), FILES_MAX_FILES_PER_TRIGGER)]

@@ -138,20 +138,21 @@ def check_folder(folder: FileFolder) -> None:
         FilesNotFoundError: It is not.
     """
     base = folder.base
-    if not base.exists():
+    if not folder.exists():
         raise FilesNotFoundError(
             f"the folder {base} does not exist",
             remedies=(
                 "correct the path; one that is relative starts at the pipeline's folder",
                 f"mkdir -p {base}",
             ),
-            params={"path": str(base)},
+            params={"path": base},
         )
-    if not base.is_dir():
+    above, _, name = base.rpartition("/")
+    if any(entry.name == name and not entry.is_folder for entry in folder.storage.entries(above or "/")):
         raise FilesNotFoundError(
             f"{base} is a file; a stream reads a folder",
-            remedies=(f'read its folder: hr.read_files("{base.parent}", glob="{base.name}")',),
-            params={"path": str(base)},
+            remedies=(f'read its folder: hr.read_files("{above}", glob="{name}")',),
+            params={"path": base},
         )
 
 
@@ -325,7 +326,7 @@ def _is_native(schema: StructType, options: Mapping[str, str]) -> bool:
 def _choosing(folder: FileFolder) -> dict[str, str]:
     chosen = {"recursiveFileLookup": "true"} if folder.recursive else {}
     # Without it, Spark reads no columns from the names of folders that a pattern matches.
-    base = {_BASE: str(folder.base)} if folder.is_pattern and folder.partition_columns() else {}
+    base = {_BASE: folder.base} if folder.is_pattern and folder.partition_columns() else {}
     return chosen | base | ({} if folder.glob is None else {"pathGlobFilter": folder.glob})
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import FeatureUnsupportedError, HeadraceError
-from headrace.model.folders import FileFolder, local_path
+from headrace.model.folders import FileFolder, plain_path
 from headrace.model.ranges import Position, SourceRange
 from headrace.model.texts import counted
 from headrace.sources.answers import Found, Lag, Seed, Unrecoverable
-from headrace.sources.files.facts import FileFacts, is_folder, reads_of
+from headrace.sources.files.facts import FileFacts, folder_of_source, is_folder, reads_of
 from headrace.sources.files.guard import FileGuard
 from headrace.sources.files.lists import (
     FileLists,
@@ -49,6 +49,7 @@ from headrace.sources.systems import Past, Seeding, StreamRead, Systems
 from headrace.state.facts import ListOrigin, SourceFacts
 from headrace.state.history import History, PastRead
 from headrace.state.identity import SourceIdentity, folder_of, load_identity
+from headrace.storage.locate import locate, locate_supported
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class FileSource(Source):
     @property
     def folder_read(self) -> FileFolder:
         """The files that the source reads."""
-        return FileFolder.of_identity(self._identity())
+        return folder_of_source(self._identity())
 
     def describe(self) -> str:
         return f"files {self.path}"
@@ -108,7 +109,7 @@ class FileSource(Source):
         assert isinstance(position, FilePosition)
         if last_entry(checkpoint, self.folder) != position.entry:
             return False
-        read = set(map(local_path, load_seen(checkpoint, self.folder)))
+        read = set(map(plain_path, load_seen(checkpoint, self.folder)))
         folder = self.folder_read
         try:
             return not folder.is_sinks and all(file.path in read for file in folder.files())
@@ -134,7 +135,7 @@ class FileSource(Source):
         # A path names one file, even if it has special characters.
         reader = reader.option("__globPaths__", "false")
         if isinstance(one.until, FileParts):
-            return one.until.choose(reader.load(list(map(_file, one.until.paths))), row_number())
+            return one.until.choose(reader.load(list(map(plain_path, one.until.paths))), row_number())
         return reader.load(self.files(one, checkpoint))
 
     def files(self, one: SourceRange, checkpoint: Location) -> list[str]:
@@ -142,7 +143,7 @@ class FileSource(Source):
         assert isinstance(one.until, FilePosition)
         first = one.start.entry + 1 if isinstance(one.start, FilePosition) else 0
         entries = load_entries(checkpoint, self.folder, first, one.until.entry)
-        return [_file(uri) for uris in entries.values() for uri in uris]
+        return [plain_path(uri) for uris in entries.values() for uri in uris]
 
     def read_records(self, read: SourceRead, records: DataFrame) -> DataFrame:
         """Lines of text files: other formats keep no records."""
@@ -209,7 +210,7 @@ class FilesKind(SourceKind):
         options = dict(read.options)
         format = options.pop(FORMAT_OPTION, read.format)
         path = options.get("path", "")
-        if local_path(path) is None:
+        if locate_supported(path) is None:
             raise FeatureUnsupportedError(
                 f"a stream reads the files of {path}, which are not on this machine",
                 location=read.location,
@@ -234,8 +235,8 @@ class FilesKind(SourceKind):
     def removed(self, source: SourceIdentity, history: History, ledger: Location) -> Iterator[Unrecoverable]:
         lists = FileLists.of_ledger(ledger)
         files = [file for read in reads_of(source, history) for file in _listed(read, lists)]
-        paths = [local_path(file.path) for file in files if not file.lost]
-        gone = [path for path in paths if path is not None and not Path(path).exists()]
+        paths = [plain_path(file.path) for file in files if not file.lost]
+        gone = [path for path in paths if not locate(path).exists()]
         if gone:
             more = f", such as {gone[0]}" if len(gone) > 1 else f": {gone[0]}"
             count = counted(len(gone), "file")
@@ -262,10 +263,10 @@ class FilesKind(SourceKind):
         if checkpoint is None:
             return None
         assert isinstance(one.until, FilePosition)
-        folder = FileFolder.of_identity(one.identity)
+        folder = folder_of_source(one.identity)
         try:
             seen = load_seen(checkpoint, _folder_in(checkpoint, one.index))
-            read = {local_path(uri) for uri, entry in seen.items() if entry <= one.until.entry}
+            read = {plain_path(uri) for uri, entry in seen.items() if entry <= one.until.entry}
             if folder.is_sinks:
                 return None
             waiting = [file for file in folder.files() if file.path not in read]
@@ -347,10 +348,10 @@ def _read_elsewhere(source: SourceIdentity, past: Past) -> str | None:
         for read in reads
         if read.source.kind == source.kind and not is_folder(read.source, source)
     }
-    others = {local_path(file.path) for read in last.values() for file in _listed(read, lists)}
+    others = {plain_path(file.path) for read in last.values() for file in _listed(read, lists)}
     # A folder that cannot be listed is reported by the run.
     with suppress(OSError):
-        files = (file.path for file in FileFolder.of_identity(source.identity).files())
+        files = (file.path for file in folder_of_source(source.identity).files())
         return min((path for path in files if path in others), default=None)
     return None
 
@@ -360,9 +361,4 @@ def _listed(read: PastRead, lists: FileLists) -> tuple[ReadFile, ...]:
 
 
 def _plain(path: str) -> str:
-    return os.path.normpath(local_path(path) or path)
-
-
-def _file(uri: str) -> str:
-    """The path of a file that Spark names by its URI."""
-    return local_path(uri) or uri
+    return os.path.normpath(plain_path(path))

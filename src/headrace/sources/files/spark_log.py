@@ -6,8 +6,9 @@ written that holds all before it, too (``<N>.compact``), and older ones are remo
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from headrace.sources.files.lists import ReadFile
 from headrace.state.identity import SourceIdentity, corrupt, folder_of
@@ -17,6 +18,7 @@ COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
 """After how many entries Spark writes one that holds all before it."""
 
 _COMPACT = ".compact"
+_FEW_FILES = 1_000
 _VERSION = "v1"
 
 
@@ -44,18 +46,83 @@ def load_seen(checkpoint: Location, folder: int) -> dict[str, int]:
     Raises:
         CheckpointCorruptError: The log cannot be read.
     """
+    seen: dict[str, int] = {}
+    for path, number in _logged(checkpoint, folder):
+        seen[path] = number
+    return seen
+
+
+def find_earlier(checkpoint: Location, folder: int, paths: Iterable[str], before: int) -> list[str]:
+    """The URIs that Spark's log holds in an entry before this one.
+
+    Raises:
+        CheckpointCorruptError: The log cannot be read.
+    """
+    wanted = set(paths)
+    logged = _logged(checkpoint, folder) if wanted else ()
+    return sorted({path for path, number in logged if number < before and path in wanted})
+
+
+def _logged(checkpoint: Location, folder: int) -> Iterator[tuple[str, int]]:
+    """Every URI in Spark's log, and the number of its entry."""
     log = checkpoint / "sources" / str(folder)
     names = log.list_files()
     compacted = [int(n.removesuffix(_COMPACT)) for n in names if n.endswith(_COMPACT) and n[0].isdigit()]
     newest = max(compacted, default=-1)
     paths = [log / f"{newest}{_COMPACT}"] if newest >= 0 else []
     paths += [log / str(n) for n in sorted(int(name) for name in names if name.isdigit()) if n > newest]
-    seen: dict[str, int] = {}
     for path in paths:
         number = int(path.name.removesuffix(_COMPACT))
         for line in _lines(path):
-            seen[_path_of(path, line)] = min(number, _number_of(line, number))
-    return seen
+            yield _path_of(path, line), min(number, _number_of(line, number))
+
+
+class SeenFiles:
+    """The files that a source has read: of each a hash of its path, and the number of its entry in the log.
+
+    The paths of millions of files would need gigabytes. Two paths can have one hash: `find_earlier` decides.
+    """
+
+    def __init__(self, seen: Mapping[str, int]) -> None:
+        import numpy as np
+
+        self._keys = self._entries = np.empty(0, dtype=np.int64)
+        self._new = {_hash(path): entry for path, entry in seen.items()}
+        self._count = len(seen)
+        self._fold()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def entry_of(self, path: str) -> int | None:
+        """The entry of a file; ``None`` if it was not read."""
+        key = _hash(path)
+        if (entry := self._new.get(key)) is not None:
+            return entry
+        at = int(self._keys.searchsorted(key))
+        return int(self._entries[at]) if at < self._keys.size and self._keys[at] == key else None
+
+    def add(self, path: str, entry: int) -> None:
+        """Add a file; one that is there with this entry is not added again."""
+        if self.entry_of(path) != entry:
+            self._new[_hash(path)] = entry
+            self._count += 1
+            if len(self._new) > max(_FEW_FILES, self._keys.size // 32):
+                self._fold()
+
+    def _fold(self) -> None:
+        import numpy as np
+
+        # New files first: of two with one hash, the last one is found.
+        keys = np.concatenate((np.array(list(self._new), dtype=np.int64), self._keys))
+        entries = np.concatenate((np.array(list(self._new.values()), dtype=np.int64), self._entries))
+        order = np.argsort(keys, kind="stable")
+        self._keys, self._entries = keys[order], entries[order]
+        self._new = {}
+
+
+def _hash(path: str) -> int:
+    return int.from_bytes(hashlib.blake2b(path.encode(), digest_size=8).digest(), signed=True)
 
 
 def last_entry(checkpoint: Location, folder: int) -> int:

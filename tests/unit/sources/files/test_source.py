@@ -6,20 +6,22 @@ from pathlib import Path
 
 from headrace.model.folders import FileFolder
 from headrace.sources.files.source import describe_folder
+from headrace.storage.local import LocalFiles
 
 
 def test_files_are_counted_and_so_are_those_that_a_pattern_leaves_out(tmp_path: Path) -> None:
-    assert describe_folder(FileFolder(path=str(tmp_path))) == "0 files"
+    assert describe_folder(FileFolder(storage=LocalFiles(), path=str(tmp_path))) == "0 files"
     for name in ("a.json", "b.txt"):
         (tmp_path / name).touch()
-    assert describe_folder(FileFolder(path=str(tmp_path))) == "2 files"
-    matching = describe_folder(FileFolder(path=str(tmp_path), glob="*.json"))
+    assert describe_folder(FileFolder(storage=LocalFiles(), path=str(tmp_path))) == "2 files"
+    matching = describe_folder(FileFolder(storage=LocalFiles(), path=str(tmp_path), glob="*.json"))
     assert matching == "1 file that matches *.json (1 that does not)"
-    nothing = describe_folder(FileFolder(path=str(tmp_path), glob="*.jsn"))
+    nothing = describe_folder(FileFolder(storage=LocalFiles(), path=str(tmp_path), glob="*.jsn"))
     assert nothing == "0 files that match *.jsn (2 that do not)"
     (tmp_path / "_SUCCESS").touch()
     (tmp_path / ".hidden").mkdir()
     (tmp_path / ".hidden" / "a.json").touch()
     assert (
-        describe_folder(FileFolder(path=str(tmp_path))) == "2 files (1 ignored, the name begins with . or _)"
+        describe_folder(FileFolder(storage=LocalFiles(), path=str(tmp_path)))
+        == "2 files (1 ignored, the name begins with . or _)"
     )

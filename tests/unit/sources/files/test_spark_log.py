@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from headrace.errors import CheckpointCorruptError
 from headrace.sources.files.lists import ReadFile
-from headrace.sources.files.spark_log import last_entry, load_entries, load_seen, seed_log
+from headrace.sources.files.spark_log import (
+    SeenFiles,
+    find_earlier,
+    last_entry,
+    load_entries,
+    load_seen,
+    seed_log,
+)
 from headrace.state.identity import SourceIdentity
 from headrace.storage.location import Location
 
@@ -68,3 +77,31 @@ def test_a_seeded_log_keeps_its_numbers_and_names_every_file(
     assert held == ({f"{compacted}.compact"} if compacted >= 0 else {"0"}) | {
         str(n) for n in range(max(compacted, 0) + 1, last + 1)
     }
+
+
+def test_many_files_that_were_read_take_little_memory_and_are_found_again() -> None:
+    SeenFiles({})  # imports NumPy
+    tracemalloc.start()
+    try:
+        seen = SeenFiles({f"file:///in/a-long-name-of-a-file-{n}.json": n // 100 for n in range(50_000)})
+        for n in range(50_000, 100_000):
+            seen.add(f"file:///in/a-long-name-of-a-file-{n}.json", n // 100)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 25 * len(seen), "less than the paths themselves"
+    assert len(seen) == 100_000
+    for n in (0, 49_999, 50_000, 99_999):
+        path = f"file:///in/a-long-name-of-a-file-{n}.json"
+        assert seen.entry_of(path) == n // 100
+        seen.add(path, n // 100)
+    assert len(seen) == 100_000, "a replay adds nothing"
+    assert seen.entry_of("file:///in/other.json") is None
+
+
+@pytest.mark.parametrize("compacted", [-1, 9])
+def test_a_file_that_an_earlier_entry_holds_is_found_in_the_log(location: Location, compacted: int) -> None:
+    write_log(location, 12, compacted)
+    paths = [f"file:///in/{number}" for number in (3, 11, 12, 40)]
+    assert find_earlier(location, 0, paths, 12) == ["file:///in/11", "file:///in/3"]
+    assert find_earlier(location, 0, (), 12) == []
