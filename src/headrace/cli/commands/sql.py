@@ -341,7 +341,7 @@ class StreamProcesses:
     def start(self, name: str) -> int:
         """Start the process of a stream; returns its process id."""
         from headrace.runtime.processes import start_bound, start_detached
-        from headrace.shell.streams import Streams
+        from headrace.shell.shell import Streams
 
         log = self._definitions.log(name)
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -377,7 +377,7 @@ class StreamProcesses:
 
     def close(self) -> None:
         """Stop the processes that end with this one, each after its batch."""
-        from headrace.shell.streams import Streams
+        from headrace.shell.shell import Streams
 
         streams = Streams(self._definitions)
         for name in self.running:
@@ -388,7 +388,7 @@ class StreamProcesses:
         return process is not None and process.poll() == 0
 
     def _lives(self, name: str, pid: int) -> bool:
-        from headrace.shell.streams import lives
+        from headrace.shell.shell import lives
 
         process = self._running.get(name)
         return lives(pid) if process is None else process.poll() is None
