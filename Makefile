@@ -5,7 +5,7 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python3.1
 	done)
 BIN := .venv/bin
 
-.PHONY: help demo test check-proofs prove thorough lint format bench soak lock lock-jars python dev runtime clean
+.PHONY: help demo test choice check-proofs prove thorough lint format bench soak lock lock-jars python dev runtime clean
 
 help:
 	@echo "make demo    the whole job on a real local broker, with the proof"
@@ -28,6 +28,9 @@ PYTEST = $(BIN)/python -m pytest -n auto --dist worksteal
 
 test: dev
 	@$(PYTEST) -m "not proof and not thorough" $(ARGS)
+
+choice: python
+	@$(PYTHON) tools/choose_proofs.py > /dev/null
 
 check-proofs: dev
 	@$(PYTEST) -m "(guarantee or chosen) and not thorough" --chosen "$$($(BIN)/python tools/choose_proofs.py)" $(ARGS)

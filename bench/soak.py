@@ -36,7 +36,7 @@ from bench.picture import Panel, Points, draw
 from bench.processes import HEADRACE, await_, running
 from bench.results import expect, keep, rows_of, table
 from headrace.maintain.condition import small_files
-from headrace.model.care import CarePolicy
+from headrace.model.maintenance import TablePolicy
 from headrace.runtime.java import find_java
 from headrace.storage.locate import locate
 from headrace.storage.table_log import is_table
@@ -241,7 +241,7 @@ class Probe:
                 continue
             stored = [one for one in _files(folder) if "_delta_log" not in one.parts]
             yield ("files of the table", name), len(found.files)
-            yield ("small files", name), small_files(found, CarePolicy()).total()
+            yield ("small files", name), small_files(found, TablePolicy()).total()
             yield ("data files in the storage", name), len(stored)
             yield ("files of the log", name), sum(1 for _ in _files(folder / "_delta_log"))
             yield ("MB of rows", name), found.size_bytes / 1e6

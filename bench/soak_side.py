@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.cli.main import main
-from headrace.maintain import caretaker
+from headrace.maintain import scheduler
 from headrace.observe import event_log, event_table
 from headrace.run import flow
 from headrace.sinks.delta import tombstones
@@ -18,7 +18,7 @@ from headrace.sinks.delta.checkpointer import LogCheckpointer
 def hasten() -> None:
     """Shorten the times between maintenance steps."""
     # A run never vacuums with a retention below an hour.
-    _set(caretaker, MIN_RETENTION_DURING_RUNS_S=60.0)
+    _set(scheduler, MIN_RETENTION_DURING_RUNS_S=60.0)
     # The ledger records commits every ten minutes; the log keeps commits until they are recorded.
     _set(flow, _FOLD_S=60.0)
     _set(event_table, FOLD_FILES=20, _GRACE_H=0, _PROPERTIES={**event_table._PROPERTIES, **_SHORT})

@@ -12,13 +12,12 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
-from tools.choose_proofs import MATRICES, split
+from tools.choose_proofs import LONG
 
 from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
 from headrace.model.project import ProjectSettings
@@ -34,7 +33,7 @@ from headrace.runtime.java import find_java
 from headrace.runtime.session import RunningSpark, open_spark
 from headrace.storage.layout import Storage
 from secured_broker import SecuredBroker
-from workers import choose_workers
+from workers import choose_workers, free_memory, in_blocks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,7 +110,7 @@ def read_seconds() -> dict[str, float]:
 
 def pytest_xdist_auto_num_workers() -> int:
     """Answers `-n auto`."""
-    return choose_workers(available_cores(), psutil.virtual_memory().available)
+    return choose_workers(available_cores(), free_memory())
 
 
 @pytest.hookimpl(wrapper=True)
@@ -119,35 +118,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Marks the proofs before tests are selected; then orders the selected tests for several processes."""
     chosen = set(config.getoption("--chosen").split(","))
     for item in items:
-        is_matrix = item.path.name in MATRICES and needs_spark(item)
-        if "proof" in item.path.parts or is_matrix:
+        is_long = item.path.name in LONG and needs_spark(item)
+        if "proof" in item.path.parts or is_long:
             item.add_marker("proof")
         if item.path.relative_to(_SECONDS.parent).as_posix() in chosen and item.get_closest_marker("proof"):
             item.add_marker("chosen")
     yield
     if hasattr(config, "workerinput"):
-        items[:] = in_blocks(items, config.workerinput["workercount"], read_seconds())
+        items[:] = in_blocks(items, file_with_spark, config.workerinput["workercount"], read_seconds())
 
 
-def in_blocks(items: list[pytest.Item], workers: int, seconds: Mapping[str, float]) -> list[pytest.Item]:
-    """Returns the tests in an order whose equal parts, one for each process, take about the same time.
-
-    Each part begins with tests that need no Spark: they run while the cache of its start is made. Files stay
-    whole, the longest first, because a process that is idle takes tests from the end of another's part.
-    """
-    quick = [item for item in items if not needs_spark(item)]
-    slow: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        if needs_spark(item):
-            slow.setdefault(item.path.relative_to(_SECONDS.parent).as_posix(), []).append(item)
-    ordered: list[pytest.Item] = []
-    for number, files in enumerate(split(slow, seconds, workers)):
-        block = [item for file in files for item in slow[file]]
-        left = len(items) - len(ordered)
-        room = max(0, left // (workers - number) - len(block))
-        ordered += [*quick[:room], *block]
-        quick = quick[room:]
-    return [*ordered, *quick]
+def file_with_spark(item: pytest.Item) -> str | None:
+    """Returns the file of a test that needs Spark, relative to the folder of the tests."""
+    return item.path.relative_to(_SECONDS.parent).as_posix() if needs_spark(item) else None
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

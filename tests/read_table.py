@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from headrace.maintain.condition import TableCondition, examine_table
 from headrace.maintain.holders import find_holders
-from headrace.model.care import CarePolicy
+from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
 from headrace.sources.delta.position import DeltaPosition
 from headrace.state.identity import CheckpointIdentity, SourceIdentity, write_checkpoint
@@ -76,9 +76,9 @@ class ReadTable:
         folder.delete_folder()
         write_checkpoint(folder, identity, seed)
 
-    def examine(self, policy: CarePolicy | None = None) -> TableCondition:
+    def examine(self, policy: TablePolicy | None = None) -> TableCondition:
         holders = find_holders(self.storage, ORDERS, self.table_id)
-        return examine_table(self.path, policy or CarePolicy(), holders)
+        return examine_table(self.path, policy or TablePolicy(), holders)
 
     def expired(self) -> int:
         return len(self.examine().vacuum.expired)

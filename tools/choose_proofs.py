@@ -21,40 +21,33 @@ BUDGET_S = 1500.0
 
 _UNKNOWN_S = 20.0
 
-MATRICES = frozenset(
-    (
-        *("test_changes.py", "test_history.py", "test_history_in_order.py", "test_snapshots.py"),
-        *("test_partial_changes.py", "test_partial_history.py", "test_targets.py", "test_bad_records.py"),
-        *("test_replay.py", "test_narrowing.py", "test_metastore.py", "test_examples.py", "test_dialects.py"),
-        *("test_runs.py", "test_ingest.py", "test_noop_check.py", "test_quarantine.py"),
-        *("test_change_images.py", "test_folding.py"),
-    )
+_LONG = (
+    "auto_cdc bad_records broker change_images changed_columns changes command_line dialects drift erase "
+    "examples folding groups history history_in_order ingest metastore names_in_use narrowing noop_check "
+    "partial_changes partial_history quarantine replay runs secrets secured snapshots table_care targets"
 )
-"""Files of integration and behaviour tests that try many cases of one thing: they are proofs, too."""
+LONG = frozenset(f"test_{name}.py" for name in _LONG.split())
+"""Files of integration and behaviour tests that take long: they are proofs, too."""
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {
-    "cli": ("demo", "docs"),
+    "cli": ("command_line", "demo", "docs"),
     "contracts": ("bad_records", "drift", "quarantine"),
-    "declare": ("dialects", "examples"),
+    "declare": ("dialects", "examples", "names_in_use"),
     "maintain": ("care_beside_flows", "care_properties", "folding", "handed_over_care", "table_care"),
     "observe": ("event_log",),
     "plan": ("noop_check", "changed_columns"),
-    "project": ("ingest", "upstream"),
+    "model": ("secrets",),
+    "project": ("erase", "ingest", "upstream"),
     "run": ("kill", "narrowing", "once", "replay", "stateful", "stop", "clock"),
-    "runtime": ("cluster", "engine", "engine_clients", "metastore", "orphan", "sessions"),
+    "runtime": ("broker", "cluster", "engine", "engine_clients", "metastore", "orphan", "sessions"),
     "shell": ("sql_shell",),
     "sinks": (
         *("auto_cdc", "change_images", "changed_columns", "changes", "history", "history_in_order"),
-        *("partial_changes", "partial_history", "snapshots", "targets"),
+        *("groups", "partial_changes", "partial_history", "snapshots", "targets"),
     ),
-    "sources": ("files", "folders", "recovery", "runs", "subscription", "topic", "upstream"),
+    "sources": ("files", "folders", "recovery", "runs", "secured", "subscription", "topic", "upstream"),
     "state": (
-        "checkpoint",
-        "checkpoint_repair",
-        "driver",
-        "folders",
-        "interrupted_opening",
-        "reset_offsets",
+        *("checkpoint", "checkpoint_repair", "driver", "folders", "interrupted_opening", "reset_offsets"),
         "table",
     ),
     "verify": ("reset_offsets", "table", "topic"),
@@ -79,7 +72,7 @@ def find_proofs(tests: Path) -> list[str]:
         for file in tests.rglob("test_*.py")
         if "unit" not in file.relative_to(tests).parts
         and (
-            file.name in MATRICES
+            file.name in LONG
             or "proof" in file.relative_to(tests).parts
             or "mark.proof" in file.read_text(encoding="utf-8")
         )

@@ -27,6 +27,7 @@ from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import ProjectSettings
 from headrace.runtime.broker import Broker, ensure_embedded, resolve_embedded
 from headrace.runtime.doctor import run_checks
+from waiting import DEADLINE_S
 
 MakeBroker = Callable[[], Broker]
 
@@ -86,7 +87,7 @@ def test_records_survive_a_killed_broker(own: Broker) -> None:
     assert pid is not None
     killed = psutil.Process(pid)
     killed.kill()
-    psutil.wait_procs([killed], timeout=10)
+    psutil.wait_procs([killed], timeout=DEADLINE_S)
     assert own.status().state == "stopped"
     assert own.start() == bootstrap
     assert consume(bootstrap, "sales", 3) == ["a", "b", "c"]
@@ -99,7 +100,7 @@ def test_it_lives_on_after_its_starter_and_a_second_start_finds_it(own: Broker) 
     )
     command = [sys.executable, "-c", code, str(own.directory)]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    answers = {process.communicate(timeout=120)[0].strip() for process in both}
+    answers = {process.communicate(timeout=DEADLINE_S)[0].strip() for process in both}
     assert answers == {own.status().bootstrap}
     assert own.status().running
     assert own.start() in answers

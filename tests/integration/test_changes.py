@@ -20,9 +20,9 @@ from cdc_oracle import Change, current_rows, random_batches, random_changes
 from cdc_table import create_table
 from headrace.contracts.changes import ChangeColumns, as_changes
 from headrace.errors import KeyTwiceError
-from headrace.model.care import CarePolicy
 from headrace.model.changes import KEPT_PROPERTY, DuplicateKeys
 from headrace.model.counts import RowChanges
+from headrace.model.maintenance import TablePolicy
 from headrace.sinks.delta import by_position, changed_rows, folding, keyed, merge, table_index, tombstones
 from headrace.sinks.delta.key_index import UNKNOWN, KeyIndex
 from headrace.sinks.delta.keyed import SharedTable
@@ -131,19 +131,29 @@ def table(spark: SparkSession, tmp_path: Path) -> Table:
     return Table(spark, create(spark, tmp_path / "t"))
 
 
-@pytest.fixture(params=["merge", "positions", "index"])
+@pytest.fixture(
+    params=[*(pytest.param(way, marks=pytest.mark.thorough) for way in ("merge", "positions")), "index"]
+)
 def either(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Table:
     """A table whose changes are applied with a MERGE, by position without an index, and with one."""
     path = create(spark, tmp_path / "t", vectors=str(request.param != "merge").lower())
     return Table(spark, path, index_memory=1 << 30 if request.param == "index" else 0)
 
 
-@pytest.mark.parametrize(("seed", "truncates"), [(1, 0), (2, 3)])
+@pytest.mark.parametrize(
+    ("either", "seed", "truncates"),
+    [
+        *(("merge", 1, 0), ("positions", 2, 3), ("index", 2, 3)),
+        pytest.param("merge", 2, 3, marks=pytest.mark.thorough),
+        *(pytest.param(way, 1, 0, marks=pytest.mark.thorough) for way in ("positions", "index")),
+    ],
+    indirect=["either"],
+)
 def test_the_table_holds_the_newest_record_of_each_key_however_the_records_were_cut(
     either: Table, seed: int, truncates: int
 ) -> None:
     changes = random_changes(seed, keys=60, count=400, truncates=truncates)
-    if seed == 3:  # as from several partitions: equal sequences do not come in the order of their positions
+    if seed == 2:  # as from several partitions: equal sequences do not come in the order of their positions
         random.Random(seed).shuffle(changes)
     applied: list[Change] = []
     totals: list[RowChanges] = []
@@ -273,7 +283,10 @@ def test_the_hash_of_a_row_depends_on_the_place_of_its_nulls(spark: SparkSession
     assert [one[1] == one[2] for one in with_old] == [one[0] is not None for one in with_old]
 
 
-@pytest.mark.parametrize("index_memory", [0, 1 << 30], ids=["positions", "index"])
+@pytest.mark.parametrize(
+    "index_memory",
+    [pytest.param(0, id="positions", marks=pytest.mark.thorough), pytest.param(1 << 30, id="index")],
+)
 def test_columns_may_have_names_that_begin_with_two_underscores(
     spark: SparkSession, tmp_path: Path, index_memory: int
 ) -> None:
@@ -367,8 +380,22 @@ def _lowest() -> Any:
     return F.lit(-1)
 
 
-@pytest.mark.parametrize("either", ["positions", "index"], indirect=True)
-@pytest.mark.parametrize("plant", [_without_tombstones, _without_sequences, _ties_by_batch, _ties_by_value])
+@pytest.mark.parametrize(
+    ("either", "plant"),
+    [
+        *(("index", plant) for plant in (_without_tombstones, _without_sequences)),
+        *(("positions", plant) for plant in (_ties_by_batch, _ties_by_value)),
+        *(
+            pytest.param("positions", plant, marks=pytest.mark.thorough)
+            for plant in (_without_tombstones, _without_sequences)
+        ),
+        *(
+            pytest.param("index", plant, marks=pytest.mark.thorough)
+            for plant in (_ties_by_batch, _ties_by_value)
+        ),
+    ],
+    indirect=["either"],
+)
 def test_the_oracle_finds_a_planted_mistake(
     either: Table, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
@@ -458,7 +485,7 @@ def test_the_number_of_a_sequence_does_not_decrease(spark: SparkSession, kind: s
 
 
 def test_small_files_are_folded_between_batches(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folding, "CarePolicy", partial(CarePolicy, small_files=2))
+    monkeypatch.setattr(folding, "TablePolicy", partial(TablePolicy, small_files=2))
     changes = random_changes(6, keys=30, count=300)
     for batch in random_batches(6, changes, 8):
         table.apply(batch)
@@ -466,20 +493,34 @@ def test_small_files_are_folded_between_batches(table: Table, monkeypatch: pytes
     assert table.rows == current_rows(changes)
 
 
-@pytest.mark.parametrize(
-    "change",
-    ["append", "optimize", "delete", "restore", "property", "feed", "row tracking", "column mapping"],
-)
-def test_the_index_follows_the_commits_of_others(table: Table, change: str) -> None:
-    changes = random_changes(7, keys=30, count=300)
-    first, second, _ = random_batches(7, changes, 3)
+def test_the_index_follows_the_commits_of_others(table: Table) -> None:
+    first, second = random_batches(7, random_changes(7, keys=30, count=300), 2)
     table.apply(first)
     table.apply(second)
     expected = current_rows([*first, *second])
+    others = ("append", "optimize", "delete", "restore", "property", "feed", "row tracking", "column mapping")
+    for number, change in enumerate(others, start=1):
+        _change_from_outside(table, change, expected)
+        assert table.rows == expected, change
+        sequence = number * 10_000
+        late = [
+            Change(sequence + key, key, sequence, "upsert", f"{change} {key}") for key in (*range(30), 900)
+        ]
+        committed = table.apply(late)
+        expected = {one.key: one.value for one in late}
+        assert table.rows == expected, change
+        assert committed is not None
+        # Row tracking stays.
+        reason = WITHOUT_INDEX.get("row tracking" if change == "column mapping" else change)
+        assert committed.without_index == reason, change
+
+
+def _change_from_outside(table: Table, change: str, expected: dict[int, str]) -> None:
+    """Commit as another writer, and change the expected rows likewise."""
     name = f"delta.`{table.path}`"
     match change:
         case "append":
-            table.spark.sql(f"INSERT INTO {name} (id, value) VALUES (900, 'foreign'), (1, 'x') ").collect()
+            table.spark.sql(f"INSERT INTO {name} (id, value) VALUES (900, 'foreign'), (1, 'x')").collect()
             table.spark.sql(f"DELETE FROM {name} WHERE id = 1 AND value = 'x'")
             expected[900] = "foreign"
         case "optimize":
@@ -487,19 +528,14 @@ def test_the_index_follows_the_commits_of_others(table: Table, change: str) -> N
         case "delete":
             gone = sorted(expected)[:10]
             table.spark.sql(f"DELETE FROM {name} WHERE id IN ({', '.join(map(str, gone))})")
-            expected = {key: value for key, value in expected.items() if key not in gone}
+            for key in gone:
+                del expected[key]
         case "restore":
             version = deltalake.DeltaTable(table.path).version()
             table.spark.sql(f"DELETE FROM {name} WHERE true")
             table.spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF {version}")
         case _:
             table.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({PROPERTIES[change]})")
-    assert table.rows == expected
-    late = [Change(10_000 + key, key, 10_000, "upsert", f"new {key}") for key in (*range(30), 900)]
-    committed = table.apply(late)
-    assert table.rows == {one.key: one.value for one in late}
-    assert committed is not None
-    assert committed.without_index == WITHOUT_INDEX.get(change)
 
 
 def test_a_table_that_became_append_only_is_not_changed(either: Table) -> None:
@@ -510,7 +546,9 @@ def test_a_table_that_became_append_only_is_not_changed(either: Table) -> None:
     assert either.rows == {1: "a"}
 
 
-@pytest.mark.parametrize("either", ["positions", "index"], indirect=True)
+@pytest.mark.parametrize(
+    "either", ["index", pytest.param("positions", marks=pytest.mark.thorough)], indirect=True
+)
 def test_deleted_keys_are_remembered_after_the_commit_of_another_writer(either: Table) -> None:
     name = f"delta.`{either.path}`"
     either.apply([Change(0, 1, 5, "delete"), Change(1, 2, 1, "upsert", "x")])
@@ -528,7 +566,7 @@ def test_deleted_keys_are_remembered_after_the_commit_of_another_writer(either: 
 def test_a_partitioned_table_is_not_folded_for_its_partitions(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folding, "CarePolicy", partial(CarePolicy, small_files=2))
+    monkeypatch.setattr(folding, "TablePolicy", partial(TablePolicy, small_files=2))
     table = Table(spark, create(spark, tmp_path / "t", layout="PARTITIONED BY (ts)"))
     for batch in range(3):
         table.apply([Change(10 * batch + n, n, 10 * batch + n, "upsert", "a") for n in range(5)])
@@ -587,8 +625,17 @@ def test_a_key_that_another_writer_has_added_again_stops_the_batch(either: Table
     assert either.rows == {1: "c", 2: "b"}
 
 
-@pytest.mark.parametrize("either", ["positions", "index"], indirect=True)
-@pytest.mark.parametrize("operation", ["upsert", "delete"])
+@pytest.mark.parametrize(
+    ("either", "operation"),
+    [
+        *(("index", "upsert"), ("positions", "delete")),
+        *(
+            pytest.param(*case, marks=pytest.mark.thorough)
+            for case in (("index", "delete"), ("positions", "upsert"))
+        ),
+    ],
+    indirect=["either"],
+)
 def test_a_record_replaces_all_rows_of_its_key_if_the_pipeline_says_so(
     either: Table, operation: Literal["upsert", "delete"]
 ) -> None:

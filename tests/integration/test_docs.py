@@ -33,8 +33,8 @@ pytestmark = pytest.mark.usefixtures("spark")
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-_FIRST = ("README", "tutorial", "testing")
-"""The pages that `make test` runs; `make prove` runs all others, which takes minutes."""
+_FIRST = ("tutorial",)
+"""The page that `make test` runs; the others are proofs."""
 _PATH = re.compile(r"(?:#|--) (\S+\.(?:py|yml|yaml|sql|ddl|json|jsonl|csv|env|txt)|\.env)$")
 _EXIT_CODE = re.compile(r"\s+# exit code (\d+)\b.*$")
 _PYTEST = ("-p", "no:cacheprovider", "--rootdir", ".", "--import-mode", "importlib")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from decoded import files_with
 from headrace.cli.main import run
 from headrace.errors import SecondDriverError
 from headrace.model.names import TableName
@@ -195,4 +196,76 @@ def test_an_erasure_of_a_history_takes_its_hidden_records(
     produce(shop, {"id": 1, "name": "other", "amount": 3})
     shop.run_well("versions")
     assert ids(shop, "versions") == [1, 2]
+    shop.verify()
+
+
+FINAL = """
+import headrace as hr
+from headrace import spark
+
+@hr.temporary_view
+def changes():
+    return hr.read_kafka("{topic}", format="json", schema="name STRING, amount LONG, op STRING")
+
+hr.create_streaming_table("current", table_properties={"delta.enableChangeDataFeed": "true"})
+hr.create_auto_cdc_flow(
+    target="current", source="changes", keys=["name"], sequence_by="amount", apply_as_deletes="op = 'delete'"
+)
+
+@hr.table
+@hr.expect_or_quarantine("positive", "amount > 0")
+def orders():
+    return spark.readStream.table("changes").drop("op")
+
+@hr.table(table_properties={"delta.columnMapping.mode": "name"})
+def large():
+    return spark.readStream.table("orders").where("amount > 1")
+
+@hr.table(
+    partition_cols=["name"],
+    table_properties={"delta.deletedFileRetentionDuration": "interval 0 seconds"},
+)
+def named():
+    return spark.readStream.table("large")
+
+@hr.materialized_view
+def totals():
+    return spark.read.table("orders").groupBy("name").count()
+"""
+
+
+def test_erased_rows_are_gone_from_every_file_of_a_quiet_storage(
+    make_shop: Callable[..., Shop], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = make_shop(partitions=1, maintenance={"retention": "0s", "allow_short_retention": True})
+    shop.write(FINAL)
+    people = [("bob", 2), ("adalovelace", 3), ("adalovelace", -1), ("bob", -2), ("adalovelace", 5)]
+    for name, amount in people:
+        produce(shop, {"name": name, "amount": amount})
+        shop.run_well()
+    produce(shop, {"name": "adalovelace", "amount": 6, "op": "delete"})
+    shop.run_well()
+    lake, project = shop.root / "lake", ["--project", str(shop.root)]
+    assert len(files_with(lake, "adalovelace")) > 20
+    capsys.readouterr()
+    for table in ("orders", "current"):
+        assert run(["erase", table, "--where", "name = 'adalovelace'", "--yes", *project]) == 0
+    shown = capsys.readouterr().out
+    assert "view: still has the rows until the next run" in shown, shown
+    left = {path.split("/")[2] for path in files_with(lake, "adalovelace")}
+    assert left == {"totals"}, left
+    shop.run_well()
+    assert run(["erase", "orders", "--where", "name = 'adalovelace'", "--wait", "--yes", *project]) == 0
+    assert "No file of the storage" in capsys.readouterr().out
+    assert files_with(lake, "adalovelace") == []
+
+    # No flow has read anything since. They all continue where they were, without a loss.
+    shop.verify()
+    produce(shop, {"name": "eve", "amount": 8}, {"name": "bob", "amount": 9})
+    shop.run_well()
+    for table in ("orders", "large", "named"):
+        found = sorted((row["name"], row["amount"]) for row in rows(shop, f"tables/{shop.database}/{table}"))
+        assert found == [("bob", 2), ("bob", 9), ("eve", 8)], table
+    assert run(["maintain", *project]) == 0
+    shop.run_well()
     shop.verify()

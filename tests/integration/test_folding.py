@@ -13,11 +13,11 @@ import pytest
 from cdc_oracle import Change
 from cdc_table import CdcTable, create_table, use_merge
 from headrace.contracts.changes import ChangeColumns
-from headrace.model.care import CarePolicy
+from headrace.model.maintenance import TablePolicy
 from headrace.sinks.delta import compaction, folding, masked_files
-from headrace.sinks.delta.carer import TableCarer
 from headrace.sinks.delta.compaction import Compaction
 from headrace.sinks.delta.keyed import SharedTable
+from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.merge import MergeTarget
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.storage.locate import locate
@@ -29,13 +29,13 @@ COLUMNS = ChangeColumns(keys=("id",), sequence_by="ts", deletes="op = 'delete'",
 
 
 @dataclass
-class Carer:
+class Reported:
     """Has one policy for all tables, and keeps what was reported."""
 
-    rules: CarePolicy
+    rules: TablePolicy
     reports: list[Compaction | Exception] = field(default_factory=list)
 
-    def policy(self, *_: Any) -> CarePolicy:
+    def policy(self, *_: Any) -> TablePolicy:
         return self.rules
 
     def compacted(self, _: Any, done: Compaction | Exception) -> None:
@@ -44,18 +44,20 @@ class Carer:
     def offer(self, *_: Any, **__: Any) -> None: ...
 
 
-def make(spark: SparkSession, path: Path, policy: CarePolicy, index_memory: int) -> tuple[CdcTable, Carer]:
-    carer = Carer(policy)
+def make(
+    spark: SparkSession, path: Path, policy: TablePolicy, index_memory: int
+) -> tuple[CdcTable, Reported]:
+    maintenance = Reported(policy)
     target = MergeTarget(
         spark=spark,
         path=locate(create_table(spark, path, "id INT, ts INT, value STRING")),
         keys=("id",),
         tombstones=Tombstones(path=locate(path.with_name("dead")), keys=("id",)),
-        carer=cast("TableCarer", carer),
+        maintenance=cast("Maintenance", maintenance),
         shared=SharedTable(),
         index_memory=index_memory,
     )
-    return CdcTable(spark=spark, path=path, columns=COLUMNS, target=target), carer
+    return CdcTable(spark=spark, path=path, columns=COLUMNS, target=target), maintenance
 
 
 def upserts(keys: Sequence[int], at: int) -> list[Change]:
@@ -71,8 +73,8 @@ def test_mostly_deleted_large_files_are_rewritten_and_no_others(
     spark: SparkSession, tmp_path: Path, index_memory: int
 ) -> None:
     # All files are larger than a small one.
-    policy = CarePolicy(target_file_size=4, small_files=32)
-    table, carer = make(spark, tmp_path / "t", policy, index_memory)
+    policy = TablePolicy(target_file_size=4, small_files=32)
+    table, maintenance = make(spark, tmp_path / "t", policy, index_memory)
     for number in range(3):
         table.apply(upserts(range(number * 100, number * 100 + 100), 1))
     first = files(table)
@@ -80,14 +82,14 @@ def test_mostly_deleted_large_files_are_rewritten_and_no_others(
     # 90 of 100 rows of two files, and 10 of the third: 190 of 300, beside 190 new rows.
     changed = [*range(90), *range(100, 190), *range(200, 210)]
     table.apply([Change(20_000 + key, key, 2, "delete", "") for key in changed])
-    (done,) = carer.reports
+    (done,) = maintenance.reports
     assert isinstance(done, Compaction) and done.removed == 2
     left = files(table)
     assert len(set(first) & set(left)) == 1
     assert sorted(table.select("id")) == [(key,) for key in range(300) if key not in changed]
     # Nothing more is due.
     table.apply(upserts([500], 3))
-    assert len(carer.reports) == 1
+    assert len(maintenance.reports) == 1
 
 
 def test_a_compaction_between_two_batches_ends_after_its_time_and_continues_later(
@@ -95,48 +97,50 @@ def test_a_compaction_between_two_batches_ends_after_its_time_and_continues_late
 ) -> None:
     monkeypatch.setattr(folding, "_LIMIT_S", 0.0)
     monkeypatch.setattr(compaction, "_LIMITED_BATCH_BYTES", 1)
-    policy = CarePolicy(target_file_size=4, small_files=32, deleted_ratio=0.3)
-    table, carer = make(spark, tmp_path / "t", policy, 1 << 30)
+    policy = TablePolicy(target_file_size=4, small_files=32, deleted_ratio=0.3)
+    table, maintenance = make(spark, tmp_path / "t", policy, 1 << 30)
     for number in range(3):
         table.apply(upserts(range(number * 100, number * 100 + 100), 1))
     changed = [*range(90), *range(100, 190)]
     table.apply([Change(20_000 + key, key, 2, "delete", "") for key in changed])
     table.apply(upserts([500], 3))
-    assert [one.removed for one in carer.reports if isinstance(one, Compaction)] == [1, 1]
+    assert [one.removed for one in maintenance.reports if isinstance(one, Compaction)] == [1, 1]
     assert sorted(table.select("id")) == [(key,) for key in [*range(300), 500] if key not in changed]
 
 
 def test_a_small_table_with_many_deleted_rows_waits_for_some_commits(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    table, carer = make(spark, tmp_path / "t", CarePolicy(small_files=8), 1 << 30)
+    table, maintenance = make(spark, tmp_path / "t", TablePolicy(small_files=8), 1 << 30)
     table.apply(upserts(range(100), 1))
     for at in range(2, 6):
         # Each file keeps one row.
         table.apply(upserts(range(at, 100), at))
     # It is compacted after four commits; the fifth adds a file.
-    assert len(carer.reports) == 1 and len(files(table)) == 2
+    assert len(maintenance.reports) == 1 and len(files(table)) == 2
 
 
 @pytest.mark.parametrize("way", ["index", "joins", "merge"])
 def test_a_table_is_compacted_after_so_many_commits(spark: SparkSession, tmp_path: Path, way: str) -> None:
-    table, carer = make(spark, tmp_path / "t", CarePolicy(commits=3), (way == "index") << 30)
+    table, maintenance = make(spark, tmp_path / "t", TablePolicy(commits=3), (way == "index") << 30)
     if way == "merge":
         use_merge(table)
     for at in range(7):
         table.apply(upserts([at], at))
         assert len(files(table)) <= 3, at
-    assert [one.removed for one in carer.reports if isinstance(one, Compaction)] == [3, 4]
+    assert [one.removed for one in maintenance.reports if isinstance(one, Compaction)] == [3, 4]
     assert len(table.select("id")) == 7
 
 
 def test_a_table_whose_changes_need_a_merge_is_folded(spark: SparkSession, tmp_path: Path) -> None:
-    table, carer = make(spark, tmp_path / "t", CarePolicy(small_files=4), 0)
+    table, maintenance = make(spark, tmp_path / "t", TablePolicy(small_files=4), 0)
     use_merge(table)
     for at in range(12):
         table.apply(upserts([at], at))
         assert len(files(table)) <= 5
-    assert len(carer.reports) >= 2 and not [one for one in carer.reports if isinstance(one, Exception)]
+    assert len(maintenance.reports) >= 2 and not [
+        one for one in maintenance.reports if isinstance(one, Exception)
+    ]
     assert len(table.select("id")) == 12
 
 
@@ -144,7 +148,7 @@ def test_a_compaction_that_fails_between_two_commits_keeps_the_first(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "_BATCH_BYTES", 1)
-    policy = CarePolicy(target_file_size=4, auto=False)
+    policy = TablePolicy(target_file_size=4, auto=False)
     table, _ = make(spark, tmp_path / "t", policy, 1 << 30)
     for at in range(2):
         table.apply(upserts(range(at * 10, at * 10 + 10), 1))
@@ -172,6 +176,6 @@ def test_a_compaction_that_fails_between_two_commits_keeps_the_first(
         spark.sql("SELECT id, id AS day FROM range(2)").write.format("delta").mode("append").partitionBy(
             "day"
         ).save(str(path))
-    assert compaction.compact_files(spark, path, CarePolicy()).removed == 4
+    assert compaction.compact_files(spark, path, TablePolicy()).removed == 4
     history = deltalake.DeltaTable(str(path)).history()
     assert [one["operation"] for one in history].count("OPTIMIZE") == 2

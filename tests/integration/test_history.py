@@ -47,7 +47,7 @@ class Table(CdcTable):
         return committed.counts.changes
 
 
-@pytest.fixture(params=["index", "positions"])
+@pytest.fixture(params=["index", pytest.param("positions", marks=pytest.mark.thorough)])
 def table(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Table:
     """A table whose histories are changed with an index of its keys, and without one."""
     columns = "id INT, value STRING, note STRING, __START_AT INT, __END_AT INT"

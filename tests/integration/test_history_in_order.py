@@ -81,7 +81,7 @@ def forget_index(table: Table) -> None:
     table.target = replace(table.target, shared=SharedTable())
 
 
-@pytest.mark.parametrize("layout", ["", "PARTITIONED BY (value)"])
+@pytest.mark.parametrize("layout", [pytest.param("", marks=pytest.mark.thorough), "PARTITIONED BY (value)"])
 def test_the_table_holds_the_history_of_each_key_with_and_without_late_records(
     spark: SparkSession, tmp_path: Path, ways: list[tuple[int, int]], layout: str
 ) -> None:

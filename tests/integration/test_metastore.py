@@ -12,6 +12,7 @@ import pytest
 
 from headrace.project.pipeline import Pipeline
 from headrace.runtime.fetch import ensure_jars
+from waiting import DEADLINE_S
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -89,17 +90,17 @@ def test_another_process_reads_the_tables_by_name_with_comment_and_properties(tm
 
     (tmp_path / "code.py").write_text(ORDERS + CITIES)
     command = [sys.executable, "-m", "headrace", "run", "--project", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     # The entries follow changes of columns and comments.
     changed = ORDERS.replace("city STRING", "city STRING, more LONG").replace("of the shop", "of all shops")
     (tmp_path / "code.py").write_text(changed + CITIES)
     (tmp_path / "landing" / "b.json").write_text('{"id": 2, "city": "Rom", "more": 3}\n')
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     jars = ",".join(map(str, ensure_jars("spark")))
     command = [sys.executable, "-c", READER, jars, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert {name: (one["comment"], one["rows"]) for name, one in found.items()} == {
@@ -124,8 +125,8 @@ def test_another_process_reads_the_tables_by_name_with_comment_and_properties(tm
     project = ("--project", str(tmp_path))
     for arguments in (("run",), ("tables", "cities", "--remove", "--yes")):
         command = [sys.executable, "-m", "headrace", *arguments, *project]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE_S)
         assert done.returncode == 0, done.stdout + done.stderr
     command = [sys.executable, "-c", READER, jars, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE_S)
     assert list(json.loads(done.stdout.splitlines()[-1])) == ["orders"], done.stderr

@@ -41,7 +41,7 @@ class Table(CdcTable):
         return None if committed is None else committed.counts.changes
 
 
-@pytest.fixture(params=["index", "positions"])
+@pytest.fixture(params=["index", pytest.param("positions", marks=pytest.mark.thorough)])
 def table(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Table:
     """A table whose rows are found with an index of its keys, and without one."""
     columns = f"id INT, value STRING, note STRING, _sequences STRUCT<note: {SEQUENCE}>"
@@ -51,7 +51,12 @@ def table(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -
 
 
 @pytest.mark.parametrize(
-    ("table", "seed"), [("index", 1), ("index", 3), ("positions", 1), ("positions", 2)], indirect=["table"]
+    ("table", "seed"),
+    [
+        *(("index", 3), ("positions", 2)),
+        *(pytest.param(way, 1, marks=pytest.mark.thorough) for way in ("index", "positions")),
+    ],
+    indirect=["table"],
 )
 def test_a_null_leaves_a_column_as_it_is_however_the_records_were_cut(table: Table, seed: int) -> None:
     changes = random_events(seed, keys=30, count=400, notes=("x", "y", None, None))

@@ -25,6 +25,7 @@ from headrace.storage.locate import locate
 from headrace.storage.table_log import iter_commits
 from headrace.storage.table_snapshot import load_snapshot
 from proof.shop import Shop, rows
+from waiting import DEADLINE_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -436,7 +437,7 @@ def test_flows_of_one_table_replace_their_pending_rows_at_once(spark: SparkSessi
         session = spark.newSession()
         values = [(n, flow, stamp.checkpoint, 0) for n in range(count)]
         rows = session.createDataFrame(values, table.columns)
-        start.wait(60)
+        start.wait(DEADLINE_S)
         return table.write(session, rows, stamp)
 
     with ThreadPoolExecutor(len(flows)) as pool:

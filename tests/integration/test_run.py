@@ -23,11 +23,11 @@ from headrace.model.events import (
     ViewRefreshed,
 )
 from headrace.project.pipeline import Pipeline
-from headrace.run.lag import LagGauge
+from headrace.run.reporting import LagGauge
 from landing import VISITS, Site
 from proof.ledger import TIMEOUT_S, end_offsets, settings
 from proof.shop import BRONZE, SILVER, Shop
-from waiting import until
+from waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -310,7 +310,7 @@ def test_a_stop_leaves_a_batch_that_has_not_begun_to_the_next_start(shop: Shop) 
         stop.request()
     (finished,) = shop.happened(UpdateFinished)
     assert isinstance(finished, UpdateFinished)
-    assert (finished.outcome, finished.duration_s < 60) == ("stopped", True)
+    assert (finished.outcome, finished.duration_s < DEADLINE_S) == ("stopped", True)
     shop.run_well()
     shop.check(silver=True)
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from conftest import PASSWORD, PLANTED
+from decoded import files_with
 from headrace.cli.main import run
 from headrace.runtime.places import cache_folder
 from headrace.runtime.session import RunningSpark
@@ -71,11 +73,18 @@ def wrong():
 """
 
 
-@pytest.fixture
-def folder(secured_broker: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def produced(secured_broker: SecuredBroker) -> None:
+    """A topic with ten records."""
     bootstrap = secured_broker.start()
     create_topic(bootstrap, "secret_orders", 1)
     ProducerLedger(bootstrap).produce("secret_orders", 10, 1)
+
+
+@pytest.fixture
+def folder(
+    produced: None, secured_broker: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     spec = SPEC.replace("BROKER", secured_broker.address("SASL_SSL"))
     spec = spec.replace("AUTHORITY", str(secured_broker.authority))
     (tmp_path / "headrace.yml").write_text(spec)
@@ -149,6 +158,83 @@ def test_no_secret_is_seen_anywhere(
     seen = [path for path in written if MARK.encode() in path.read_bytes()]
     assert seen == []
     assert len(written) > 10
+
+
+DURABLE = """
+import headrace as hr
+from headrace import spark
+from pyspark.sql import functions as F
+
+TOKEN = spark.conf.get("shop.api.token")
+
+@hr.temporary_view
+@hr.expect(f"view {TOKEN}", f"value <> '{TOKEN}'")
+def checked():
+    return hr.read_kafka("secret_orders")
+
+@hr.table(
+    comment=f"made with {TOKEN}",
+    table_properties={"shop.note": f"the token is {TOKEN}"},
+    schema=f"value BINARY COMMENT 'not {TOKEN}', _source {STRUCT}",
+)
+@hr.expect(f"one {TOKEN}", f"value <> '{TOKEN}'")
+@hr.expect("one pl4nted-in-the-spec", "value IS NOT NULL")
+@hr.expect_or_quarantine(f"few {TOKEN}", f"_source.offset < 3 OR value = '{TOKEN}'")
+def orders():
+    failed = F.raise_error(F.lit(f"no login with {TOKEN}")).cast("binary")
+    value = F.when(F.col("_source.offset") == 1, failed).otherwise(F.col("value"))
+    return spark.readStream.table("checked").select(value.alias("value"), "_source")
+
+@hr.table
+def parsed():
+    @F.udf("string")
+    def fail(value):
+        if b"1" in value:
+            raise ValueError(f"the token is {TOKEN} {TOKEN!r}")
+        return "x"
+
+    return hr.read_kafka("secret_orders").select(fail("value").alias("x"), "_source")
+
+@hr.materialized_view(comment=f"counted with {TOKEN}")
+@hr.expect_or_quarantine(f"counts {TOKEN}", f"count > 100 AND value <> '{TOKEN}'")
+def counts():
+    return spark.read.table("orders").groupBy("value").count()
+"""
+
+
+def test_no_secret_is_in_what_the_storage_keeps(
+    running_spark: RunningSpark, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began = time.time() - 1
+    struct = "STRUCT<topic: STRING, partition: INT, offset: BIGINT, timestamp: TIMESTAMP>"
+    (folder / "tables.py").write_text(DURABLE.replace("{STRUCT}", struct))
+    capsys.readouterr()
+    project = ["--project", str(folder)]
+    assert run(["run", "--debug", *project]) == 0, capsys.readouterr().err
+    for arguments in (
+        ["plan", "--json"],
+        ["quarantine", "show", "orders"],
+        ["quarantine", "show", "parsed", "--json"],
+        ["quarantine", "replay", "parsed", "--yes"],
+        ["status", "--json"],
+        ["quality", "--json"],
+        ["events", "--json"],
+        ["maintain", "--json"],
+        ["verify", "--json"],
+    ):
+        run([*arguments, *project])
+    captured = capsys.readouterr()
+    assert MARK not in captured.out + captured.err
+    rejected = (
+        DeltaTable(folder / "lake" / "quarantine" / "secrets" / "orders").to_pyarrow_table().to_pylist()
+    )
+    reasons = {(one["kind"], one["name"]) for row in rejected for one in row["reasons"]}
+    assert ("expectation", "few ***") in reasons, reasons
+    messages = [one["message"] or "" for row in rejected for one in row["reasons"]]
+    assert any("no login with ***" in one for one in messages), messages
+    assert files_with(folder / "lake", MARK) == []
+    assert [path for path in files_since(cache_folder() / "logs", began) if MARK in path.read_text()] == []
+    assert running_spark.log_file is not None and MARK not in running_spark.log_file.read_text()
 
 
 def test_no_secret_is_in_the_command_line_of_the_jvm(running_spark: RunningSpark) -> None:

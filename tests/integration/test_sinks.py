@@ -18,6 +18,7 @@ from headrace.sinks.outside import SinkTarget
 from headrace.sinks.target import BatchStamp
 from headrace.testing import run
 from landing import Site
+from waiting import DEADLINE_S
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,7 +57,7 @@ def to_called():
 def records(bootstrap: str, topic: str, number: int) -> list[tuple[Any, ...]]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "x", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, 0, 0)])
-    found = consumer.consume(number, timeout=10)
+    found = consumer.consume(number, timeout=DEADLINE_S)
     consumer.close()
     return [(one.key(), json.loads(one.value()), one.headers()) for one in found]
 

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 from headrace.cli.main import run
 from headrace.project.pipeline import Pipeline
 from headrace.shell.shell import lives
-from waiting import until
+from waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -74,7 +74,7 @@ class Desk:
         """The JSON lines of statements in another process."""
         command = [sys.executable, "-m", "headrace", "sql", "-e", text, "--json", *self.options]
         done = subprocess.run(
-            command, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False
+            command, cwd=self.folder, capture_output=True, text=True, timeout=DEADLINE_S, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]

@@ -221,7 +221,7 @@ def test_a_continuous_run_compacts_beside_its_flow(site: Site) -> None:
 
 
 def test_compaction_is_repeated_after_a_conflict_and_misses_no_partition(site: Site, spark: Any) -> None:
-    from headrace.model.care import CarePolicy
+    from headrace.model.maintenance import TablePolicy
     from headrace.sinks.delta import compaction
     from headrace.storage.locate import locate
 
@@ -234,7 +234,7 @@ def test_compaction_is_repeated_after_a_conflict_and_misses_no_partition(site: S
     before = len(DeltaTable(str(path)).file_uris())
     one = {"day": "2026-01-01", "kind": None}
     done = compaction.compact_files(
-        spark, path, CarePolicy(), partitions=[one, {"day": "2026-01-02", "kind": "a'b"}]
+        spark, path, TablePolicy(), partitions=[one, {"day": "2026-01-02", "kind": "a'b"}]
     )
     assert done.added == 2 and len(DeltaTable(str(path)).file_uris()) == before - done.removed + 2
     tried = []

@@ -78,7 +78,7 @@ class Driver:
             marker.unlink()
         self.process.wait(DEADLINE_S)
         if self.has_jvm:
-            until(lambda: _is_gone(self.jvm), "the orphan JVM ends by itself", limit_s=5.0)
+            until(lambda: _is_gone(self.jvm), "the orphan JVM ends by itself")
 
     def end(self) -> int:
         """Wait until it ends by itself."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -22,6 +23,7 @@ from headrace.model.events import Event
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
 from headrace.project.pipeline import Pipeline
+from headrace.run.failpoints import FAIL_VARIABLE
 from headrace.run.stop import StopSignal
 from headrace.run.update import RunResult
 from headrace.verify.report import Proof
@@ -124,6 +126,23 @@ def take_back_newest(spark: SparkSession, table: Path) -> None:
     assert derived["setTransactions"] == claimed, "Delta has found the fault itself"
 
 
+def fail_at(run: Callable[[], RunResult], where: str, batch: int) -> None:
+    """Run, and let the work fail at a point of the protocol in that batch, in place of a kill.
+
+    Args:
+        where: A point of `run/failpoints.py`, or ``flow/point``.
+    """
+    os.environ[FAIL_VARIABLE] = f"{where}:{batch}"
+    try:
+        errors = run().errors
+    except HeadraceError as error:
+        errors = (error,)
+    finally:
+        unfired = os.environ.pop(FAIL_VARIABLE, None)
+    assert unfired is None, f"batch {batch} has not reached {where}"
+    assert "a test has ended" in str(errors[0]), errors
+
+
 @dataclass
 class Shop:
     """One pipeline in a folder of its own, with one topic and everything that was produced to it."""
@@ -192,6 +211,9 @@ class Shop:
         result = self.run(*datasets, **arguments)
         assert result.outcome == "completed", [error.to_dict() for error in result.errors]
         return result
+
+    def fail_at(self, where: str, batch: int) -> None:
+        fail_at(self.run, where, batch)
 
     def refused(self, *datasets: str, **arguments: Any) -> HeadraceError:
         """Run, and return the one error that it ends with; no table may have changed.

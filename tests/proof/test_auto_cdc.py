@@ -1,4 +1,4 @@
-"""Kills of a flow that applies changes by key, before and after its commit."""
+"""Failures of a flow that applies changes by key, before and after its commit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from cdc_oracle import (
     random_changes,
     random_events,
 )
-from proof.driver import start
 from proof.shop import Shop
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -66,7 +65,7 @@ def history_of(changes: list[Change]) -> Counter[tuple[object, ...]]:
     ],
     ids=["merged", "history", "history in order"],
 )
-def test_a_batch_of_changes_that_was_killed_is_applied_exactly_once(
+def test_a_batch_of_changes_that_failed_is_applied_exactly_once(
     shop: Shop,
     code: str,
     columns: str,
@@ -98,12 +97,9 @@ def test_a_batch_of_changes_that_was_killed_is_applied_exactly_once(
     shop.run_well()
     for number, place in ((1, "before-commit"), (2, "after-commit")):
         produce(number)
-        with start(shop, pause=(place, number)) as driver:
-            driver.wait_at(place)
-            driver.kill("both")
-            driver.wait_until_gone()
+        shop.fail_at(place, number)
         held = batches[: number + 1] if place == "after-commit" else batches[:number]
-        assert rows() == expected(list(chain(*held))), "the kill came at its place"
+        assert rows() == expected(list(chain(*held))), "the run failed at its place"
         shop.run_well()
         assert rows() == expected(list(chain(*batches[: number + 1])))
     shop.verify()

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
+from headrace.project.maintenance import MaintenanceOptions, MaintenanceResult
 from headrace.project.pipeline import Pipeline
-from headrace.project.table_care import CareOptions, TableCare
 from landing import Site
 
 MERGED = """
@@ -72,8 +72,8 @@ def test_a_vacuum_beside_a_stream_that_lags(tmp_path: Path, spark: object) -> No
         with Pipeline.load(site.root) as pipeline:
             assert pipeline.run(datasets).outcome == "completed"
 
-    def maintain() -> TableCare:
-        options = CareOptions(retention_s=0, allow_short_retention=True)
+    def maintain() -> MaintenanceResult:
+        options = MaintenanceOptions(retention_s=0, allow_short_retention=True)
         with Pipeline.load(site.root) as pipeline:
             (care,) = pipeline.maintain([f"{site.database}.visits"], options=options)
         assert care.warning is None

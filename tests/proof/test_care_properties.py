@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from headrace.project.maintenance import MaintenanceOptions, MaintenanceResult
 from headrace.project.pipeline import Pipeline
-from headrace.project.table_care import CareOptions, TableCare
 from landing import Site
 
 PROPERTIES = {
@@ -71,8 +71,8 @@ def test_each_property_does_what_it_says(tmp_path: Path, spark: object) -> None:
     assert files(site, "few") == 5 <= files(site, "by_hand")
 
     with Pipeline.load(site.root) as pipeline:
-        found = pipeline.maintain(options=CareOptions(steps=("optimize", "vacuum", "log")))
-    done: dict[str, TableCare] = {one.table.name: one for one in found}
+        found = pipeline.maintain(options=MaintenanceOptions(steps=("optimize", "vacuum", "log")))
+    done: dict[str, MaintenanceResult] = {one.table.name: one for one in found}
     assert not any(one.warning for one in found), found
     assert "optimize" in done["by_hand"].steps and files(site, "by_hand") == 1
     assert done["unmanaged"].steps == () and done["tiny"].steps == ()

@@ -1,4 +1,4 @@
-"""A kill between the changes of a table's columns, and between them and the next batch."""
+"""A failure between the changes of a table's columns, and between them and the next batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 import deltalake
 import pytest
 
-from proof.driver import start
 from proof.shop import Shop
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def names(shop: Shop) -> list[str]:
         ("batch-start", 1, ["id", "customer", "_source"]),
     ],
 )
-def test_a_kill_while_columns_change_loses_and_repeats_nothing(
+def test_a_failure_while_columns_change_loses_and_repeats_nothing(
     shop: Shop,
     spark: SparkSession,
     point: Literal["column-changed", "batch-start"],
@@ -68,10 +67,7 @@ def test_a_kill_while_columns_change_loses_and_repeats_nothing(
     shop.run_well()
     shop.write(CHANGED)
     produce(shop, 3)
-    with start(shop, pause=(point, batch)) as driver:
-        driver.wait_at(point)
-        driver.kill("both")
-        driver.wait_until_gone()
+    shop.fail_at(point, batch)
     assert names(shop) == between
     shop.run_well()
     assert names(shop) == ["id", "customer", "_source"]

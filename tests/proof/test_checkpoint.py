@@ -12,6 +12,9 @@ from headrace.project.pipeline import Pipeline
 from proof.ledger import expire
 from proof.shop import BRONZE, SILVER, Shop, named
 
+WRITING = "run.opening.write_checkpoint"
+COMMITTING = "sinks.delta.flow_table.commit_generation"
+
 pytestmark = pytest.mark.usefixtures("spark")
 
 
@@ -86,7 +89,13 @@ def newest(folder: Path) -> Path:
     return max((path for path in folder.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
 
 
-@pytest.mark.parametrize("name", ["offsets", "commits", "headrace.json", "metadata", "a position"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("offsets", "headrace.json", "a position"),
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("commits", "metadata")),
+    ],
+)
 def test_a_corrupt_checkpoint_file_is_refused_and_the_flow_resumed_from_the_table(
     shop: Shop, name: str
 ) -> None:
@@ -127,8 +136,16 @@ class CrashError(Exception):
     """The process ended here."""
 
 
-@pytest.mark.parametrize("step", ["run.opening.write_checkpoint", "sinks.delta.flow_table.commit_generation"])
-@pytest.mark.parametrize("reason", ["first", "reset", "losses"])
+@pytest.mark.parametrize(
+    ("reason", "step"),
+    [
+        *(("first", WRITING), ("reset", COMMITTING), ("losses", WRITING)),
+        *(
+            pytest.param(*case, marks=pytest.mark.thorough)
+            for case in (("first", COMMITTING), ("reset", WRITING), ("losses", COMMITTING))
+        ),
+    ],
+)
 def test_a_crash_while_a_checkpoint_is_opened_leaves_nothing_half_done(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, reason: str, step: str
 ) -> None:
@@ -158,7 +175,7 @@ def test_a_crash_while_a_checkpoint_is_opened_leaves_nothing_half_done(
 @pytest.mark.parametrize(
     "step",
     [
-        "sinks.delta.flow_table.commit_generation",
+        COMMITTING,
         "sources.kind.SourceKind.take_over",
         "storage.location.Location.move",
     ],

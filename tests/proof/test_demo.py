@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from headrace.project.demo.producer import REFUNDS
-from waiting import until
+from waiting import DEADLINE_S, until
 
 HEADRACE = [sys.executable, "-m", "headrace"]
 RECORDS = 3_000
@@ -99,13 +99,13 @@ def test_an_interrupted_demo_ends_everything_that_it_started(demo_folder: Path) 
     )
     with process:
         leases = demo_folder / "lake" / "leases"
-        until(lambda: process.poll() is not None or leases.is_dir(), "its flows work", limit_s=120.0)
+        until(lambda: process.poll() is not None or leases.is_dir(), "its flows work")
         assert process.poll() is None, process.stdout and process.stdout.read()
         kinds = " ".join(" ".join(one.cmdline()) for one in processes_of(demo_folder))
         assert "kafka.Kafka" in kinds
         assert "SparkSubmit" in kinds
         os.kill(process.pid, signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(DEADLINE_S) == 130
     assert processes_of(demo_folder) == []
 
 

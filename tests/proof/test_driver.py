@@ -65,10 +65,10 @@ def test_a_stop_is_acknowledged_while_a_batch_runs_and_a_second_one_aborts_the_b
     with start(shop, "--continuous", pause=("before-commit", 0)) as driver:
         driver.wait_at("before-commit")
         driver.process.send_signal(signal.SIGTERM)
-        until(lambda: "stopping after this batch" in driver.said(), "the signal is acknowledged", limit_s=10)
+        until(lambda: "stopping after this batch" in driver.said(), "the signal is acknowledged")
         assert driver.process.poll() is None
         driver.process.send_signal(signal.SIGTERM)
-        until(lambda: driver.process.poll() is not None, "it ends in the middle of the batch", limit_s=30)
+        until(lambda: driver.process.poll() is not None, "it ends in the middle of the batch")
         assert (driver.end(), "aborting" in driver.said()) == (143, True), driver.said()
         driver.wait_until_gone()
     assert not [commit for commit in shop.versions().values() if commit > 1], "no batch was committed"
@@ -82,9 +82,9 @@ def test_a_stop_while_spark_starts_is_acknowledged_and_leaves_no_process(shop: S
         until(lambda: driver.jvms() != [], "its JVM starts")
         jvm = driver.jvm
         driver.process.send_signal(signal.SIGTERM)
-        until(lambda: "the update has not begun" in driver.said(), "the signal is acknowledged", limit_s=10)
+        until(lambda: "the update has not begun" in driver.said(), "the signal is acknowledged")
         assert driver.end() == 143, driver.said()
-        until(lambda: not jvm.is_running(), "the JVM ends", limit_s=10)
+        until(lambda: not jvm.is_running(), "the JVM ends")
     assert "Traceback" not in driver.said(), driver.said()
     shop.run_well()
     shop.check()

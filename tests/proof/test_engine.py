@@ -108,7 +108,7 @@ def test_the_engine_is_killed_below_two_commands(shop: Shop) -> None:
                 assert driver.end() != 0
                 assert "DRIVER_LOST" in driver.said()
         for pid in (found["pid"], found["jvm_pid"]):
-            until(lambda pid=pid: not psutil.pid_exists(pid), "the engine has ended", limit_s=30.0)
+            until(lambda pid=pid: not psutil.pid_exists(pid), "the engine has ended")
     shop.produce(30)
     run_well(shop)
     run_well(shop, "--storage", "other", name="-other")
@@ -185,7 +185,7 @@ def test_nothing_of_a_killed_command_stays(tmp_path: Path) -> None:
         for process in (first, second):
             process.kill()
         until_clean()
-        until(lambda: not owners(jvm), "the Python workers have ended", limit_s=5.0)
+        until(lambda: not owners(jvm), "the Python workers have ended")
         third = client("third")
         third.kill()
         until_clean()

@@ -1,6 +1,6 @@
 """Commands that use one engine at the same time and one after the other, and engines that end.
 
-The tests run in their order, so that few JVMs are started.
+The tests run in their order, so that few JVMs are started; each can also be the first one of a process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pytest
 
 from headrace.cli.main import run
 from headrace.runtime.engine.client import _connect, ask, find_engines, stop_engines
-from headrace.runtime.engine.record import load_records
+from headrace.runtime.engine.record import EngineRecord, load_records
 from headrace.runtime.engine.server import MOST_CLIENTS
 from waiting import DEADLINE_S, until
 
@@ -115,6 +115,14 @@ def the_engine() -> dict[str, Any]:
     return found[0]
 
 
+def engine_record(folder: Path) -> EngineRecord:
+    """The record of the engine, which a command starts if none is running."""
+    with closing(open_client(folder)):
+        (record,) = load_records()
+    until_unused()
+    return record
+
+
 def until_unused() -> None:
     def is_unused() -> bool:
         # An engine that is hard at work can need more than a second for its answer.
@@ -179,7 +187,7 @@ def test_a_command_leaves_nothing_for_the_next_one(folder: Path) -> None:
 
 
 def test_a_wrong_secret_is_refused(folder: Path) -> None:
-    (record,) = load_records()
+    record = engine_record(folder)
     for do in ("attach", "status", "stop", "stop-idle"):
         with closing(_connect(record, 5.0)) as wire:
             wire.send(do=do, secret="", pid=os.getpid(), command="", overrides={})
@@ -223,7 +231,7 @@ def test_a_command_without_a_session_left_starts_its_own_jvm_and_says_so(folder:
 
 def test_an_engine_is_not_stopped_for_room_below_a_command(folder: Path) -> None:
     """Another command has seen it idle, and asks it to stop; a command has come meanwhile."""
-    (record,) = load_records()
+    record = engine_record(folder)
     with closing(open_client(folder)) as client:
         assert ask(record, "stop-idle", 5.0) is None
         assert client.get("spark.range(3).count()") == 3
@@ -231,11 +239,11 @@ def test_an_engine_is_not_stopped_for_room_below_a_command(folder: Path) -> None
 
 
 def test_stop_ends_the_engine(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    engine = the_engine()
+    engine = engine_record(folder)
     assert run(["engine", "stop"]) == 0
     assert "Stopped: 1" in capfd.readouterr().out
-    for pid in (engine["pid"], engine["jvm_pid"]):
-        until(lambda pid=pid: not psutil.pid_exists(pid), "the engine has ended", limit_s=30.0)
+    for pid in (engine.pid, engine.jvm_pid):
+        until(lambda pid=pid: not psutil.pid_exists(pid), "the engine has ended")
     assert run(["engine", "stop", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["stopped"] == 0
     assert run(["engine", "status"]) == 0

@@ -1,4 +1,4 @@
-"""Files under faults: killed at each point, changed and gone in the middle; each file exactly once."""
+"""Files under faults: a failure at each point, changed and gone in the middle; each file exactly once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from headrace.run.failpoints import Point
 from landing import Site
-from proof.driver import start
+from proof.shop import fail_at
 from waiting import until
 
 
@@ -26,14 +26,11 @@ def check(site: Site, expected: list[int]) -> None:
     assert proof.datasets[0].flows[0].grades[2].figures["files"] == len(expected)
 
 
-def test_a_kill_before_and_after_the_commit_reads_each_file_once(site: Site) -> None:
+def test_a_failure_before_and_after_the_commit_reads_each_file_once(site: Site) -> None:
     points: tuple[Point, ...] = ("before-commit", "after-commit")
     for batch, point in enumerate(points):
         site.put(f"{batch}.json", {"id": batch, "page": "p"})
-        with start(site, pause=(point, batch)) as driver:
-            driver.wait_at(point)
-            driver.kill("both")
-            driver.wait_until_gone()
+        fail_at(site.run, point, batch)
         assert site.ids() == list(range(batch + (point == "after-commit")))
     site.put("2.json", {"id": 2, "page": "p"})
     site.run_well()

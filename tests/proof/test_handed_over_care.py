@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
+from headrace.project.maintenance import MaintenanceOptions, MaintenanceResult
 from headrace.project.pipeline import Pipeline
-from headrace.project.table_care import CareOptions, TableCare
 from landing import Site
 from waiting import DEADLINE_S, until
 
@@ -65,9 +65,9 @@ def pages(site: Site) -> dict[int, str]:
     return dict(zip(found.column("id").to_pylist(), found.column("page").to_pylist(), strict=True))
 
 
-def maintain(site: Site) -> TableCare:
+def maintain(site: Site) -> MaintenanceResult:
     with Pipeline.load(site.root) as pipeline:
-        found = pipeline.maintain(["visits"], options=CareOptions(steps=("optimize",)))
+        found = pipeline.maintain(["visits"], options=MaintenanceOptions(steps=("optimize",)))
     return next(one for one in found if one.role == "table")
 
 
@@ -92,7 +92,7 @@ def test_a_running_flow_compacts_its_table_for_the_command(tmp_path: Path, spark
 
         # The process is killed in the middle of a compaction: the command does it itself.
         before = set(path.glob("*.parquet"))
-        found: list[TableCare] = []
+        found: list[MaintenanceResult] = []
         command = threading.Thread(target=lambda: found.append(maintain(site)))
         command.start()
         until(lambda: set(path.glob("*.parquet")) != before, "the compaction writes")

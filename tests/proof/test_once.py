@@ -1,4 +1,4 @@
-"""Flows whose batch query is applied once: kills around the commit, full refreshes, a lost source."""
+"""Flows whose batch query is applied once: failures around the commit, full refreshes, a lost source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from headrace import Pipeline
 from headrace.errors import HeadraceError
-from proof.driver import start
 from proof.shop import Shop, rows
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -55,15 +54,9 @@ def test_a_once_flow_is_applied_exactly_once_and_again_at_a_full_refresh(shop: S
         table = deltalake.DeltaTable(shop.table("orders")).to_pyarrow_table(columns=["value"])
         return Counter(table["value"].to_pylist())
 
-    with start(shop, pause=("history/before-commit", 0)) as driver:
-        driver.wait_at("before-commit")
-        driver.kill("both")
-        driver.wait_until_gone()
+    shop.fail_at("history/before-commit", 0)
     assert not {"a", "b"} & set(values())
-    with start(shop, pause=("history/after-commit", 0)) as driver:
-        driver.wait_at("after-commit")
-        driver.kill("both")
-        driver.wait_until_gone()
+    shop.fail_at("history/after-commit", 0)
     assert values()["a"] == 1
     # The batch is in the table, and not in Spark's log.
     (history / "2.json").write_text('{"value": "late"}')

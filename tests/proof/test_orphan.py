@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from waiting import until
+from waiting import DEADLINE_S, until
 
 
 def test_a_killed_python_takes_its_jvm_with_it_while_spark_works(tmp_path: Path) -> None:
@@ -42,5 +42,5 @@ def test_a_killed_python_takes_its_jvm_with_it_while_spark_works(tmp_path: Path)
     finally:
         process.kill()
         process.communicate()
-    psutil.wait_procs([jvm], timeout=2)
+    psutil.wait_procs([jvm], timeout=DEADLINE_S)
     assert not jvm.is_running() or jvm.status() == psutil.STATUS_ZOMBIE

@@ -1,4 +1,4 @@
-"""A kill between the commit of a batch's rejected rows and the commit of its other rows."""
+"""A failure between the commit of a batch's rejected rows and the commit of its other rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from proof.driver import start
 from proof.shop import Shop, rows
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -37,15 +36,12 @@ def rejected(shop: Shop) -> list[int]:
 
 
 @pytest.mark.parametrize("after", [ODD, LARGE, ""], ids=["the same", "another", "none"])
-def test_a_kill_between_both_commits_loses_and_doubles_nothing(shop: Shop, after: str) -> None:
+def test_a_failure_between_both_commits_loses_and_doubles_nothing(shop: Shop, after: str) -> None:
     """The rejected rows of the batch are replaced when it comes again, also by fewer and by none."""
     write(shop, ODD)
     shop.ledger.produce_values(shop.topic, [(json.dumps({"id": id}).encode(), 0) for id in range(5)])
-    with start(shop, pause=("before-commit", 0)) as driver:
-        driver.wait_at("before-commit")
-        driver.kill("both")
-        driver.wait_until_gone()
-    assert rejected(shop) == [1, 3], "the kill came before the rejected rows were committed"
+    shop.fail_at("before-commit", 0)
+    assert rejected(shop) == [1, 3], "the run failed before the rejected rows were committed"
     assert orders(shop, "tables") == []
     pending = next(note for one in shop.verify().datasets for flow in one.flows for note in flow.notes)
     assert "2 rows in quarantine pending" in pending
@@ -61,11 +57,8 @@ def test_rejected_rows_of_an_abandoned_batch_go_with_its_checkpoint(shop: Shop) 
     """A batch that a new checkpoint reads again has its rejected rows in the quarantine once."""
     write(shop, ODD)
     shop.ledger.produce_values(shop.topic, [(json.dumps({"id": id}).encode(), 0) for id in range(5)])
-    with start(shop, pause=("before-commit", 0)) as driver:
-        driver.wait_at("before-commit")
-        driver.kill("both")
-        driver.wait_until_gone()
-    assert rejected(shop) == [1, 3], "the kill came before the rejected rows were committed"
+    shop.fail_at("before-commit", 0)
+    assert rejected(shop) == [1, 3], "the run failed before the rejected rows were committed"
     write(shop, LARGE)
     shop.run_well(reset="orders")
     assert rejected(shop) == [3, 4]
@@ -75,16 +68,13 @@ def test_rejected_rows_of_an_abandoned_batch_go_with_its_checkpoint(shop: Shop) 
 
 
 @pytest.mark.parametrize("moment", ["before-commit", "after-commit"])
-def test_a_kill_quarantines_bad_records_once(shop: Shop, moment: str) -> None:
+def test_a_failure_quarantines_bad_records_once(shop: Shop, moment: str) -> None:
     """Between the commits of the quarantine and of the table, and before Spark's own commit log."""
     write(shop, ODD)
     values = [b'{"id": 0}', b"bad", b'{"id": 1}', b"caf\xe9", b'{"id": 2}']
     shop.ledger.produce_values(shop.topic, [(value, 0) for value in values])
-    with start(shop, pause=(moment, 0)) as driver:
-        driver.wait_at(moment)
-        driver.kill("both")
-        driver.wait_until_gone()
-    assert len(orders(shop, "quarantine")) == 3, "the kill came before the bad records were committed"
+    shop.fail_at(moment, 0)
+    assert len(orders(shop, "quarantine")) == 3, "the run failed before the bad records were committed"
     assert len(orders(shop, "tables")) == (0 if moment == "before-commit" else 2)
     shop.run_well()
     assert sorted(row["source"]["offset"] for row in orders(shop, "quarantine")) == [1, 2, 3]
@@ -101,18 +91,15 @@ def orders():
 """
 
 
-def test_a_kill_quarantines_lines_on_which_the_query_fails_once(shop: Shop) -> None:
+def test_a_failure_quarantines_lines_on_which_the_query_fails_once(shop: Shop) -> None:
     """The batch is narrowed again, to the same lines."""
     (shop.root / "landing").mkdir(parents=True)
     for name, ids in {"a": "01x", "b": "y3"}.items():
         text = "".join(json.dumps({"id": id}) + "\n" for id in ids)
         (shop.root / "landing" / f"{name}.json").write_text(text)
     shop.write(LINES)
-    with start(shop, pause=("before-commit", 0)) as driver:
-        driver.wait_at("before-commit")
-        driver.kill("both")
-        driver.wait_until_gone()
-    assert len(orders(shop, "quarantine")) == 2, "the kill came before the rows were quarantined"
+    shop.fail_at("before-commit", 0)
+    assert len(orders(shop, "quarantine")) == 2, "the run failed before the rows were quarantined"
     assert orders(shop, "tables") == []
     shop.run_well()
     places = {

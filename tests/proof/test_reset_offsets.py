@@ -11,7 +11,6 @@ from headrace.errors import HeadraceError
 from headrace.model.remedies import ChosenStart
 from headrace.project.pipeline import Pipeline
 from headrace.verify.report import GradeReport
-from proof.driver import start
 from proof.shop import BRONZE, Shop
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -59,10 +58,7 @@ def test_a_reset_to_chosen_offsets_declares_what_it_repeats_and_what_it_leaves_o
     assert refused(shop, "{topic}:0=11").code == "START_INVALID"
     assert refused(shop, "{topic}:7=0").code == "START_INVALID"
     reset(shop, "{topic}:0=4", allow=True)
-    with start(shop, pause=("bronze/after-commit", 1)) as driver:
-        driver.wait_at("after-commit")
-        driver.kill("both")
-        driver.wait_until_gone()
+    shop.fail_at("bronze/after-commit", 1)
     shop.run_well()
     assert offsets(shop) == [1] * 4 + [2] * 6
     found = grades(shop)

@@ -12,6 +12,7 @@ from headrace.runtime.defaults import build_settings
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import build_command, start_jvm
+from waiting import DEADLINE_S
 
 
 def run_python(code: str, **environment: str) -> str:
@@ -20,7 +21,7 @@ def run_python(code: str, **environment: str) -> str:
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, **environment},
-        timeout=200,
+        timeout=DEADLINE_S,
         check=True,
     )
     return done.stdout.strip()

@@ -1,4 +1,4 @@
-"""Kills of a flow that applies snapshots, before and after its commit."""
+"""Failures of a flow that applies snapshots, before and after its commit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections import Counter
 import deltalake
 import pytest
 
-from proof.driver import start
 from proof.shop import Shop
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -31,7 +30,7 @@ hr.create_auto_cdc_from_snapshot_flow("customers", next_snapshot, ["id"], stored
 """
 
 
-def test_a_snapshot_whose_batch_was_killed_is_applied_exactly_once(shop: Shop) -> None:
+def test_a_snapshot_whose_batch_failed_is_applied_exactly_once(shop: Shop) -> None:
     shop.write(CODE)
     (code,) = (path for path in shop.root.rglob("*.py") if "next_snapshot" in path.read_text())
 
@@ -55,11 +54,8 @@ def test_a_snapshot_whose_batch_was_killed_is_applied_exactly_once(shop: Shop) -
     third += Counter([(2, 1, 3, "a"), (2, 3, None, "c"), (3, 3, None, "d")])
     # The version is recorded, and its batch planned; then it is in the table, but not in Spark's log.
     for place, number, held in (("before-commit", 1, first), ("after-commit", 2, third)):
-        with start(shop, pause=(place, number)) as driver:
-            driver.wait_at(place)
-            driver.kill("both")
-            driver.wait_until_gone()
-        assert rows() == held, "the kill came at its place"
+        shop.fail_at(place, number)
+        assert rows() == held, "the run failed at its place"
     shop.run_well()
     assert rows() == third
     shop.verify()

@@ -137,10 +137,7 @@ def test_a_kill_leaves_every_stateful_query_with_an_oracle_s_rows(shop: Shop) ->
     produce(shop, later)
     produce(shop, answers(later), other)
     batch = last_planned(shop, "pairs") + 1
-    with start(shop, pause=("pairs/before-commit", batch)) as driver:
-        driver.wait_at("before-commit")
-        driver.kill("both")
-        driver.wait_until_gone()
+    shop.fail_at("pairs/before-commit", batch)
     assert is_unfinished(shop, "pairs", batch)
     # What comes much later closes everything before it.
     flush = Click(10_000, "ada", 10_000)
@@ -190,7 +187,7 @@ def last_planned(shop: Shop, flow: str) -> int:
 
 
 def is_unfinished(shop: Shop, flow: str, batch: int) -> bool:
-    """Whether Spark has planned the batch and not finished it: the kill came in the middle."""
+    """Whether Spark has planned the batch and not finished it: the run failed in the middle."""
     checkpoint = shop.checkpoint(flow)
     return batch in numbers(checkpoint / "offsets") and batch not in numbers(checkpoint / "commits")
 

@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.maintain.condition import examine_table
-from headrace.model.care import CarePolicy
+from headrace.model.maintenance import TablePolicy
+from headrace.project.maintenance import MaintenanceOptions
 from headrace.project.pipeline import Pipeline
-from headrace.project.table_care import CareOptions
 from headrace.storage.locate import locate
 from landing import Site
 
@@ -32,7 +32,7 @@ def copied():
 KILL_AT_DELETE = """
 import os, signal, sys
 from headrace.project.pipeline import Pipeline
-from headrace.project.table_care import CareOptions
+from headrace.project.maintenance import MaintenanceOptions
 from headrace.storage.local import LocalFiles
 
 delete, deleted = LocalFiles.delete, []
@@ -46,7 +46,7 @@ def kill_in_the_middle(self, path):
 
 LocalFiles.delete = kill_in_the_middle
 with Pipeline.load(sys.argv[1], overrides={"maintenance.log_retention": "0 seconds"}) as pipeline:
-    pipeline.maintain(options=CareOptions(retention_s=0, allow_short_retention=True))
+    pipeline.maintain(options=MaintenanceOptions(retention_s=0, allow_short_retention=True))
 """
 KILL_AT_WRITE = """
 import os, signal, sys, threading
@@ -107,18 +107,18 @@ def test_a_kill_in_the_middle_of_the_care_of_a_table(site: Site) -> None:
     site.run_well()
     check(site, 7)
 
-    stored = examine_table(locate(str(path)), CarePolicy()).stored_files
+    stored = examine_table(locate(str(path)), TablePolicy()).stored_files
     kill(KILL_AT_DELETE, site, "/part-")
-    left = examine_table(locate(str(path)), CarePolicy()).stored_files
+    left = examine_table(locate(str(path)), TablePolicy()).stored_files
     assert left < stored
     check(site, 7)
     kill(KILL_AT_DELETE, site, "/_delta_log/0")
     check(site, 7)
     with Pipeline.load(site.root, overrides={"maintenance.log_retention": "0 seconds"}) as pipeline:
-        done = pipeline.maintain(options=CareOptions(retention_s=0, allow_short_retention=True))
+        done = pipeline.maintain(options=MaintenanceOptions(retention_s=0, allow_short_retention=True))
     assert not any(one.warning for one in done), done
     # What the killed compaction had written, and no commit names, is kept for a day.
-    assert examine_table(locate(str(path)), CarePolicy()).stored_files <= 3
+    assert examine_table(locate(str(path)), TablePolicy()).stored_files <= 3
     site.put("7.json", {"id": 7, "page": "p"})
     site.run_well()
     check(site, 8)

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from tools.choose_proofs import BUDGET_S, PACKAGES, choose, find_proofs, split
 from tools.total import main
 
-from workers import choose_workers
+from workers import choose_workers, free_memory, in_blocks
 
 GB = 1 << 30
 TESTS = Path(__file__).parents[1]
@@ -69,6 +69,36 @@ def test_a_run_that_failed_or_ran_no_test_fails_the_whole(total: Total, prove: s
 )
 def test_a_run_has_as_many_processes_as_cores_and_memory_allow(cores: int, memory: int, workers: int) -> None:
     assert choose_workers(cores, memory) == workers
+
+
+def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:
+    (tmp_path / "memory.current").write_text("1000\n")
+    (tmp_path / "memory.max").write_text("5000\n")
+    assert free_memory(tmp_path) == 4000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory(tmp_path) > 4000
+    assert free_memory(tmp_path / "none") > 4000
+
+
+def test_each_process_begins_with_quick_tests_and_has_its_share_of_the_slow_ones() -> None:
+    quick = [("unit", number) for number in range(20)]
+    slow = [
+        (file, number) for file, count in (("a", 4), ("b", 3), ("c", 2), ("d", 1)) for number in range(count)
+    ]
+    ordered = in_blocks(
+        [*slow, *quick],
+        lambda item: None if item[0] == "unit" else item[0],
+        3,
+        {"a": 10.0, "b": 60.0, "c": 50.0, "d": 20.0},
+    )
+    blocks = [ordered[0:10], ordered[10:20], ordered[20:30]]
+    assert sorted(ordered) == sorted([*slow, *quick])
+    assert [sorted({file for file, _ in block if file != "unit"}) for block in blocks] == [
+        ["b"],
+        ["c"],
+        ["a", "d"],
+    ]
+    assert all(block[0][0] == "unit" for block in blocks)
 
 
 def test_four_checks_in_a_row_run_every_proof() -> None:

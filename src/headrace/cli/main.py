@@ -13,6 +13,7 @@ import os
 import platform
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -108,6 +109,9 @@ ALIASES = {"dry-run": "plan"}
 _GARBAGE = 50_000
 """So many new objects let Python look for garbage; by default, 700."""
 
+_END_S = 15.0
+"""Seconds that a command gets to clean up after the signal that ends it."""
+
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
@@ -195,13 +199,17 @@ def main() -> None:
         if stream is not None:
             replace_unencodable(stream, is_json=output.is_json)
     set_up_logging(output.redactor, debug=output.debug)
+    # A command can handle its first signal itself; what reaches these handlers ends the process.
+    signal.signal(signal.SIGINT, _end_process)
+    signal.signal(signal.SIGTERM, _end_process)
     sys.exit(run(sys.argv[1:], output))
 
 
 def run(arguments: Sequence[str], output: Output | None = None) -> int:
     """Run one command line, and return its exit code."""
     output = output or build_output(arguments)
-    signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGTERM) is not _end_process:
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         # What the user's files print must not end up inside a JSON document.
         with contextlib.redirect_stdout(output.stderr if output.is_json else output.stdout):
@@ -280,6 +288,22 @@ def set_up_logging(redactor: Redactor, *, debug: bool) -> None:
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
     raise Terminated
+
+
+def _end_process(number: int, frame: FrameType | None) -> None:
+    """Break off the command; what still runs after `_END_S` ends with the process."""
+    timer = threading.Timer(_END_S, _exit, (128 + number,))
+    timer.daemon = True
+    timer.start()
+    raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+
+def _exit(code: int) -> None:
+    """End the process. The next start replays a batch that was not committed."""
+    with contextlib.suppress(Exception):
+        sys.stderr.write(f"the command had not ended {_END_S:.0f} s after the signal, and was ended\n")
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def _usage_error(error: click.UsageError) -> CommandLineError:

@@ -253,7 +253,7 @@ def _kind(value: Any) -> str:
 
 
 def checked_care(arguments: Arguments, given: Any) -> Mapping[str, Any]:
-    """The policy of a declaration, by the names of `headrace.model.care.CarePolicy`."""
+    """The policy of a declaration, by the names of `headrace.model.maintenance.TablePolicy`."""
     from pydantic import ValidationError
 
     from headrace.declare.spec_model import TableCareSpec

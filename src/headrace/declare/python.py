@@ -92,7 +92,7 @@ def table(
         max_rejected: The maximum share (``"5%"``) or number of rejected records in a batch. A batch above the
             limit stops the flow. ``"5% of 20 batches"`` limits a batch together with the 19 batches before
             it. The default is ``max_rejected`` of the spec; if the spec has none, there is no limit.
-        maintenance: How the table is cared for, with the keys of ``maintenance`` in the spec:
+        maintenance: How the table is maintained, with the keys of ``maintenance`` in the spec:
             ``{"small_files": 100, "retention": "30 days"}``.
         private: Whether ``SHOW TABLES`` leaves the table out. Its rows are stored as those of other tables.
         renamed_columns: New names for columns of an existing table, by their old names:

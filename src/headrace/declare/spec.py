@@ -34,8 +34,8 @@ from headrace.errors import (
     SpecNotFoundError,
     SpecUnknownKeyError,
 )
-from headrace.model.care import Maintenance
 from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
+from headrace.model.maintenance import MaintenanceSettings
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.secrets import Redactor, is_secret_key
@@ -344,7 +344,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         duplicate_keys=spec.upsert.duplicate_keys,
         master=spec.runtime.master,
         memory=spec.runtime.memory,
-        maintenance=Maintenance(
+        maintenance=MaintenanceSettings(
             values=spec.maintenance.values,
             tables={
                 TableName.parse(name, spec.database or "default", spec.catalog): one.values

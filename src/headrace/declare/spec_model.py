@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from headrace.model.care import WATERMARK, Watermark, parse_bytes
 from headrace.model.changes import DuplicateKeys
 from headrace.model.declarations import RejectionLimit
+from headrace.model.maintenance import WATERMARK, Watermark, parse_bytes
 from headrace.model.texts import parse_duration, parse_seconds
 from headrace.model.triggers import Trigger
 
@@ -154,7 +154,7 @@ _IN_SECONDS = {name: f"{name}_s" for name in ("retention", "log_retention", "rea
 
 
 class TableCareSpec(_Part):
-    """How tables are cared for."""
+    """How tables are maintained."""
 
     compact: Flag | None = None
     """whether small files are compacted; by default ``true``"""
@@ -204,14 +204,14 @@ class TableCareSpec(_Part):
 
     @property
     def values(self) -> dict[str, Any]:
-        """The given values, by the names of `headrace.model.care.CarePolicy`."""
+        """The given values, by the names of `headrace.model.maintenance.TablePolicy`."""
         given = {name: getattr(self, name) for name in TableCareSpec.model_fields}
         found = {_IN_SECONDS.get(name, name): value for name, value in given.items() if value is not None}
         return {**found, "z_order": tuple(found["z_order"])} if "z_order" in found else found
 
 
 class MaintenanceSpec(TableCareSpec):
-    """How the tables are cared for."""
+    """How the tables are maintained."""
 
     tables: dict[str, TableCareSpec] = Field(default_factory=dict)
     """the same keys for individual tables, by the names of the tables"""

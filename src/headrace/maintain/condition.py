@@ -1,4 +1,4 @@
-"""The condition of a table, and what of its care is due; without Spark."""
+"""The condition of a table, and which maintenance is due; without Spark."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from headrace.maintain.closed_partitions import closed_before
+from headrace.maintain.dataset_tables import load_maintenance, record_maintenance
 from headrace.maintain.holders import Holder
 from headrace.maintain.log_cleanup import LogPlan, plan_log_cleanup
+from headrace.maintain.policies import closed_before
 from headrace.maintain.vacuum import StoredFile, VacuumPlan, list_stored, plan_vacuum
-from headrace.model.care import CarePolicy, FoldableFiles, count_foldable, is_mostly_deleted
+from headrace.model.maintenance import FoldableFiles, TablePolicy, count_foldable, is_mostly_deleted
+from headrace.model.names import TableName
+from headrace.storage.layout import Storage
 from headrace.storage.location import Location
-from headrace.storage.table_log import commits_since_compaction
+from headrace.storage.table_log import commits_since_compaction, load_commit
 from headrace.storage.table_snapshot import TableSnapshot, load_snapshot
 
 _PARTITIONS = 32
@@ -30,10 +33,11 @@ class TableCondition:
 
     table: Location
     snapshot: TableSnapshot
-    policy: CarePolicy
+    policy: TablePolicy
     stored: Sequence[StoredFile]
     vacuum: VacuumPlan
     log: LogPlan
+    holders: tuple[Holder, ...] = ()  # what needs old versions
 
     @property
     def files(self) -> int:
@@ -87,7 +91,10 @@ class TableCondition:
 
 
 def examine_table(
-    table: Location, policy: CarePolicy, holders: Sequence[Holder] = (), snapshot: TableSnapshot | None = None
+    table: Location,
+    policy: TablePolicy,
+    holders: Sequence[Holder] = (),
+    snapshot: TableSnapshot | None = None,
 ) -> TableCondition:
     """Read the log of a table, and list its folder.
 
@@ -114,17 +121,18 @@ def examine_table(
         stored=stored,
         vacuum=plan_vacuum(table, found, stored, holders, kept_since),
         log=log,
+        holders=tuple(holders),
     )
 
 
-def small_files(snapshot: TableSnapshot, policy: CarePolicy) -> Counter[Partition]:
+def small_files(snapshot: TableSnapshot, policy: TablePolicy) -> Counter[Partition]:
     """The number of small files of each partition."""
     below = policy.small_bytes(snapshot.size_bytes)
     return Counter(one.partition for one in snapshot.files if one.size < below)
 
 
 def choose_closed_partitions(
-    snapshot: TableSnapshot, policy: CarePolicy
+    snapshot: TableSnapshot, policy: TablePolicy
 ) -> tuple[Mapping[str, str | None], ...] | None:
     """The partitions that `headrace maintain` compacts; empty for all, ``None`` if none needs it."""
     if policy.closed_partitions is None or not snapshot.partition_columns:
@@ -139,7 +147,7 @@ def has_renamed_partitions(snapshot: TableSnapshot) -> bool:
     return bool(snapshot.partition_columns) and "columnMapping" in snapshot.features
 
 
-def _closed_files(snapshot: TableSnapshot, policy: CarePolicy) -> TableSnapshot:
+def _closed_files(snapshot: TableSnapshot, policy: TablePolicy) -> TableSnapshot:
     """The snapshot with only the files of closed partitions, if the policy compacts only these."""
     if policy.closed_partitions is None or not snapshot.partition_columns:
         return snapshot
@@ -147,12 +155,12 @@ def _closed_files(snapshot: TableSnapshot, policy: CarePolicy) -> TableSnapshot:
     return replace(snapshot, files=tuple(one for one in snapshot.files if is_closed(one.partition)))
 
 
-def foldable_files(snapshot: TableSnapshot, policy: CarePolicy) -> FoldableFiles:
+def foldable_files(snapshot: TableSnapshot, policy: TablePolicy) -> FoldableFiles:
     """What a compaction of a table would gain."""
     return count_foldable(_closed_files(snapshot, policy).files, policy)
 
 
-def is_compaction_due(table: Location, snapshot: TableSnapshot, policy: CarePolicy) -> bool:
+def is_compaction_due(table: Location, snapshot: TableSnapshot, policy: TablePolicy) -> bool:
     """Whether a table should be compacted."""
     foldable = foldable_files(snapshot, policy)
     if policy.closed_partitions is not None and snapshot.partition_columns:
@@ -163,7 +171,7 @@ def is_compaction_due(table: Location, snapshot: TableSnapshot, policy: CarePoli
 
 
 def choose_partitions(
-    snapshot: TableSnapshot, policy: CarePolicy, most: int = _PARTITIONS
+    snapshot: TableSnapshot, policy: TablePolicy, most: int = _PARTITIONS
 ) -> tuple[Mapping[str, str | None], ...]:
     """The partitions that a compaction rewrites: those with the most small files.
 
@@ -182,3 +190,37 @@ def choose_partitions(
     needy.sort(key=lambda one: small[one], reverse=True)
     every = {one.partition for one in all_files}
     return () if len(needy) == len(every) <= most else tuple(map(dict, needy[:most]))
+
+
+_CLUSTERING = "delta.clustering"
+
+
+def is_ordering_due(storage: Storage, table: TableName, snapshot: TableSnapshot, policy: TablePolicy) -> bool:
+    """Whether `headrace maintain` orders the rows of a table.
+
+    This is the case if they have never been ordered by these columns, or if `small_files` commits (or
+    `commits`, if these are fewer) have changed rows since then. Closed partitions are ordered when they are
+    compacted.
+    """
+    if not policy.z_order or not policy.compact or not snapshot.files or _CLUSTERING in snapshot.domains:
+        return False
+    if policy.closed_partitions is not None and snapshot.partition_columns:
+        return False
+    last = load_maintenance(storage, table).get("ordered", {})
+    if (last.get("table_id"), last.get("columns")) != (snapshot.table_id, list(policy.z_order)):
+        return True
+    since, wanted = int(last["version"]), min(policy.small_files, policy.commits or policy.small_files)
+    # Commits that the log no longer has may have changed rows.
+    number = max(snapshot.commits[0] - since - 1, 0) if snapshot.commits else 0
+    for version in reversed(snapshot.commits):
+        if version <= since or number >= wanted:
+            break
+        number += load_commit(storage.table(table), version).changes_data
+    return number >= wanted
+
+
+def record_ordering(storage: Storage, table: TableName, snapshot: TableSnapshot, policy: TablePolicy) -> None:
+    """Record that the rows of a version were ordered."""
+    if policy.z_order:
+        outcome = {"version": snapshot.version, "columns": policy.z_order, "table_id": snapshot.table_id}
+        record_maintenance(storage, table, "ordered", outcome)

@@ -1,11 +1,13 @@
-"""The Delta tables of a dataset: its own table, its quarantine table and its tombstone table."""
+"""The Delta tables of a dataset, and the record of their maintenance."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from datetime import UTC, datetime
+from typing import Any, Literal, assert_never
 
+from headrace.errors import HeadraceError
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
@@ -49,3 +51,48 @@ def secondary_tables(storage: Storage, dataset: TableName) -> Iterator[DatasetTa
         one = DatasetTable(dataset, role)
         if is_table(one.path(storage)):
             yield one
+
+
+Care = Literal["compacted", "ordered", "vacuumed", "erased", "log", "log_look", "vacuum_look"]
+
+
+def record_maintenance(
+    storage: Storage, table: TableName, care: Care, outcome: Mapping[str, Any], role: Role = "table"
+) -> None:
+    """Record what was done to a table, with the current time.
+
+    Raises:
+        StorageUnwritableError: A vacuum cannot be recorded. Other records are only information.
+    """
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+
+    def change(held: Any) -> dict[str, Any]:
+        return {**(held if isinstance(held, dict) else {}), care: {"at": at, **outcome}}
+
+    try:
+        storage.care(table, role).update_json(change)
+    except HeadraceError:
+        if care in ("vacuumed", "erased"):
+            # `headrace pin` refuses versions by the first, and erasures end by the second.
+            raise
+
+
+def forget_maintenance(storage: Storage, table: TableName, care: Care, role: Role = "table") -> None:
+    """Remove a record.
+
+    Raises:
+        StorageUnwritableError: The storage cannot be written.
+    """
+    if care in load_maintenance(storage, table, role):
+        storage.care(table, role).update_json(
+            lambda held: {key: value for key, value in held.items() if key != care}
+        )
+
+
+def load_maintenance(storage: Storage, table: TableName, role: Role = "table") -> Mapping[str, Any]:
+    """What was done to a table last, by kind; empty if nothing is known."""
+    try:
+        held = storage.care(table, role).read_json()
+    except (OSError, ValueError):
+        return {}
+    return held if isinstance(held, dict) else {}

@@ -8,15 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from headrace.maintain.closed_partitions import partition_end
-from headrace.maintain.condition import Partition, TableCondition, examine_table
-from headrace.maintain.dataset_tables import DatasetTable, secondary_tables
+from headrace.maintain.condition import Partition, TableCondition, examine_table, is_ordering_due
+from headrace.maintain.dataset_tables import DatasetTable, load_maintenance, secondary_tables
 from headrace.maintain.holders import Holder, find_holders, oldest_needed
 from headrace.maintain.lagging import lagging_readers
-from headrace.maintain.ordering import is_ordering_due
-from headrace.maintain.record import load_care
-from headrace.maintain.table_policy import load_policy
-from headrace.model.care import WATERMARK, Maintenance
+from headrace.maintain.policies import load_policy, partition_end
+from headrace.model.maintenance import WATERMARK, MaintenanceSettings
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 from headrace.storage.table_log import newest_commits
@@ -108,7 +105,7 @@ class TableHealth:
 
 
 def examine_health(
-    storage: Storage, maintenance: Maintenance, names: Sequence[TableName]
+    storage: Storage, maintenance: MaintenanceSettings, names: Sequence[TableName]
 ) -> Iterator[TableHealth]:
     """Look at tables, one after another.
 
@@ -123,14 +120,14 @@ def examine_health(
                 yield TableHealth(target=target, problem=str(error).partition("\n")[0])
 
 
-def _examine(storage: Storage, maintenance: Maintenance, target: DatasetTable) -> TableHealth:
+def _examine(storage: Storage, maintenance: MaintenanceSettings, target: DatasetTable) -> TableHealth:
     name, path = target.dataset, target.path(storage)
     snapshot = load_snapshot(path)
     holders = find_holders(storage, name, snapshot.table_id, target.role)
     policy = load_policy(storage, maintenance, target, snapshot)
     condition = examine_table(path, policy, holders, snapshot)
-    care = load_care(storage, name, target.role)
-    compacted = _at(care, "compacted")
+    record = load_maintenance(storage, name, target.role)
+    compacted = _at(record, "compacted")
     if compacted is None:
         recent = newest_commits(path, _RECENT)
         compacted = next((one.at for one in recent if one.operation == "OPTIMIZE"), None)
@@ -138,7 +135,7 @@ def _examine(storage: Storage, maintenance: Maintenance, target: DatasetTable) -
         target=target,
         condition=condition,
         compacted=compacted,
-        vacuumed=_at(care, "vacuumed"),
+        vacuumed=_at(record, "vacuumed"),
         needed=oldest_needed(one for one in holders if one.kind != "ledger"),
         remarks=(*_ordering(storage, target, condition), *_remarks(name, condition, holders)),
     )
@@ -150,8 +147,8 @@ def _ordering(storage: Storage, target: DatasetTable, condition: TableCondition)
         yield Remark(text=text, command=f"headrace maintain {target.dataset.short} --only optimize")
 
 
-def _at(care: Any, kind: str) -> datetime | None:
-    text = care.get(kind, {}).get("at")
+def _at(record: Any, kind: str) -> datetime | None:
+    text = record.get(kind, {}).get("at")
     return None if text is None else datetime.fromisoformat(text)
 
 

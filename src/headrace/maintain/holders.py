@@ -10,17 +10,16 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from headrace.errors import HeadraceError
-from headrace.maintain.dataset_tables import Role
-from headrace.maintain.pins import load_pins
-from headrace.maintain.registered_readers import load_readers
+from headrace.maintain.dataset_tables import DatasetTable, Role
+from headrace.maintain.pins import load_pins, load_readers
 from headrace.model.names import TableName
 from headrace.sources.delta.position import DeltaPosition
-from headrace.state.identity import find_checkpoints, load_identity
+from headrace.state.identity import find_checkpoints, load_identity, load_query
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_offsets, load_state, offsets_path
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
-from headrace.storage.table_log import load_commit, versions
+from headrace.storage.table_log import follow_commits, load_commit, versions
 
 UNKNOWN = -1
 
@@ -39,6 +38,9 @@ class Holder:
     version: int  # the version; `UNKNOWN` if it is not known
     first_unread: int | None = None  # the first version that it has not read yet; ``None`` for a pin
     reads_all: bool = False  # whether it needs all files of the version, and not only those of later commits
+    log_version: int | None = None  # the first commit that it needs, if this is not the version
+    skips_erasures: bool = False  # whether it skips commits that only delete rows
+    plans_snapshot: bool = False  # whether Spark plans again the snapshot with which it started
     limit_s: float | None = None  # the maximum lag of a registered reader
     passed: bool = False  # whether it lags by more than this: versions that it has not read are then not kept
 
@@ -52,6 +54,11 @@ class Holder:
                 return f"reader {self.name}"
             case "ledger":
                 return f"the ledger of flow {self.name}"
+
+    @property
+    def first_commit(self) -> int:
+        """The first commit that it needs."""
+        return self.version if self.log_version is None else self.log_version
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "name": self.name, "version": self.version}
@@ -69,14 +76,15 @@ def find_holders(
         PinInvalidError: The file of the pins is damaged.
         OSError: A file of the storage cannot be read.
     """
+    path = DatasetTable(table, role).path(storage)
     if role != "table":
-        return tuple(_readers(storage, table_id))
+        return tuple(_readers(storage, table_id, path))
     pins = (
         Holder(kind="pin", name=f"{one.until:%Y-%m-%d}", version=one.version, reads_all=True)
         for one in load_pins(storage, table)
     )
     registered = _registered_readers(storage, table)
-    return (*_readers(storage, table_id), *pins, *registered, *_ledgers(storage, table, table_id))
+    return (*_readers(storage, table_id, path), *pins, *registered, *_ledgers(storage, table, table_id))
 
 
 def find_read_tables(storage: Storage) -> frozenset[str]:
@@ -103,7 +111,7 @@ def lag_seconds(holder: Holder, table: Location, commits: Iterable[int], now: da
     for version in commits:
         if version >= (holder.first_unread or 0):
             commit = load_commit(table, version)
-            if commit.changes_data:
+            if commit.adds_rows if holder.skips_erasures else commit.changes_data:
                 return max(now.timestamp() - commit.timestamp_ms / 1000, 0.0)
     return None
 
@@ -131,34 +139,53 @@ def _registered_readers(storage: Storage, table: TableName) -> Iterator[Holder]:
         )
 
 
-def _readers(storage: Storage, table_id: str) -> Iterator[Holder]:
+def _readers(storage: Storage, table_id: str, table: Location) -> Iterator[Holder]:
     """The flows of a storage whose newest checkpoint reads a table."""
     for _, flow, known in find_checkpoints(storage):
-        yield from _reads(known[-1], flow, table_id)
+        yield from _reads(known[-1], flow, table_id, table)
 
 
-def _reads(checkpoint: Location, flow: str, table_id: str) -> Iterator[Holder]:
+def _reads(checkpoint: Location, flow: str, table_id: str, table: Location) -> Iterator[Holder]:
     try:
         identity = load_identity(checkpoint)
-        sources = [one.index for one in identity.sources if one.identity.get("table_id") == table_id]
-        finished = load_state(checkpoint).last_finished
-        for index in sources:
+        sources = [one for one in identity.sources if one.identity.get("table_id") == table_id]
+        finished, query = load_state(checkpoint).last_finished, load_query(checkpoint)
+        for source in sources:
+            index = source.index
             at = _position(checkpoint, finished, index)
             # At a restart, Spark plans the last batch again, from where it started.
-            start = _position(checkpoint, finished - 1, index) or at
+            before = _position(checkpoint, finished - 1, index)
+            start = before or at
             if at is None or start is None:
                 yield Holder(kind="flow", name=flow, version=UNKNOWN, first_unread=0)
             else:
+                skips = query is not None and index in query.skips_erasures
+                needed = min(at.version, start.version)
                 yield Holder(
                     kind="flow",
                     name=flow,
-                    version=min(at.version, start.version),
+                    version=_first_with_rows(table, at) if skips and not at.is_snapshot else needed,
                     first_unread=at.last_version + 1,
                     reads_all=at.is_snapshot,
+                    log_version=needed,
+                    skips_erasures=skips and not at.is_snapshot,
+                    plans_snapshot=before is None or before.is_snapshot,
                 )
     except (HeadraceError, OSError, ValueError):
         # A checkpoint that cannot be read may be one of a reader.
         yield Holder(kind="flow", name=flow, version=UNKNOWN, first_unread=0)
+
+
+def _first_with_rows(table: Location, at: DeltaPosition) -> int:
+    """The first version from a position on that adds rows for the stream, or the next version."""
+    if at.index >= 0:
+        return at.version
+    first = max(at.version, *versions(table)[:1])
+    for commit in follow_commits(table, first):
+        if commit.adds_rows:
+            return commit.version
+        first = commit.version + 1
+    return first
 
 
 def _position(checkpoint: Location, batch: int, index: int) -> DeltaPosition | None:

@@ -9,8 +9,8 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.maintain.holders import Holder, find_holders, find_read_tables, lag_seconds
-from headrace.maintain.registered_readers import load_readers
-from headrace.model.care import CarePolicy, Maintenance
+from headrace.maintain.pins import load_readers
+from headrace.model.maintenance import MaintenanceSettings, TablePolicy
 from headrace.model.names import TableName
 from headrace.model.texts import DAY_S, duration_text
 from headrace.storage.layout import Storage
@@ -61,7 +61,7 @@ class LaggingReader:
 
 
 def lagging_readers(
-    name: TableName, table: Location, commits: Sequence[int], holders: Iterable[Holder], policy: CarePolicy
+    name: TableName, table: Location, commits: Sequence[int], holders: Iterable[Holder], policy: TablePolicy
 ) -> Iterator[LaggingReader]:
     """The readers of a table that lag by a day, or by half of their limit if it is below two days."""
     now = datetime.now(UTC)
@@ -81,7 +81,7 @@ def lagging_readers(
             )
 
 
-def find_lagging(storage: Storage, maintenance: Maintenance) -> Iterator[LaggingReader]:
+def find_lagging(storage: Storage, maintenance: MaintenanceSettings) -> Iterator[LaggingReader]:
     """The readers of all tables of a storage that lag; reads one small file of each table and each flow."""
     read = find_read_tables(storage)
     for name in storage.find_tables():

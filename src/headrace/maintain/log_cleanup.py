@@ -14,7 +14,9 @@ from headrace.storage.location import Location
 from headrace.storage.table_log import LOG, load_commit
 from headrace.storage.table_snapshot import TableSnapshot
 
-_VERSIONED = re.compile(r"\.?(\d{20})\.(?:json|crc|checkpoint(?:\..+)?\.parquet)(?:\.crc)?")
+_VERSIONED = re.compile(
+    r"\.?(?:\d{20}\.)?(\d{20})\.(?:json|crc|compacted\.json|checkpoint(?:\..+)?\.parquet)(?:\.crc)?"
+)
 PROTECTION = "checkpointProtection"
 
 
@@ -44,16 +46,26 @@ def plan_log_cleanup(
         return LogPlan(first=commits[0] if commits else 0)
     recent = bisect_left(commits, True, key=lambda one: load_commit(table, one).timestamp_ms >= since_ms)
     wanted = commits[recent] if recent < len(commits) else snapshot.version
-    oldest = min(holders, key=lambda one: one.version, default=None)
+    oldest = min(holders, key=lambda one: one.first_commit, default=None)
     # The version before is the state that a reader's first commit changes.
-    needed = wanted if oldest is None else min(wanted, max(oldest.version - 1, 0))
+    needed = wanted if oldest is None else min(wanted, max(oldest.first_commit - 1, 0))
     first = _checkpoint_before(snapshot, needed)
+    return cut_log(
+        table,
+        snapshot,
+        first,
+        held_by=oldest if first < _checkpoint_before(snapshot, wanted) else None,
+    )
+
+
+def cut_log(table: Location, snapshot: TableSnapshot, first: int, held_by: Holder | None = None) -> LogPlan:
+    """The files of the log before a version."""
     names = [name for name in (table / LOG).list_files() if _version_of(name) < first]
     return LogPlan(
         first=first,
         files=tuple(sorted(names, key=lambda name: (_version_of(name), name))),
-        commits=sum(one < first for one in commits),
-        held_by=oldest if first < _checkpoint_before(snapshot, wanted) else None,
+        commits=sum(one < first for one in snapshot.commits),
+        held_by=held_by,
     )
 
 

@@ -19,7 +19,7 @@ from headrace.storage.table_log import commit_file, load_commit, read_actions
 from headrace.storage.table_snapshot import TableSnapshot, named_files
 
 _CHANGES = "_change_data"
-_UNNAMED_S = 86400.0
+UNNAMED_S = 86400.0
 """Files that no commit names are kept for this time in any case."""
 
 
@@ -97,7 +97,7 @@ def plan_vacuum(
     current = {path for one in snapshot.files for path in (one.path, one.vector) if path is not None}
     old = {one.path: one for one in stored if one.modified_s < since_s and one.path not in current}
     # A commit that has not ended yet may name them: of a compaction beside a flow, or of another engine.
-    unnamed_s = min(since_s, time.time() - _UNNAMED_S)
+    unnamed_s = min(since_s, time.time() - UNNAMED_S)
     unnamed = {path for path, one in old.items() if one.modified_s >= unnamed_s}
     holding = sorted(holders, key=lambda one: one.version)
     needs = _Needs(holding, snapshot)

@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 
 from headrace.errors import ReaderLagsError, RetentionTooShortError
 from headrace.maintain.condition import TableCondition
-from headrace.maintain.dataset_tables import DatasetTable
+from headrace.maintain.dataset_tables import DatasetTable, load_maintenance, record_maintenance
 from headrace.maintain.holders import UNKNOWN, Holder, lag_seconds
-from headrace.maintain.record import load_care, record_care
 from headrace.maintain.vacuum import delete_stored
-from headrace.model.care import SAFE_RETENTION_S
+from headrace.model.maintenance import SAFE_RETENTION_S
 from headrace.model.texts import counted, duration_text, size_text
 from headrace.storage.layout import Storage
 
@@ -60,10 +59,12 @@ def vacuum_table(
     """
     # The oldest version that can still be pinned is recorded before the pins are read again: a version that
     # is pinned meanwhile is either kept here, or refused by `headrace pin`.
-    before = load_care(storage, target.dataset, target.role).get("vacuumed", {}).get("readable_from", 0)
+    before = (
+        load_maintenance(storage, target.dataset, target.role).get("vacuumed", {}).get("readable_from", 0)
+    )
     readable_from = max(int(before), condition.vacuum.readable_from)
     outcome = {**condition.vacuum.to_json(), "readable_from": readable_from}
-    record_care(storage, target.dataset, "vacuumed", outcome, target.role)
+    record_maintenance(storage, target.dataset, "vacuumed", outcome, target.role)
     allowed = {one.path for one in examine().vacuum.expired}
     expired = [one for one in condition.vacuum.expired if one.path in allowed]
     delete_stored(condition.table, expired)

@@ -224,7 +224,7 @@ class StoredDataset:
     # The limit of rejected records of a batch or a refresh; `None` takes the pipeline's.
     max_rejected: RejectionLimit | None = None
     checks: tuple[DatasetCheck, ...] = ()
-    # How the table is cared for, by the names of `CarePolicy`.
+    # How the table is maintained, by the names of `TablePolicy`.
     maintenance: Mapping[str, Any] = field(default_factory=dict)
     is_private: bool = False  # whether the table is left out of lists of tables
 

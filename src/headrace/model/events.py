@@ -142,6 +142,17 @@ class FlowRetrying(FlowEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LookFailed(Event):
+    """The storage did not answer; what was asked is not known, and is asked again. Nothing has ended."""
+
+    flow: str | None  # the flow that has asked; ``None`` for the update itself
+    what: str
+    error: Mapping[str, Any]
+    attempt: int
+    wait_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class FlowReconnecting(FlowEvent):
     """No Kafka broker answers; the flow waits for one."""
 

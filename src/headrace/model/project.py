@@ -10,10 +10,10 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import SourceLocation
-from headrace.model.care import Maintenance
 from headrace.model.changes import DuplicateKeys
 from headrace.model.declarations import NullRule, RejectionLimit
 from headrace.model.kafka_settings import KafkaConnection
+from headrace.model.maintenance import MaintenanceSettings
 from headrace.model.mappings import PathMap, TableMap
 from headrace.model.names import TableName
 from headrace.model.secrets import Redactor
@@ -81,7 +81,7 @@ class ProjectSettings:
     # The Spark master; `None` runs locally on all cores, or uses that of the session.
     master: str | None = None
     memory: str | None = None  # the heap size of the JVM; ``None`` chooses it by the memory of the machine
-    maintenance: Maintenance = field(default_factory=Maintenance)
+    maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
     readers: tuple[str, ...] = ()  # engines that read the tables besides Spark
     consumer_groups: bool = True  # whether flows publish their offsets to the broker
     # The names of other systems' tables, with their paths or catalogs here.

@@ -1,4 +1,4 @@
-"""What must not be seen, and the one thing that strikes it out of whatever leaves Headrace."""
+"""Finds secrets in settings, and redacts them in all output and in all files that Headrace writes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from headrace.errors import HeadraceError
 
 _Error = TypeVar("_Error", bound=HeadraceError)
 
-STRUCK = "***"
+REDACTED = "***"
 SHORTEST = 4
-"""A shorter text stands by chance in too many others: striking it out would hide everything else."""
+"""Redacting shorter values would also hide unrelated text."""
 
 SECRET_KEYS = (
     r"password|passwd|passphrase|secret|token|credential|jaas|access[._-]?key|api[._-]?key|account[._-]?key"
@@ -34,7 +34,7 @@ _LOGIN_VALUE = re.compile(
 )
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 _LONG_LINE = 16
-"""A line of a key's text that is as long as this is part of the key."""
+"""Lines of a private key that are at least this long are redacted on their own."""
 
 
 def is_secret_key(name: str) -> bool:
@@ -43,9 +43,9 @@ def is_secret_key(name: str) -> bool:
 
 
 class Redactor:
-    """Strikes secrets out of texts, in every form that they take on the way.
+    """Redacts secrets in texts, also where they are escaped, quoted or encoded.
 
-    One for each pipeline that is loaded; the spec fills it, and all output goes through it.
+    Each loaded pipeline has one. The spec and the readers add secrets to it.
 
     Example:
         >>> redactor = Redactor(["hunter2!"])
@@ -65,12 +65,12 @@ class Redactor:
 
     @property
     def forms(self) -> frozenset[str]:
-        """Every text that is struck out."""
+        """All texts that are redacted."""
         return frozenset(self._forms)
 
     def add(self, value: str) -> None:
-        """Strike this value out from now on. One that is too short or says nothing is left alone, and so are
-        certificates, which are public."""
+        """Redact this value from now on. Values that are too short, common words and certificates, which are
+        public, are not redacted."""
         if _CERTIFICATE in value and "PRIVATE KEY" not in value:
             return
         new = {form for form in _forms(value) if len(form) >= SHORTEST and not _PLAIN.fullmatch(form)}
@@ -81,18 +81,17 @@ class Redactor:
             self._pattern = None
 
     def java_pattern(self, limit: int) -> str:
-        """The same as a pattern of Java's, in plain letters; of very many secrets only a part. `limit`: the
-        most characters that it may have."""
+        """The secrets as a Java pattern in ASCII; at the limit, the longer ones are left out."""
         parts: list[str] = []
         for form in sorted(self._forms, key=len):
-            parts.append("".join(map(_javas_letter, form)))
+            parts.append("".join(map(_java_escape, form)))
             if sum(map(len, parts)) + len(parts) > limit:
                 parts.pop()
                 break
         return "|".join(reversed(parts))
 
     def add_settings(self, settings: Mapping[str, str]) -> None:
-        """Strike out the values of those settings that are secret by their names."""
+        """Redact the values of settings whose names show that they are secret."""
         for key, value in settings.items():
             if is_secret_key(key):
                 self.add(value)
@@ -100,14 +99,14 @@ class Redactor:
     def __call__(self, text: str) -> str:
         with self._lock:
             if self._pattern is None and self._forms:
-                # The longest first: a secret may be a part of another.
+                # The longest first: a secret may be part of another.
                 ordered = sorted(self._forms, key=len, reverse=True)
                 self._pattern = re.compile("|".join(map(re.escape, ordered)))
             pattern = self._pattern
-        return text if pattern is None else pattern.sub(STRUCK, text)
+        return text if pattern is None else pattern.sub(REDACTED, text)
 
     def data(self, value: Any) -> Any:
-        """JSON values without secrets; keys stay as they are."""
+        """JSON values without secrets; keys are not changed."""
         match value:
             case str():
                 return self(value)
@@ -128,7 +127,7 @@ class Redactor:
         )
 
 
-def _javas_letter(letter: str) -> str:
+def _java_escape(letter: str) -> str:
     if letter.isascii() and letter.isalnum():
         return letter
     units = letter.encode("utf-16-be")
@@ -136,7 +135,7 @@ def _javas_letter(letter: str) -> str:
 
 
 def _forms(value: str) -> set[str]:
-    """The value as it stands in a login for Java, in JSON, in Python, in an address and in pieces."""
+    """The value as it is written in a Java login, in JSON, in Python and in a URL, and its parts."""
     written = {quoted or bare for quoted, bare in _LOGIN_VALUE.findall(value)}
     inner = {re.sub(r"\\(.)", r"\1", found) for found in written}
     lines = {line.strip() for line in value.splitlines()} if "\n" in value else set()

@@ -54,6 +54,7 @@ _NOTABLE = (
     | events.ViewSkipped
     | events.ForeignCommitSeen
     | events.SnapshotSkipped
+    | events.LookFailed
     | events.DatasetChecked
     | events.BatchReplayed
 )

@@ -127,6 +127,9 @@ def event_line(event: Event, board: Board) -> str:
         case events.ForeignCommitSeen():
             name, by = board.name_of(event.dataset), f"{event.operation}, {event.engine}"
             return f"{name}  v{event.version} was committed by another writer: {by}"
+        case events.LookFailed():
+            by = "" if event.flow is None else f"{event.flow}  "
+            return f"{by}the storage did not answer; looks again in {event.wait_s:.0f} s: {event.what}"
         case events.SnapshotSkipped():
             return f"{event.flow}  skipped the snapshot {event.version}: {event.reason}"
         case events.OperationProgressed(operation="MAINTENANCE"):

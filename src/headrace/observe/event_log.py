@@ -12,6 +12,7 @@ from types import TracebackType
 from headrace.model.event_columns import Row
 from headrace.model.events import BatchCommitted, BatchReplayed, Event, ViewRefreshed
 from headrace.model.names import TableName
+from headrace.model.secrets import Redactor
 from headrace.observe.batch_facts import BatchFacts
 from headrace.observe.event_rows import Origin, RowBuilder
 from headrace.observe.event_table import FOLD_FILES, EventTable, sql_time
@@ -47,8 +48,10 @@ class EventLog:
         update: str,
         plan: Plan | None = None,
         measure: Callable[[Sequence[Event]], Sequence[Event]] | None = None,
+        redactor: Redactor | None = None,
     ) -> None:
         self._storage = storage
+        self._redactor = redactor or Redactor()
         self._builder = RowBuilder(Origin(pipeline, str(storage.root), update), plan)
         self._measure = measure
         self._table = EventTable(storage.events)
@@ -149,6 +152,7 @@ class EventLog:
         self._check_commits()
         if not self._rows:
             return False
+        self._rows = [self._redactor.data(row) for row in self._rows]
         self._table.append(self._rows)
         self._rows = []
         return True

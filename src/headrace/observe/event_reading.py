@@ -20,6 +20,8 @@ EventLevel = Literal["metrics", "info", "warn", "error"]
 
 _LEVELS: tuple[EventLevel, ...] = get_args(EventLevel)
 _POLL_S = 0.25
+_LATE_US = 3_600_000_000
+"""How much older an event may be than the newest one when it is written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,15 +108,31 @@ def query_events(storage: Storage, query: str) -> list[Row]:
 
 
 def follow_events(storage: Storage, chosen: EventFilter, limit: int | None = None) -> Iterator[LoggedEvent]:
-    """The events of a storage, and then the new ones as they are written; never ends."""
-    last, version = chosen, -2
+    """The events of a storage, and then the new ones as they are written; never ends.
+
+    Several processes write the log, so an event can be written after newer ones. One that is written
+    more than an hour late is left out.
+    """
+    seen: dict[str, int] = {}
+    version, newest = newest_version(storage.events), 0
+    for event in read_events(storage, chosen, 1):
+        newest = event.sequence
+    # Older events than the limit are not new. What is written meanwhile is in the second answer only.
+    for event in read_events(storage, replace(chosen, after=newest - _LATE_US)):
+        seen[event.id] = event.sequence
+    for event in read_events(storage, chosen, limit):
+        seen[event.id] = event.sequence
+        yield event
     while True:
-        if (newest := newest_version(storage.events)) != version:
-            for event in read_events(storage, last, limit):
-                yield event
-                last = replace(last, after=event.sequence)
-            version, limit = newest, None
         time.sleep(_POLL_S)
+        if (found := newest_version(storage.events)) == version:
+            continue
+        version, newest = found, max(seen.values(), default=0)
+        seen = {id: sequence for id, sequence in seen.items() if sequence > newest - _LATE_US}
+        for event in read_events(storage, replace(chosen, after=newest - _LATE_US)):
+            if event.id not in seen:
+                seen[event.id] = event.sequence
+                yield event
 
 
 def _event(row: Row) -> LoggedEvent:

@@ -94,6 +94,15 @@ class RowBuilder:
                 }
                 level = "INFO" if event.added else "WARN"
                 return [self._flow_row(event, details, text, kind="drift", level=level, batch=event.batch)]
+            case events.LookFailed():
+                details = {"look": event.what, "attempt": event.attempt, "wait_s": event.wait_s}
+                text = f"The storage did not answer ({event.what}): {_headline(event.error)}"
+                origin = {"flow_name": event.flow}
+                return [
+                    self._row(
+                        event.at, "storage", details, text, level="WARN", origin=origin, error=event.error
+                    )
+                ]
             case events.SnapshotSkipped():
                 details = {"version": event.version, "reason": event.reason}
                 text = f"Flow '{event.flow}' has skipped the snapshot {event.version}: {event.reason}."

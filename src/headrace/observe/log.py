@@ -230,7 +230,12 @@ def _level_of(event: Event) -> int:
             return logging.ERROR
         case events.UpdateFinished():
             return logging.ERROR if event.outcome == "failed" else logging.INFO
-        case events.FlowRetrying() | events.FlowReconnecting() | events.ForeignCommitSeen():
+        case (
+            events.FlowRetrying()
+            | events.FlowReconnecting()
+            | events.ForeignCommitSeen()
+            | events.LookFailed()
+        ):
             return logging.WARNING
         case events.LateRowsDropped() | events.SchemaDrifted() | events.SnapshotSkipped():
             return logging.WARNING

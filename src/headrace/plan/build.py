@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE
 from headrace.model.declarations import (
     AppendFlow,
     AutoCdcFlow,
+    Dataset,
     Declarations,
     Expectation,
     MaterializedView,
@@ -27,6 +29,7 @@ from headrace.model.names import TableName, quoted_column
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import Query
+from headrace.model.secrets import Redactor
 from headrace.plan.catalog import planning_session
 from headrace.plan.changes import find_changes
 from headrace.plan.expectations import check_declared_expectations
@@ -75,6 +78,7 @@ def build_plan(
     """
     _raise_all([*check_declarations(declarations), *check_declared_expectations(declarations)])
     declarations = _with_nulls(_with_exact_targets(declarations), settings)
+    declarations = _without_secrets(declarations, settings.redactor)
     with planning_session(spark, settings.database) as (session, stand_ins), active_session(session):
         resolver = Resolver(
             session, stand_ins, spark, settings, declarations, sources=sources, find_table=find_table
@@ -118,6 +122,33 @@ def _with_nulls(declarations: Declarations, settings: ProjectSettings) -> Declar
         for dataset in declarations.datasets
     )
     return replace(declarations, datasets=tuple(datasets))
+
+
+def _without_secrets(declarations: Declarations, redact: Redactor) -> Declarations:
+    """Declarations without secrets in the texts that tables, commits and events keep."""
+
+    def names(expectations: tuple[Expectation, ...]) -> Iterator[Expectation]:
+        taken = Counter(redact(one.name) for one in expectations)
+        for number, one in enumerate(expectations, 1):
+            name = redact(one.name)
+            # Two names may differ only in what is removed.
+            own = name if taken[name] == 1 or name == one.name else f"{name} {number}"
+            yield replace(one, name=own, text=redact(one.text))
+
+    def clean(dataset: Dataset) -> Dataset:
+        comment = dataset.comment and redact(dataset.comment)
+        expectations = tuple(names(dataset.expectations))
+        if isinstance(dataset, TemporaryView):
+            return replace(dataset, comment=comment, expectations=expectations)
+        return replace(
+            dataset,
+            comment=comment,
+            expectations=expectations,
+            schema=redact(dataset.schema) if isinstance(dataset.schema, str) else dataset.schema,
+            table_properties=redact.data(dataset.table_properties),
+        )
+
+    return replace(declarations, datasets=tuple(map(clean, declarations.datasets)))
 
 
 def _raise_all(errors: list[HeadraceError], downstream: Mapping[TableName, TableName] | None = None) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, assert_never
 
-from headrace.model.care import CARE_PROPERTY
 from headrace.model.declarations import MaterializedView, StreamingTable
+from headrace.model.maintenance import POLICY_PROPERTY
 from headrace.model.names import TableName
 from headrace.model.texts import counted, duration_text, size_text
 from headrace.plan import columns
@@ -322,7 +322,7 @@ def find_alterations(
         if is_view
         else tuple(
             key
-            for key in (*COORDINATE_PROPERTIES, KEYS, CARE_PROPERTY)
+            for key in (*COORDINATE_PROPERTIES, KEYS, POLICY_PROPERTY)
             if key in held.properties and key not in properties
         ),
         comment=dataset.comment if dataset.comment != held.comment and dataset.comment else None,

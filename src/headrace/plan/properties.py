@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from headrace.errors import PropertyInvalidError
-from headrace.model.care import CARE_PROPERTY, LOG_CLEANUP, LOG_RETENTION, TARGET_SIZE, parse_bytes
 from headrace.model.changes import KEPT_PROPERTY
 from headrace.model.declarations import AutoCdcFlow, Groups, MaterializedView, StreamingTable
+from headrace.model.maintenance import LOG_CLEANUP, LOG_RETENTION, POLICY_PROPERTY, TARGET_SIZE, parse_bytes
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.plan import columns
@@ -91,7 +91,7 @@ def table_properties(
     if kept.timestamp is not None:
         properties[TIMESTAMP] = kept.timestamp
     if care := _care_of(dataset):
-        properties[CARE_PROPERTY] = json.dumps(care)
+        properties[POLICY_PROPERTY] = json.dumps(care)
     if needs_feed:
         properties[FEED_PROPERTY] = "true"
     given = {key: value for key, value in dataset.table_properties.items() if not _is_ours(key)}

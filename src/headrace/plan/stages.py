@@ -86,7 +86,8 @@ class PlannedFlow:
     @property
     def record(self) -> QueryRecord:
         """What the flow's checkpoint keeps of the query."""
-        return QueryRecord(fingerprint=self.fingerprint, schema=self.schema)
+        skips = tuple(one.index for one in self.sources if one.skips_erasures)
+        return QueryRecord(fingerprint=self.fingerprint, schema=self.schema, skips_erasures=skips)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -226,7 +226,7 @@ class Engine:
         *,
         continuous: bool,
     ) -> UpdateContext:
-        from headrace.maintain.caretaker import Caretaker
+        from headrace.maintain.scheduler import MaintenanceScheduler
         from headrace.run.context import UpdateContext
         from headrace.run.stop import StopSignal
         from headrace.sinks.delta.checkpointer import LogCheckpointer
@@ -247,7 +247,7 @@ class Engine:
             emit=emit,
             heart=Heart(),
             stop=stop,
-            carer=Caretaker(
+            maintenance=MaintenanceScheduler(
                 checkpointer=LogCheckpointer(running.spark),
                 session=lambda: sessions({}),
                 settings=settings,

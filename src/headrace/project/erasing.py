@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 from headrace.contracts.rejected import ID, PROBLEM, rows_of_json
 from headrace.errors import ReadConditionInvalidError
-from headrace.model.care import CarePolicy
+from headrace.maintain.dataset_tables import DatasetTable
+from headrace.maintain.erasures import ErasedRest, record_erasure
 from headrace.model.changes import SEQUENCE
+from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import counted
@@ -19,8 +22,15 @@ from headrace.observe.read import find_dataset
 from headrace.plan.properties import keys_of
 from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh
 from headrace.project.engine import Engine
+from headrace.project.maintenance import MaintenanceOptions, TableMaintenance
 from headrace.project.operations import logged_operation, new_update
-from headrace.sinks.delta.erase import empty_rejected, erase_matching, erase_rows, matching_rows
+from headrace.sinks.delta.erase import (
+    close_erasure,
+    empty_rejected,
+    erase_matching,
+    erase_rows,
+    matching_rows,
+)
 from headrace.sinks.delta.hidden_events import ROW
 from headrace.state.lease import held_leases
 from headrace.storage.location import Location
@@ -29,6 +39,7 @@ from headrace.storage.table_log import is_table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_POLL_S, _LONGEST_POLL_S = 1.0, 60.0
 Part = Literal["table", "quarantine", "tombstones"]
 _SIDES: tuple[Part, ...] = ("quarantine", "tombstones")
 
@@ -59,7 +70,9 @@ class ErasurePlan:
     where: str
     steps: tuple[ErasureStep, ...]
     notes: tuple[str, ...]
-    final_at: datetime  # when the rows can be removed from the storage by ``VACUUM``
+    final_at: datetime  # when the retention of old files ends
+    views: tuple[TableName, ...] = ()  # the views downstream: the next run computes them again
+    rest: tuple[ErasedRest, ...] = ()  # what the storage still has of the rows, after they were deleted
 
     @property
     def rows(self) -> int:
@@ -71,12 +84,13 @@ class ErasurePlan:
         yield from self.notes
 
     def final_lines(self) -> Iterator[str]:
-        """When and how the rows leave the storage."""
-        yield (
-            "The newest versions do not have these rows. Older versions and their files have them until a "
-            f"vacuum after {self.final_at:%Y-%m-%d %H:%M} UTC:"
-        )
-        yield from (f"  VACUUM delta.`{step.path}`" for step in self.steps if step.rows)
+        """What the storage still has of the rows, and until when."""
+        if not self.rest:
+            yield "No file of the storage and no entry of a table's log has these rows."
+            return
+        yield "The newest versions do not have these rows, but old files and the logs of the tables do:"
+        for one in self.rest:
+            yield from (f"  {line}" for line in one.lines())
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -87,6 +101,7 @@ class ErasurePlan:
             ],
             "notes": list(self.notes),
             "final_at": self.final_at.isoformat(),
+            "rest": [one.to_json() for one in self.rest],
         }
 
 
@@ -105,10 +120,12 @@ class Eraser:
         session = self._engine.session()
         steps: list[ErasureStep] = []
         notes: list[str] = []
+        views: list[TableName] = []
         for dataset in (name, *_downstream(name, plan)):
             path = settings.storage.table(dataset)
             if any(one.flow.target == dataset for one in plan.refreshes):
                 notes.append(f"{dataset.short}  view: the next run computes it again")
+                views += [dataset] if is_table(path) else []
             elif not is_table(path):
                 notes.append(f"{dataset.short}  not erased: its rows are outside of the storage")
             else:
@@ -128,7 +145,8 @@ class Eraser:
             table=name,
             where=where,
             steps=tuple(steps),
-            notes=(*notes, *_sources(name, plan)),
+            notes=(*notes, *_states((name, *(step.dataset for step in steps)), plan), *_sources(name, plan)),
+            views=tuple(views),
             final_at=datetime.now(UTC) + self._retention(steps),
         )
 
@@ -145,7 +163,37 @@ class Eraser:
             for step in planned.steps:
                 done.append(replace(step, rows=self._execute(session, step)))
                 outcome["erased"] = sum(one.rows for one in done)
-        return replace(planned, steps=tuple(done), final_at=datetime.now(UTC) + self._retention(done))
+                self._record(step.dataset, step.part)
+                close_erasure(lambda: session, step.path)
+            for view in planned.views if any(one.rows for one in done) else ():
+                self._record(view, "table", awaits_refresh=True)
+        ended = replace(planned, steps=tuple(done), final_at=datetime.now(UTC) + self._retention(done))
+        return self.finish(ended)
+
+    def finish(self, erased: ErasurePlan) -> ErasurePlan:
+        """Delete the old files and log entries that are due; returns the plan with what is left."""
+        names = list(dict.fromkeys([*(step.dataset for step in erased.steps), *erased.views]))
+        options = MaintenanceOptions(steps=("vacuum", "log"))
+        kept = TableMaintenance(settings=self._settings, engine=self._engine, options=options).maintain(names)
+        warnings = [f"{one.target.title}  {one.warning}" for one in kept if one.warning is not None]
+        notes = dict.fromkeys((*erased.notes, *warnings))
+        return replace(
+            erased, notes=tuple(notes), rest=tuple(one.rest for one in kept if one.rest is not None)
+        )
+
+    def wait(self, erased: ErasurePlan) -> ErasurePlan:
+        """Wait until nothing is left, and delete what can be deleted."""
+        while erased.rest:
+            due_s = min(one.due for one in erased.rest).timestamp() - time.time()
+            # Readers may read, pins may end, and another process may delete the files.
+            time.sleep(min(max(due_s, _POLL_S), _LONGEST_POLL_S))
+            erased = self.finish(erased)
+        return erased
+
+    def _record(self, dataset: TableName, part: Part, *, awaits_refresh: bool = False) -> None:
+        storage, target = self._settings.storage, DatasetTable(dataset, part)
+        table_id = self._engine.read_table(target.path(storage)).table_id
+        record_erasure(storage, target, table_id, awaits_refresh=awaits_refresh)
 
     def _side_steps(
         self, session: SparkSession, dataset: TableName, where: str, notes: list[str]
@@ -223,7 +271,7 @@ class Eraser:
         """The longest time for which one of the tables keeps files."""
         policies = self._settings.maintenance
         found = [policies.of(one.dataset, self._engine.read_table(one.path).properties) for one in steps]
-        return timedelta(seconds=max((one.retention_s for one in found), default=CarePolicy().retention_s))
+        return timedelta(seconds=max((one.retention_s for one in found), default=TablePolicy().retention_s))
 
 
 def _downstream(name: TableName, plan: Plan) -> Iterator[TableName]:
@@ -238,6 +286,16 @@ def _downstream(name: TableName, plan: Plan) -> Iterator[TableName]:
                 seen.add(target)
                 waiting.append(target)
                 yield target
+
+
+def _states(names: Sequence[TableName], plan: Plan) -> Iterator[str]:
+    """The flows that may have rows in the state of their checkpoints."""
+    for one in plan.flows:
+        if one.stateful and (one.flow.target in names or any(read.table in names for read in one.reads)):
+            yield (
+                f"the state of flow {one.flow.name} can have the rows until its watermark passes them:   "
+                f"headrace full-refresh {one.flow.target.short}"
+            )
 
 
 def _sources(name: TableName, plan: Plan) -> Iterator[str]:

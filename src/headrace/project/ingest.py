@@ -15,7 +15,7 @@ from headrace.project.ingesting import IngestFolder, IngestRequest, prepare
 from headrace.project.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from headrace.project.table_care import TableCare
+    from headrace.project.maintenance import MaintenanceResult
     from headrace.run.stop import StopSignal
     from headrace.run.update import RunResult
 
@@ -34,7 +34,7 @@ class IngestResult:
     topic: IngestedTopic
     columns: Mapping[str, str]
     update: RunResult
-    maintenance: tuple[TableCare, ...] = ()
+    maintenance: tuple[MaintenanceResult, ...] = ()
 
 
 def ingest(

@@ -34,8 +34,9 @@ from headrace.plan.logical import CodeDigest, code_files
 from headrace.plan.sources import marker_of
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.project.query_code import UnknownCode, describe_query
+from headrace.run.checks import UNCHECKED
+from headrace.run.readiness import inputs_of
 from headrace.run.survey import FlowSurveyor, is_drained
-from headrace.run.views import inputs_of
 from headrace.sinks.delta.replace import lacks_quarantine, last_refresh
 from headrace.sinks.delta.table import TableState, read_checksum
 from headrace.sources.kafka.clusters import KafkaClusters
@@ -159,6 +160,8 @@ def _require_drained(
     name, storage = planned.flow.name, settings.storage
     if storage.lease(planned.flow.target, name).exists():
         raise _Uncertain(f"flow {name} has a lease")
+    if (storage.ledger(planned.flow.target, name) / UNCHECKED).exists():
+        raise _Uncertain(f"flow {name} has rows to check")
     surveyor = FlowSurveyor(
         planned=planned,
         settings=settings,

@@ -34,7 +34,7 @@ def logged_operation(
         OperationProgressed(update=update, dataset=name, operation=operation, status="STARTED")
         for name in datasets
     ]
-    with EventLog(settings.storage, settings.name, update) as log:
+    with EventLog(settings.storage, settings.name, update, redactor=settings.redactor) as log:
         for one in events:
             log(one)
         began = time.monotonic()
@@ -42,7 +42,6 @@ def logged_operation(
             yield outcome
         except Exception as error:
             shown = error.to_dict() if isinstance(error, HeadraceError) else {"summary": str(error)}
-            shown = settings.redactor.data(shown)
             for one in events:
                 log(_ended(one, began, status="FAILED", error=shown))
             raise

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from headrace.observe.log import LogSettings
     from headrace.plan.stages import Plan
     from headrace.project.erasing import ErasurePlan
+    from headrace.project.maintenance import MaintenanceOptions, MaintenanceResult
     from headrace.project.orphans import OrphanedTable
     from headrace.project.preview import Preview
     from headrace.project.quarantine import Quarantine
     from headrace.project.refresh import RefreshPlan
     from headrace.project.resetting import ResetPlan
-    from headrace.project.table_care import CareOptions, TableCare
     from headrace.run.stop import StopSignal
     from headrace.run.update import RunResult
 
@@ -335,7 +335,8 @@ class Pipeline(StoredPipeline):
             planned: What to delete, from `plan_erasure`.
 
         Returns:
-            The plan with the numbers of rows that were deleted.
+            The plan with the numbers of rows that were deleted. Its ``rest`` says which old files and log
+            entries still have rows, and when they can be deleted.
 
         Raises:
             SecondDriverError: A flow of one of the tables runs in another process.
@@ -348,6 +349,23 @@ class Pipeline(StoredPipeline):
 
         with self._redacted():
             return Eraser(self.settings, self._engine).erase(planned)
+
+    def finish_erasure(self, erased: ErasurePlan) -> ErasurePlan:
+        """Wait until old files and log entries with erased rows can be deleted, and delete them.
+
+        By default this takes seven days. It takes longer if a flow has not read the table for so long, or if
+        a pinned version or a registered reader needs the files.
+
+        Args:
+            erased: The result of `erase`.
+
+        Returns:
+            The same without ``rest``: no file of the storage and no entry of a log has the rows.
+        """
+        from headrace.project.erasing import Eraser
+
+        with self._redacted():
+            return Eraser(self.settings, self._engine).wait(erased)
 
     def remove_table(self, table: str) -> OrphanedTable:
         """Remove a table that this pipeline has written, but that its files do not declare any more.
@@ -382,10 +400,10 @@ class Pipeline(StoredPipeline):
         *,
         optimize: bool = True,
         vacuum: bool = True,
-        options: CareOptions | None = None,
-        report: Callable[[TableCare], None] = lambda _: None,
+        options: MaintenanceOptions | None = None,
+        report: Callable[[MaintenanceResult], None] = lambda _: None,
         stop: StopSignal | None = None,
-    ) -> tuple[TableCare, ...]:
+    ) -> tuple[MaintenanceResult, ...]:
         """Compact and vacuum tables where that is due, and clean their logs; starts Spark only to compact.
 
         What is due follows from ``maintenance`` in the spec. Files and commits that a flow of the storage, a
@@ -410,18 +428,20 @@ class Pipeline(StoredPipeline):
             >>> [care.steps for care in pipeline.maintain()]  # doctest: +SKIP
         """
         from headrace.observe.read import find_dataset
-        from headrace.project.table_care import CareOptions, TableKeeper
+        from headrace.project.maintenance import MaintenanceOptions, TableMaintenance
 
         left_out = {"optimize": not optimize, "vacuum": not vacuum}
         names = [find_dataset(name, self.settings) for name in datasets]
-        chosen = (options or CareOptions()).without([name for name, is_out in left_out.items() if is_out])
-        keeper = TableKeeper(
+        chosen = (options or MaintenanceOptions()).without(
+            [name for name, is_out in left_out.items() if is_out]
+        )
+        maintenance = TableMaintenance(
             settings=self.settings,
             engine=self._engine,
             options=chosen,
             is_stopped=lambda: stop is not None and stop.requested,
         )
-        return keeper.keep(names or self.settings.storage.find_tables(), report)
+        return maintenance.maintain(names or self.settings.storage.find_tables(), report)
 
     @property
     def quarantine(self) -> Quarantine:

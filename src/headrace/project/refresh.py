@@ -17,11 +17,11 @@ from headrace.plan.changes import layout_schema
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage, target_of
 from headrace.project.plan_queries import find_datasets
 from headrace.run.context import UpdateContext
+from headrace.run.readiness import inputs_of
 from headrace.run.runners import make_opener
 from headrace.run.survey import FlowSurveyor, ReadTable, Survey
 from headrace.run.tables import finish_refresh, open_table, register_tables
 from headrace.run.targets import side_tables
-from headrace.run.views import inputs_of
 from headrace.sinks.delta.table import REFRESHING_PROPERTY
 from headrace.sinks.target import TableLayout
 from headrace.sources.registry import kind_of

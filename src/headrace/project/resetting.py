@@ -19,7 +19,7 @@ from headrace.plan.stages import Plan, PlannedFlow
 from headrace.project.engine import Engine
 from headrace.project.operations import logged_operation, new_update
 from headrace.project.plan_queries import check_remedies
-from headrace.run.flow_start import prepare_flow
+from headrace.run.opening import prepare_flow
 from headrace.run.runners import make_opener
 from headrace.run.survey import FlowSurveyor
 from headrace.sources.kafka.chosen import ranges_text

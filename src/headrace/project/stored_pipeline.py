@@ -9,9 +9,18 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from headrace.errors import ArgumentInvalidError, HeadraceError, PinInvalidError, did_you_mean
-from headrace.maintain.pins import Pin, add_pin, find_pins, load_pins, remove_pins
-from headrace.maintain.record import load_care
-from headrace.maintain.registered_readers import RegisteredReader, add_reader, load_readers, remove_reader
+from headrace.maintain.dataset_tables import load_maintenance
+from headrace.maintain.pins import (
+    Pin,
+    RegisteredReader,
+    add_pin,
+    add_reader,
+    find_pins,
+    load_pins,
+    load_readers,
+    remove_pins,
+    remove_reader,
+)
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.read import find_dataset
@@ -244,7 +253,7 @@ class Pins:
         pin = Pin(table=name, version=chosen, until=datetime.now(UTC) + timedelta(seconds=seconds))
         # A vacuum writes what it deletes, and reads the pins then: one of the two sees the other.
         add_pin(storage, pin)
-        oldest = int(load_care(storage, name).get("vacuumed", {}).get("readable_from", 0))
+        oldest = int(load_maintenance(storage, name).get("vacuumed", {}).get("readable_from", 0))
         if chosen < oldest and not is_kept:
             remove_pins(storage, name, chosen)
             raise PinInvalidError(

@@ -11,7 +11,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace.model.events import Emitter, Event, FlowFailed, FlowReconnecting, FlowRetrying, ViewFailed
+from headrace.model.events import (
+    Emitter,
+    Event,
+    FlowFailed,
+    FlowReconnecting,
+    FlowRetrying,
+    LookFailed,
+    ViewFailed,
+)
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.model.secrets import Redactor
@@ -136,8 +144,8 @@ class Updates:
         from headrace.observe.event_log import EventLog
         from headrace.observe.log import update_log
         from headrace.project.engine import plan_with_retries
+        from headrace.run.task_metrics import WorkMeter, record_costs
         from headrace.run.update import execute
-        from headrace.run.work import WorkMeter, record_costs
 
         settings, plan = plan_with_retries(
             lambda: self._engine.reach(datasets, record=not datasets, keep=True), stop
@@ -152,7 +160,7 @@ class Updates:
             record_costs(settings.storage, measured)
             return measured
 
-        with EventLog(settings.storage, settings.name, update, plan, measure) as log:
+        with EventLog(settings.storage, settings.name, update, plan, measure, settings.redactor) as log:
             emitters.append(log)
             emit = _fan_out(emitters, settings.redactor)
             context = self._engine.context(
@@ -200,7 +208,7 @@ def _fan_out(emitters: Sequence[Emitter], redactor: Redactor) -> Emitter:
     """One emitter for all; an emitter that raises is logged, and fails no flow."""
 
     def emit(event: Event) -> None:
-        if isinstance(event, FlowReconnecting | FlowRetrying | FlowFailed | ViewFailed):
+        if isinstance(event, FlowReconnecting | FlowRetrying | FlowFailed | ViewFailed | LookFailed):
             # Errors quote what others have said; the rest of an event is names and numbers.
             event = replace(event, error=redactor.data(event.error))
         for one in emitters:

@@ -8,25 +8,20 @@ from typing import TYPE_CHECKING
 
 from headrace.model.events import Emitter
 from headrace.model.ranges import Position, SourceRange
-from headrace.run.bad_records import BadRecordSearch, ReaderCounts
-from headrace.run.batch import BatchFunction, QueryState, RecordFeed
-from headrace.run.batch_ranges import BatchRanges
+from headrace.run.bad_records import BadRecordSearch, DriftCheck, ReaderCounts
+from headrace.run.batch import BatchFunction, BatchRanges, QueryState, RecordFeed
 from headrace.run.checks import DatasetChecks
 from headrace.run.context import Queries
-from headrace.run.drift import DriftCheck
 from headrace.run.failures import Failures
-from headrace.run.lag import LagGauge
-from headrace.run.limits import BatchLimits
+from headrace.run.limits import BatchLimits, most_tasks
 from headrace.run.narrowing import RecordSearch
 from headrace.run.opening import OpenedFlow
-from headrace.run.reporting import BatchReporter, Progress
-from headrace.run.sizing import most_tasks
-from headrace.run.split import BatchSplit, Split
+from headrace.run.reporting import BatchReporter, LagGauge, Progress
+from headrace.run.split import BatchSplit, Split, ViewCountingSplit
 from headrace.run.stop import StopSignal
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of
-from headrace.run.view_counts import ViewCountingSplit
-from headrace.sinks.delta.carer import TableCarer
+from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sources.guard import FlowRun
 from headrace.sources.guards import SourceGuards
 from headrace.sources.ranges import load_next_positions
@@ -45,10 +40,11 @@ class BatchSetup:
     surveyor: FlowSurveyor
     queries: Queries
     failures: Failures
-    carer: TableCarer
+    maintenance: Maintenance
     update: str
     emit: Emitter
     progress: Progress  # the flow's counts so far
+    checks: DatasetChecks
     snapshots: RecordFeed | None = None  # the rows in place of the markers, if the flow reads markers
 
     def make(
@@ -90,12 +86,12 @@ class BatchSetup:
             ranges=BatchRanges(run, guards, pipeline=settings.name, table=self.surveyor.table),
             split=self._split(opened, session, search),
             search=search,
-            target=flow_target(planned, settings, session, self.carer),
+            target=flow_target(planned, settings, session, self.maintenance),
             tasks=most_tasks(session),
             reporter=self._reporter(opened, limits),
-            check=self._checks().run,
+            committed=self.checks.committed,
             state=state,
-            turn=partial(self.carer.turn, settings.storage.table(planned.flow.target)),
+            turn=partial(self.maintenance.turn, settings.storage.table(planned.flow.target)),
             snapshots=None if feed is None else partial(feed.records, checkpoint=opened.path),
         )
 
@@ -107,17 +103,6 @@ class BatchSetup:
             progress=self.progress,
             measure_lag=LagGauge(self.surveyor.systems, opened.path, limits.record_bytes).measure,
             after_batch={"the offsets": self._publish, "the limit": limits.follow},
-        )
-
-    def _checks(self) -> DatasetChecks:
-        planned = self.surveyor.planned
-        return DatasetChecks(
-            dataset=planned.flow.target,
-            flow=planned.flow.name,
-            checks=planned.checks,
-            storage=self.surveyor.settings.storage,
-            update=self.update,
-            emit=self.emit,
         )
 
     def _split(self, opened: OpenedFlow, session: SparkSession, search: RecordSearch) -> Split:

@@ -17,7 +17,7 @@ from headrace.plan.bounded import Treat
 from headrace.plan.snapshots import SnapshotReader
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.run.stop import StopSignal
-from headrace.sinks.delta.carer import TableCarer
+from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sources.bad_records import BadRecords
 from headrace.sources.systems import Systems
 from headrace.state.lease import Heart
@@ -99,12 +99,12 @@ class UpdateContext:
     emit: Emitter
     heart: Heart
     stop: StopSignal
-    carer: TableCarer
+    maintenance: Maintenance
     remedies: Remedies = field(default_factory=Remedies)
     log_file: Path | None = None
 
     def close(self) -> None:
         """End the update's threads, and close its connections."""
-        self.carer.stop()
+        self.maintenance.stop()
         self.heart.stop()
         self.systems.kafka.close()

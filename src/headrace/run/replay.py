@@ -56,11 +56,7 @@ class FlowReplay:
 
 
 def refuse_stateful(planned: PlannedFlow) -> None:
-    """Refuse a flow that keeps state.
-
-    Raises:
-        ReplayImpossibleError: It does.
-    """
+    """Refuse a flow that keeps state."""
     if not planned.stateful:
         return
     flow = planned.flow
@@ -91,12 +87,7 @@ class FlowReplayer:
     lease: Lease
 
     def run(self, ids: pa.Array) -> FlowReplay:
-        """Replay rows.
-
-        Raises:
-            HeadraceError: The query failed for another reason than one of the rows, the lease was lost, or
-                another process has changed the rows.
-        """
+        """Replay rows."""
         planned = self.planned
         session = self.context.session(dict(planned.flow.spark_conf))
         kafka = next(filter(None, (one.connection for one in planned.sources)), self.context.settings.kafka)
@@ -105,7 +96,9 @@ class FlowReplayer:
             planned=planned,
             schema=self._columns(session),
             build=self.build if can_evaluate_records(planned) else None,
-            failures=Failures(kafka=kafka, log_file=self.context.log_file),
+            failures=Failures(
+                kafka=kafka, redactor=self.context.settings.redactor, log_file=self.context.log_file
+            ),
         )
         outcome = Outcome()
         try:
@@ -144,7 +137,7 @@ class FlowReplayer:
     def _commit(self, session: SparkSession, outcome: Outcome, stamp: BatchStamp) -> Committed:
         """Mark the rows in the quarantine, and commit what the query returned for them."""
         planned = self.planned
-        target = flow_target(planned, self.context.settings, session, self.context.carer)
+        target = flow_target(planned, self.context.settings, session, self.context.maintenance)
         split = RowSplit(union(outcome.parts), planned.expectations, str(planned.flow.target))
         writer = target.begin(session, stamp)
         assert writer is not None, "the id of the replay is new"

@@ -10,20 +10,18 @@ from headrace.plan.sources import marker_of
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
 from headrace.run.batch import RecordFeed
 from headrace.run.batch_setup import BatchSetup
+from headrace.run.checks import DatasetChecks
 from headrace.run.context import UpdateContext
 from headrace.run.failures import Failures
-from headrace.run.flow import FlowRunner
-from headrace.run.flow_reports import FlowReports
-from headrace.run.gate import OpeningGate
-from headrace.run.once import OnceFeed
+from headrace.run.flow import FlowRunner, OpeningGate
 from headrace.run.opening import FlowOpener
-from headrace.run.reporting import Progress
-from headrace.run.snapshots import SnapshotFeed
-from headrace.run.split import RefreshSplit
+from headrace.run.readiness import inputs_of
+from headrace.run.reporting import FlowReports, Progress
+from headrace.run.snapshots import OnceFeed, SnapshotFeed
+from headrace.run.split import RefreshSplit, ViewCountingRefreshSplit
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of, refresh_target
-from headrace.run.view_counts import ViewCountingRefreshSplit
-from headrace.run.views import ViewRunner, inputs_of
+from headrace.run.views import ViewRunner
 from headrace.sinks.delta.table import read_state
 from headrace.storage.table_log import LoggedCommit
 
@@ -53,7 +51,7 @@ def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> Flo
     return FlowOpener(
         surveyor=surveyor,
         spark=context.spark,
-        target=flow_target(planned, context.settings, context.spark, context.carer),
+        target=flow_target(planned, context.settings, context.spark, context.maintenance),
         report=report,
     )
 
@@ -71,11 +69,11 @@ def make_flow(
         progress: The counts of the flow's runner before; ``None`` if it has none.
     """
     opener = make_opener(planned, plan, context)
-    context.carer.watch(context.settings.storage.table(planned.flow.target))
+    context.maintenance.watch(context.settings.storage.table(planned.flow.target))
     progress = progress or Progress()
     others = filter(None, (source.connection for source in planned.sources))
     kafka = next(others, context.settings.kafka)
-    failures = Failures(kafka=kafka, log_file=context.log_file)
+    failures = Failures(kafka=kafka, redactor=context.settings.redactor, log_file=context.log_file)
     reports = FlowReports(context.update, context.emit)
     snapshots: RecordFeed | None = None
     if planned.flow.once:
@@ -91,6 +89,14 @@ def make_flow(
             reading=context.queries.snapshots,
             report=partial(reports.snapshot_skipped, planned),
         )
+    checks = DatasetChecks(
+        dataset=planned.flow.target,
+        flow=planned.flow.name,
+        checks=planned.checks,
+        storage=context.settings.storage,
+        update=context.update,
+        emit=context.emit,
+    )
     return FlowRunner(
         planned=planned,
         gate=gate,
@@ -100,12 +106,14 @@ def make_flow(
             surveyor=opener.surveyor,
             queries=context.queries,
             failures=failures,
-            carer=context.carer,
+            maintenance=context.maintenance,
             update=context.update,
             emit=context.emit,
             progress=progress,
+            checks=checks,
             snapshots=snapshots,
         ),
+        checks=checks,
         session=context.session,
         build=context.queries.build,
         failures=failures,
@@ -131,8 +139,10 @@ def make_view(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> Vi
         build=context.queries.build,
         split=ViewCountingRefreshSplit(split, views) if views else split,
         heart=context.heart,
-        carer=context.carer,
-        failures=Failures(kafka=context.settings.kafka, log_file=context.log_file),
+        maintenance=context.maintenance,
+        failures=Failures(
+            kafka=context.settings.kafka, redactor=context.settings.redactor, log_file=context.log_file
+        ),
         update=context.update,
         emit=context.emit,
     )

@@ -84,12 +84,7 @@ class FlowSurveyor:
         return Ledger(self.settings.storage.ledger(flow.target, flow.name), flow.target, flow.name)
 
     def survey(self, remedies: Remedies) -> Survey:
-        """Collect the facts that decide how the flow starts.
-
-        Raises:
-            RefusedError: A file on disk cannot be read, or belongs to another flow.
-            TransientError: The broker does not answer.
-        """
+        """Collect the facts that decide how the flow starts."""
         planned, flow, ledger = self.planned, self.planned.flow, self.ledger
         table = self.read_table(self.table)
         if table.properties.get(REFRESHING_PROPERTY, CLEARING) != CLEARING:
@@ -132,10 +127,6 @@ class FlowSurveyor:
 
         Args:
             past: What the flow has read so far; ``None`` if its table does not exist or is emptied.
-
-        Raises:
-            SourceReadTwiceError: Two patterns of its query match the same topic now.
-            UpstreamMissingError: A table that it reads does not exist.
         """
         known = past or Past(flow=self.planned.flow)
         found = tuple(source.look(self.systems, known) for source in self.planned.sources)

@@ -14,8 +14,8 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
 from headrace.sinks.delta.append import AppendTarget
-from headrace.sinks.delta.carer import TableCarer
 from headrace.sinks.delta.hidden_events import HiddenEvents
+from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.delta.replace import ReplaceTarget
 from headrace.sinks.delta.tombstones import Tombstones
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def flow_target(
-    planned: PlannedFlow, settings: ProjectSettings, spark: SparkSession, carer: TableCarer
+    planned: PlannedFlow, settings: ProjectSettings, spark: SparkSession, maintenance: Maintenance
 ) -> FlowTarget:
     """The target of a flow."""
     match planned.flow:
@@ -44,7 +44,7 @@ def flow_target(
                 keys=keys,
                 only_new=only_new,
                 tombstones=Tombstones(path=settings.storage.tombstones(target), keys=keys),
-                carer=carer,
+                maintenance=maintenance,
                 shared=_shared(settings.storage.table(target)),
             )
         case AppendFlow():
@@ -52,7 +52,7 @@ def flow_target(
                 spark=spark,
                 path=settings.storage.table(planned.flow.target),
                 reads_target=planned.reads_target,
-                carer=carer,
+                maintenance=maintenance,
             )
             if planned.sink is None:
                 return table
@@ -67,7 +67,7 @@ def flow_target(
                 keys=keys,
                 tracked=tracked,
                 tombstones=HiddenEvents(path=settings.storage.tombstones(table), keys=keys),
-                carer=carer,
+                maintenance=maintenance,
                 shared=_shared(settings.storage.table(table)),
                 index_memory=index_memory(settings),
             )
@@ -82,7 +82,7 @@ def flow_target(
                 is_partial=kept is not None,
                 duplicate_keys=settings.duplicate_keys,
                 tombstones=Tombstones(path=settings.storage.tombstones(table), keys=keys),
-                carer=carer,
+                maintenance=maintenance,
                 shared=_shared(settings.storage.table(table)),
                 index_memory=index_memory(settings),
             )

@@ -17,7 +17,6 @@ from headrace.errors import (
     RecordNotUtf8Error,
     RecordUnparseableError,
     ReplayImpossibleError,
-    text_of,
 )
 from headrace.model.declarations import Expectation
 from headrace.model.names import quoted_path
@@ -145,7 +144,7 @@ class Trial:
             error = self.failures.as_error(failure, self.planned.flow)
             if not isinstance(error, FlowFailedError | RecordUnparseableError | RecordNotUtf8Error):
                 raise error from failure
-            reason = _failed(ids[0], error, text_of(failure), self.planned.expectations)
+            reason = _failed(ids[0], error, self.failures.text_of(failure), self.planned.expectations)
         if len(ids) == 1:
             outcome.searches += 1
             if reason is not None:

@@ -103,6 +103,11 @@ class Source(ABC):
     # -- what a plan says
 
     @property
+    def skips_erasures(self) -> bool:
+        """Whether the source skips commits of a table that only delete rows."""
+        return False
+
+    @property
     def feed(self) -> TableName | None:
         """The dataset whose change data feed is read; ``None`` if the source is something else."""
         return None

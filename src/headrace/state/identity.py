@@ -115,9 +115,14 @@ class QueryRecord:
 
     fingerprint: str
     schema: Mapping[str, Any] | None = None  # its columns, as ``StructType.jsonValue()`` gives them
+    skips_erasures: tuple[int, ...] = ()  # the sources that skip commits which only delete rows
 
     def to_json(self) -> dict[str, Any]:
-        return {"fingerprint": self.fingerprint, "schema": self.schema}
+        return {
+            "fingerprint": self.fingerprint,
+            "schema": self.schema,
+            "skips_erasures": list(self.skips_erasures),
+        }
 
 
 def load_identity(checkpoint: Location) -> CheckpointIdentity:
@@ -152,7 +157,11 @@ def load_query(checkpoint: Location) -> QueryRecord | None:
     """The last query that used a checkpoint, or ``None`` if it is not known."""
     try:
         value = (checkpoint / QUERY).read_json()
-        return QueryRecord(fingerprint=str(value["fingerprint"]), schema=value.get("schema"))
+        return QueryRecord(
+            fingerprint=str(value["fingerprint"]),
+            schema=value.get("schema"),
+            skips_erasures=tuple(value.get("skips_erasures") or ()),
+        )
     except (OSError, ValueError, LookupError, TypeError):
         return None
 

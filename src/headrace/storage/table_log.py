@@ -14,6 +14,9 @@ from headrace.storage.location import Location
 
 LOG = "_delta_log"
 
+CLOSES = "headrace_erased_since"
+"""A key of user metadata with two versions, the second that of the commit. No commit between them adds rows
+for a stream that skips erasures, so a stream may continue with this commit if the log lacks them."""
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*(?:parquet|json)")
 _NEWEST = 1000
 """The number of newest commits that are searched for a transaction id, or for the batches of a flow."""
@@ -39,6 +42,7 @@ class LoggedCommit:
     delta_id: str | None = None
     properties: Mapping[str, str] | None = None
     declares_erasure: bool = False  # whether its metadata declares that it removes rows on purpose
+    erased_since: int | None = None  # no commit from this version to this one adds rows, see `CLOSES`
 
     @property
     def at(self) -> datetime:
@@ -54,6 +58,15 @@ class LoggedCommit:
     def is_erasure(self) -> bool:
         """Whether the commit only deletes rows by a condition."""
         return self.operation in ("DELETE", "TRUNCATE")
+
+    @property
+    def adds_rows(self) -> bool:
+        """Whether a stream that skips erasures reads rows of it, or refuses it."""
+        return self.changes_data and not (self.removes_data and self.is_erasure)
+
+    def passes_from(self, version: int) -> bool:
+        """Whether a stream at a version may continue with this commit if the log lacks others."""
+        return self.erased_since is not None and self.erased_since <= version <= self.version
 
     @property
     def opens(self) -> bool:
@@ -190,6 +203,33 @@ def follow_commits(table: Location, first: int, last: int | None = None) -> Iter
         version += 1
 
 
+def find_missing(table: Location, first: int, last: int) -> int | None:
+    """The first version of a range that the log no longer has, and that may have added rows for a stream."""
+    expected = first
+    for commit in follow_commits(table, first, last):
+        if commit.version > expected and not commit.passes_from(expected):
+            return expected
+        expected = commit.version + 1
+    if expected <= last:
+        # The closing commit of an erasure may come after the range.
+        later = next((one for one in versions(table) if one > last), None)
+        if later is None or not load_commit(table, later).passes_from(expected):
+            return expected
+    return None
+
+
+def erased_since(table: Location, newest: int) -> int:
+    """The first version from which on no commit adds rows for a stream that skips erasures."""
+    first = newest + 1
+    for commit in newest_commits(table):
+        if commit.version > newest:
+            continue
+        if commit.adds_rows:
+            break
+        first = commit.version if commit.erased_since is None else min(commit.version, commit.erased_since)
+    return first
+
+
 def find_batch(table: Location, checkpoint: str, batch: int) -> LoggedCommit | None:
     """The commit of a batch, if the log still has it; the newest commits are tried first."""
     held = (commit for commit in newest_commits(table) if commit.metadata is not None)
@@ -234,6 +274,7 @@ def load_commit(table: Location, version: int) -> LoggedCommit:
         delta_id=info.get("txnId"),
         properties=properties,
         declares_erasure=_declares_erasure(info),
+        erased_since=_erased_since(info, version),
     )
 
 
@@ -332,6 +373,18 @@ def _declares_erasure(info: Mapping[str, Any]) -> bool:
     metrics = info.get("operationMetrics") or {}
     kept = [str(metrics.get(name)) for name in ("numTargetRowsInserted", "numTargetRowsUpdated")]
     return info.get("operation") == "MERGE" and kept == ["0", "0"]
+
+
+def _erased_since(info: Mapping[str, Any], version: int) -> int | None:
+    text = info.get("userMetadata")
+    if not isinstance(text, str) or f'"{CLOSES}"' not in text:
+        return None
+    try:
+        since, own = json.loads(text)[CLOSES]
+        # Delta may have moved the commit behind one that adds rows.
+        return int(since) if own == version else None
+    except (ValueError, LookupError, TypeError):
+        return None
 
 
 def _ours(text: Any) -> Mapping[str, Any] | None:

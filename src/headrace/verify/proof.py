@@ -115,7 +115,8 @@ def verify_pipeline(
         proof = judge.judge(evidence, judged, records.compare_marks(evidence))
         replayed = None
         if sample is not None:
-            replayed = judge_sample(evidence, storage.table(name), brokers, sample)
+            paths = storage.table(name), storage.tombstones(name)
+            replayed = judge_sample(evidence, *paths, brokers, sample)
         table = proof.table.with_findings(tables.replaced.get(name, []))
         proofs.append(replace(proof, table=table, sample=replayed))
     return Proof(pipeline=settings.name, datasets=(*proofs, *tables.unread), require=require)

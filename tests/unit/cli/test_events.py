@@ -82,9 +82,9 @@ def test_followed_events_come_as_they_are_written(tmp_path: Path) -> None:
 
 
 def test_quality_shows_a_bar_for_each_expectation(headrace: Call) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     shown = headrace("quality", "orders").out
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 1
     assert "orders  9 rows = 6 accepted + 1 quarantined + 2 dropped" in shown
     (line,) = (line for line in shown.splitlines() if line.lstrip().startswith("an id"))
     assert line.split()[2:] == ["dropped", "6", "2", "25.00", "▃"]

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -427,3 +428,31 @@ def test_a_command_writes_to_such_a_terminal(encoding: str) -> None:
     )
     assert done.stdout.decode(encoding).startswith("ok ")
     assert b"Error" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_does_not_end_after_its_last_signal_is_ended(number: int) -> None:
+    """Its clean-up hangs: the process ends all the same, with the exit code of the signal."""
+    code = """
+import signal, time
+from headrace.cli import main
+main._END_S = 0.2
+signal.signal(signal.SIGINT, main._end_process)
+signal.signal(signal.SIGTERM, main._end_process)
+steps = iter([lambda: print("ready", flush=True)])
+until = time.monotonic() + 30
+while time.monotonic() < until:
+    try:
+        next(steps, lambda: None)()
+        time.sleep(30)
+    except BaseException:
+        pass
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.wait(20) == 128 + number
+        assert "was ended" in process.stderr.read()

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from headrace.cli.main import build_output, run
 from headrace.declare.spec import load_project
 from headrace.maintain.lagging import find_lagging
-from headrace.maintain.registered_readers import RegisteredReader, add_reader
+from headrace.maintain.pins import RegisteredReader, add_reader
 from headrace.project.pipeline import Pipeline
 from read_table import ORDERS, ReadTable
 

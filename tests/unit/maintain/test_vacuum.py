@@ -19,10 +19,17 @@ from headrace.maintain.condition import (
 )
 from headrace.maintain.holders import UNKNOWN, find_holders, lag_seconds
 from headrace.maintain.log_cleanup import delete_log
-from headrace.maintain.pins import Pin, add_pin, load_pins, remove_pins
-from headrace.maintain.registered_readers import RegisteredReader, add_reader, remove_reader
+from headrace.maintain.pins import (
+    Pin,
+    RegisteredReader,
+    add_pin,
+    add_reader,
+    load_pins,
+    remove_pins,
+    remove_reader,
+)
 from headrace.maintain.vacuum import delete_stored
-from headrace.model.care import CarePolicy
+from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 from headrace.storage.table_snapshot import load_snapshot
@@ -37,16 +44,16 @@ def desk(tmp_path: Path) -> ReadTable:
 
 
 def test_each_partition_keeps_one_file_of_a_compaction(desk: ReadTable) -> None:
-    found = desk.examine(CarePolicy(small_files=4))
+    found = desk.examine(TablePolicy(small_files=4))
     assert (found.files, found.foldable, found.stored_files, len(found.vacuum.expired)) == (6, 4, 6, 0)
     assert found.size_bytes == found.stored_bytes > 0
     assert found.needs_compaction and not desk.examine().needs_compaction
-    assert desk.examine(CarePolicy(commits=3)).needs_compaction
-    assert not desk.examine(CarePolicy(target_file_size=4)).foldable
+    assert desk.examine(TablePolicy(commits=3)).needs_compaction
+    assert not desk.examine(TablePolicy(target_file_size=4)).foldable
     # Both partitions need it, so no condition is needed.
     assert choose_partitions(found.snapshot, found.policy) == ()
     write_deltalake(str(desk.path), pa.table({"id": [1], "day": ["d"]}), mode="append")
-    chosen = choose_partitions(load_snapshot(desk.path), CarePolicy())
+    chosen = choose_partitions(load_snapshot(desk.path), TablePolicy())
     assert sorted(str(one["day"]) for one in chosen) == ["a b", "c"]
 
 
@@ -138,7 +145,7 @@ def test_a_registered_reader_keeps_what_it_has_not_read_up_to_its_limit(desk: Re
 
 def test_only_closed_partitions_are_compacted_each_once(tmp_path: Path) -> None:
     path = Storage.at(tmp_path).table(ORDERS)
-    today, policy = NOW.date(), CarePolicy(closed_partitions=3600)
+    today, policy = NOW.date(), TablePolicy(closed_partitions=3600)
     days = [str(today - timedelta(days=back)) for back in (0, 2, 3)]
 
     def due() -> list[str]:
@@ -184,12 +191,12 @@ def test_the_log_is_cleaned_up_to_what_readers_and_ledger_need(desk: ReadTable) 
     left = load_snapshot(desk.path)
     assert (left.commits[0], left.version, len(left.files)) == (5, 8, 18)
     assert DeltaTable(str(desk.path), version=6).to_pyarrow_table().num_rows == 14
-    assert desk.examine(CarePolicy(cleans_log=False)).log.files == ()
+    assert desk.examine(TablePolicy(cleans_log=False)).log.files == ()
 
 
 def test_a_file_that_no_commit_names_yet_is_kept_for_a_day(desk: ReadTable) -> None:
     desk.compact()
-    policy = CarePolicy(retention_s=0, allow_short_retention=True)
+    policy = TablePolicy(retention_s=0, allow_short_retention=True)
     named = len(desk.examine(policy).vacuum.expired)
     assert named == 6
     # A compaction that has not committed yet has written it.

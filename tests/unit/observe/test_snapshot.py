@@ -144,7 +144,7 @@ class TestLag:
         flow.append({0: (0, 10)})
         began = time.monotonic()
         assert look(lake).silence == "no Kafka broker answers at 127.0.0.1:9"
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 5.0
 
     def test_behind_a_table_is_counted_in_its_rows(self, lake: Lake, flow: HandFlow) -> None:
         flow.append({0: (0, 10)})

@@ -15,13 +15,12 @@ from deltalake import write_deltalake
 
 from headrace.declare.spec import load_project
 from headrace.errors import TableInUseError
-from headrace.maintain.pins import Pin, add_pin, remove_pins
-from headrace.maintain.registered_readers import RegisteredReader, add_reader, remove_reader
+from headrace.maintain.pins import Pin, RegisteredReader, add_pin, add_reader, remove_pins, remove_reader
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.project.engine import Engine
+from headrace.project.maintenance import MaintenanceOptions, TableMaintenance
 from headrace.project.orphans import find_orphaned, load_orphaned, remove_orphaned
-from headrace.project.table_care import CareOptions, TableKeeper
 from headrace.state.identity import CheckpointIdentity, write_checkpoint
 from headrace.storage.location import Location
 
@@ -133,11 +132,11 @@ def test_replaced_checkpoints_are_removed_after_the_retention(settings: ProjectS
             text="name: shop\n",
             overrides={"storage": str(storage.root), "maintenance.log_retention": f"{days} days"},
         )
-        options = CareOptions(steps=("checkpoints",), dry_run=dry_run)
-        keeper = TableKeeper(settings=chosen, engine=cast("Engine", None), options=options)
-        (care, _) = keeper.keep([ORDERS])
-        assert care.warning is None
-        return [line for line in care.lines() if "checkpoint 0001 of flow feed" in line]
+        options = MaintenanceOptions(steps=("checkpoints",), dry_run=dry_run)
+        maintenance = TableMaintenance(settings=chosen, engine=cast("Engine", None), options=options)
+        (result, _) = maintenance.maintain([ORDERS])
+        assert result.warning is None
+        return [line for line in result.lines() if "checkpoint 0001 of flow feed" in line]
 
     # The table does not name the new checkpoint yet: a process may be about to.
     assert keep(days=0) == []

@@ -16,9 +16,8 @@ from headrace.model.texts import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.maintain.pins import Pin
-    from headrace.maintain.registered_readers import RegisteredReader
-    from headrace.project.table_care import CareOptions, TableCare
+    from headrace.maintain.pins import Pin, RegisteredReader
+    from headrace.project.maintenance import MaintenanceOptions, MaintenanceResult
 
 _STEPS = ("optimize", "vacuum", "log", "checkpoints")
 
@@ -78,17 +77,17 @@ def maintain(
     Spark only for compaction. With --every, Ctrl-C or SIGTERM ends the command after the current table. The
     exit code is 1 if a table could not be maintained.
     """
-    from headrace.project.table_care import STEPS, CareOptions
+    from headrace.project.maintenance import STEPS, MaintenanceOptions
 
     output = invocation.output
 
-    def show(care: TableCare) -> None:
-        for line in care.lines():
+    def show(result: MaintenanceResult) -> None:
+        for line in result.lines():
             output.note(line)
-        if care.error is not None and not output.is_json:
-            output.error(care.error)
+        if result.error is not None and not output.is_json:
+            output.error(result.error)
 
-    options = CareOptions(
+    options = MaintenanceOptions(
         steps=only or STEPS,
         dry_run=dry_run,
         retention_s=retain,
@@ -108,8 +107,8 @@ def maintain(
 def _repeat(
     invocation: Invocation,
     tables: tuple[str, ...],
-    options: CareOptions,
-    show: Callable[[TableCare], None],
+    options: MaintenanceOptions,
+    show: Callable[[MaintenanceResult], None],
     every_s: float,
 ) -> Result:
     """Maintain the tables at an interval, until SIGINT or SIGTERM."""
@@ -133,7 +132,7 @@ def _repeat(
     return Result(data=None, text="Stopped.", exit_code=128 + received[0] if received else 0)
 
 
-def _summary(found: tuple[TableCare, ...], *, dry_run: bool) -> str:
+def _summary(found: tuple[MaintenanceResult, ...], *, dry_run: bool) -> str:
     if not found:
         return "The storage has no tables yet."
     done = sum(bool(one.steps) for one in found)
@@ -261,15 +260,20 @@ def _reader_line(one: RegisteredReader) -> str:
 @click.argument("table", shell_complete=complete_dataset, metavar="TABLE")
 @click.option("--where", required=True, metavar="SQL", help="Delete the rows that match this condition.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-def erase(invocation: Invocation, table: str, where: str, yes: bool) -> Result:
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait for the end of the retention, and delete the old files and log entries that have the rows.",
+)
+def erase(invocation: Invocation, table: str, where: str, yes: bool, wait: bool) -> Result:
     """Delete rows from a table, from its quarantine, and from the tables that read it.
 
     The command first shows how many rows match in each table, and asks for confirmation. Rows of a downstream
     table are deleted if the table has all columns of the condition; other downstream tables are only listed.
     The next run computes materialized views again. Streams that read the tables continue, and
     `headrace verify` still proves the tables. The command is refused while a flow of one of the tables runs.
-    Older versions of the tables keep the rows until a vacuum; the command prints when a vacuum removes them,
-    and the statements.
+    Old files and the logs of the tables keep the rows until their retention ends; the command prints what is
+    left, and when `headrace maintain` can delete it. With --wait, the command waits and deletes it.
     """
     from headrace.cli.watching import spark_starting
 
@@ -277,7 +281,7 @@ def erase(invocation: Invocation, table: str, where: str, yes: bool) -> Result:
     with invocation.pipeline() as pipeline:
         with spark_starting(output, "Starting Spark, resolving the pipeline"):
             planned = pipeline.plan_erasure(table, where)
-        if not planned.rows:
+        if not planned.rows and not wait:
             lines = [*planned.lines(), "No row matches; nothing was changed."]
             return Result(data={"done": False, **planned.to_json()}, text="\n".join(lines))
         if not yes:
@@ -287,5 +291,9 @@ def erase(invocation: Invocation, table: str, where: str, yes: bool) -> Result:
                 return Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
         with output.progress("Deleting the rows"):
             done = pipeline.erase(planned)
+        if wait and done.rest:
+            output.note("\n".join(done.final_lines()))
+            with output.progress("Waiting until the old files and log entries are deleted"):
+                done = pipeline.finish_erasure(done)
     lines = [*(f"erased  {line}" for line in map(str, done.steps)), *done.notes, *done.final_lines()]
     return Result(data={"done": True, **done.to_json()}, text="\n".join(lines))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.model.names import quoted_column
 from headrace.sinks.delta.append import is_fast
-from headrace.sinks.delta.carer import TableCarer
 from headrace.sinks.delta.change_images import has_change_feed, with_change_images
 from headrace.sinks.delta.commit import commit_batch
 from headrace.sinks.delta.data_files import (
@@ -25,6 +24,7 @@ from headrace.sinks.delta.deletion_vectors import MaskedRows, mask_rows, with_on
 from headrace.sinks.delta.effects import EFFECT
 from headrace.sinks.delta.folding import fold_files
 from headrace.sinks.delta.key_index import Unsigned
+from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.transaction import WrittenFiles, iterate, scala_list, table_properties, write_files
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def commit_effects(
     count: int,
     stamp: BatchStamp,
     counts: BatchCounts,
-    carer: TableCarer | None = None,
+    maintenance: Maintenance | None = None,
 ) -> int:
     """Apply changes to rows by their positions, and commit them.
 
@@ -151,5 +151,5 @@ def commit_effects(
     )
     version = commit_rows(session, transaction, added, masked, stamp, counts)
     left = {**files, **masked.files}
-    fold_files(session, table, [one for one in left.values() if one is not None], snapshot, carer)
+    fold_files(session, table, [one for one in left.values() if one is not None], snapshot, maintenance)
     return version

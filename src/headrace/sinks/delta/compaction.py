@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headrace.model.care import CarePolicy
+from headrace.model.maintenance import TablePolicy
 from headrace.model.names import quoted_column
 from headrace.sinks.delta.masked_files import rewrite_masked
 from headrace.sinks.delta.table import newest_snapshot
@@ -66,7 +66,7 @@ class Compaction:
 def compact_files(
     session: SparkSession,
     table: Location,
-    policy: CarePolicy | None = None,
+    policy: TablePolicy | None = None,
     *,
     partitions: Sequence[Mapping[str, str | None]] = (),
     z_order: Sequence[str] = (),
@@ -88,7 +88,7 @@ def compact_files(
     Raises:
         Exception: Spark's error, or Delta's after the last attempt.
     """
-    policy = policy or CarePolicy()
+    policy = policy or TablePolicy()
     size = newest_snapshot(session, table).sizeInBytes()
     settings = {
         # By default, OPTIMIZE would rewrite all files below 1 GB each time.
@@ -138,7 +138,7 @@ def compact_files(
 def _rewrite_masked(
     session: SparkSession,
     table: Location,
-    policy: CarePolicy,
+    policy: TablePolicy,
     partitions: Sequence[Mapping[str, str | None]],
     deadline: float,
 ) -> Iterator[tuple[list[int], list[int]]]:

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from headrace.model.care import FileRows
+from headrace.model.maintenance import FileRows
 from headrace.sinks.delta.key_index import Unsigned, positions
 from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.transaction import scala_list

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from headrace.sinks.delta.compaction import session_settings
+from headrace.sinks.delta.table import delta_log
+from headrace.sinks.delta.transaction import scala_list
 from headrace.storage.location import Location
+from headrace.storage.table_log import CLOSES, erased_since
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,6 +78,24 @@ def empty_rejected(session: SparkSession, table: Location, ids: DataFrame) -> in
         The number of rows.
     """
     return _merge(session, table, ids, _EMPTIED)
+
+
+def close_erasure(open_session: Callable[[], SparkSession], table: Location) -> None:
+    """Commit which versions before it have no new rows for a stream, and write a checkpoint.
+
+    If another commit comes in between, the versions in the metadata show that it does not count.
+    """
+    session = open_session()
+    jvm: Any = session.sparkContext._jvm
+    log = delta_log(session, table)
+    transaction = log.startTransaction()
+    newest = int(transaction.snapshot().version())
+    metadata = json.dumps({CLOSES: [erased_since(table, newest), newest + 1]})
+    update = getattr(jvm, "org.apache.spark.sql.delta.DeltaOperations$StreamingUpdate")
+    mode = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+    transaction.commit(scala_list(jvm), update(mode, "headrace-erasure", 0, jvm.scala.Some(metadata)))
+    none = jvm.scala.Option.empty()
+    log.checkpointAndCleanUpDeltaLog(log.update(False, none, none), none)
 
 
 def _merge(session: SparkSession, table: Location, rows: DataFrame, merge: str) -> int:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace.errors import CheckpointBehindTableError, TableBehindCheckpointError
-from headrace.sinks.delta.carer import TableCarer
 from headrace.sinks.delta.commit import commit_generation
+from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.table import TableState, read_state
 from headrace.sinks.delta.transaction import held_batch, start_transaction
 from headrace.sinks.target import BatchStamp, Guarantee, OpenedGeneration
@@ -24,7 +24,7 @@ class FlowTable:
 
     spark: SparkSession  # A session to read and change the table's metadata with
     path: Location
-    carer: TableCarer | None = None  # takes care of the table's files and of its log
+    maintenance: Maintenance | None = None  # maintains the files and the log of the table
     guarantee: ClassVar[Guarantee] = "exactly once"
 
     @property
@@ -52,9 +52,9 @@ class FlowTable:
         return transaction
 
     def committed(self, version: int) -> None:
-        """Let the table be cared for if it is time."""
-        if self.carer is not None:
-            self.carer.offer(self.path, version, beside=self.compacts_beside)
+        """Compact the table if that is due."""
+        if self.maintenance is not None:
+            self.maintenance.offer(self.path, version, beside=self.compacts_beside)
 
     @property
     def compacts_beside(self) -> bool:

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.model.care import CarePolicy, count_foldable
-from headrace.sinks.delta.carer import TableCarer
+from headrace.model.maintenance import TablePolicy, count_foldable
 from headrace.sinks.delta.compaction import compact_files
 from headrace.sinks.delta.data_files import DataFile, file_rows, list_files
+from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.table import delta_log
 from headrace.storage.location import Location
 from headrace.storage.table_log import commits_since_compaction
@@ -39,13 +39,13 @@ def fold_files(
     table: Location,
     files: Iterable[DataFile],
     snapshot: Any,
-    carer: TableCarer | None = None,
+    maintenance: Maintenance | None = None,
 ) -> None:
     """Rewrite small files, and files with many deleted rows, if there are many of them.
 
     The batch is committed: a failure is only reported.
     """
-    policy = _policy(session, table, snapshot, carer)
+    policy = _policy(session, table, snapshot, maintenance)
     if policy is None:
         return
     wanted = count_foldable(map(file_rows, files), policy).wanted_commits(policy)
@@ -57,15 +57,15 @@ def fold_files(
         done = compact_files(session, table, policy, limit_s=_LIMIT_S)
     except Exception as error:
         _LOG.warning("small files of %s were not compacted: %s", table, error)
-        if carer is not None:
-            carer.compacted(table, error)
+        if maintenance is not None:
+            maintenance.compacted(table, error)
     else:
-        if carer is not None:
-            carer.compacted(table, done)
+        if maintenance is not None:
+            maintenance.compacted(table, done)
 
 
 def fold_unlisted(
-    session: SparkSession, table: Location, known: ListedFiles, carer: TableCarer | None = None
+    session: SparkSession, table: Location, known: ListedFiles, maintenance: Maintenance | None = None
 ) -> ListedFiles:
     """Fold a table whose files the batch did not list, such as after a MERGE.
 
@@ -77,11 +77,11 @@ def fold_unlisted(
     """
     try:
         snapshot = delta_log(session, table).unsafeVolatileSnapshot()
-        policy = _policy(session, table, snapshot, carer)
+        policy = _policy(session, table, snapshot, maintenance)
         if policy is None or not _has_grown(snapshot, known, policy):
             return known
         files = list_files(session, snapshot)
-        fold_files(session, table, files, snapshot, carer)
+        fold_files(session, table, files, snapshot, maintenance)
         floor = len(files) - count_foldable(map(file_rows, files), policy).number
         return ListedFiles(floor, sum(one.deleted_rows for one in files))
     except Exception as error:
@@ -89,7 +89,7 @@ def fold_unlisted(
         return known
 
 
-def _has_grown(snapshot: Any, known: ListedFiles, policy: CarePolicy) -> bool:
+def _has_grown(snapshot: Any, known: ListedFiles, policy: TablePolicy) -> bool:
     checksum = snapshot.checksumOpt()
     if checksum.isEmpty():
         return False
@@ -102,18 +102,18 @@ def _has_grown(snapshot: Any, known: ListedFiles, policy: CarePolicy) -> bool:
 
 
 def _policy(
-    session: SparkSession, table: Location, snapshot: Any, carer: TableCarer | None
-) -> CarePolicy | None:
+    session: SparkSession, table: Location, snapshot: Any, maintenance: Maintenance | None
+) -> TablePolicy | None:
     """How the files of a table are folded; ``None`` if they are not folded between two batches."""
     # OPTIMIZE of a clustered table clusters its rows, and rewrites large files for it.
     if "clustering" in snapshot.protocol().toString():
         return None
     jvm: Any = session._jvm
     properties = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(snapshot.metadata().configuration()))
-    own = CarePolicy().with_properties(properties)
-    policy = own if carer is None else carer.policy(table, properties)
+    own = TablePolicy().with_properties(properties)
+    policy = own if maintenance is None else maintenance.policy(table, properties)
     if not (policy.compact and policy.auto):
         return None
-    # `Caretaker` compacts closed partitions.
+    # `MaintenanceScheduler` compacts closed partitions.
     is_by_partition = snapshot.metadata().partitionColumns().nonEmpty()
     return None if policy.closed_partitions is not None and is_by_partition else policy

@@ -99,7 +99,7 @@ class _HistoryWriter(KeyedWriter):
         index = target.shared.index
         if not isinstance(index, HistoryIndex) or index.keys != target.keys:
             index = HistoryIndex(
-                target.path, target.keys, target.tombstones, target.index_memory, target.carer
+                target.path, target.keys, target.tombstones, target.index_memory, target.maintenance
             )
             target.shared.index = index
         return index

@@ -66,5 +66,5 @@ class IndexedChanges:
         masked = mask_rows(session, table.path, index.files, self._old_rows)
         version = commit_rows(session, transaction, self._files, masked, stamp, counts)
         index.advance(session, version, entries, self._added | masked.files)
-        fold_files(session, table.path, index.files.values(), transaction.snapshot(), table.carer)
+        fold_files(session, table.path, index.files.values(), transaction.snapshot(), table.maintenance)
         return version

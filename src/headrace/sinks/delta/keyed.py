@@ -14,12 +14,12 @@ from headrace.errors import KeyTwiceError
 from headrace.model.counts import BatchCounts, CountKind, RowChanges
 from headrace.model.names import quoted_column
 from headrace.model.ranges import SourceRange
-from headrace.sinks.delta.carer import TableCarer
 from headrace.sinks.delta.changed_rows import check_positions, commit_effects
 from headrace.sinks.delta.commit import commit_batch, commit_merge
 from headrace.sinks.delta.data_files import FILE, ROW, NoPositionsError, position_columns
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, HELD_ROWS
 from headrace.sinks.delta.folding import ListedFiles, fold_unlisted
+from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.delta.transaction import WrittenFiles, scala_list, start_transaction, table_properties
 from headrace.sinks.target import BatchStamp, Committed, SplitRows
@@ -81,7 +81,7 @@ class KeyedTable(Protocol):
     def shared(self) -> SharedTable: ...
 
     @property
-    def carer(self) -> TableCarer | None: ...
+    def maintenance(self) -> Maintenance | None: ...
 
     def committed(self, version: int) -> None: ...
 
@@ -154,7 +154,7 @@ class KeyedWriter(ABC):
         """
 
     def commit(self, ranges: tuple[SourceRange, ...] | None = None) -> Committed:
-        """Commit the tombstones of the batch, then the batch, and take care of its tables."""
+        """Commit the tombstones of the batch, then the batch, and maintain its tables."""
         assert self._rows is not None and self._decision is not None, "the batch is written first"
         decision, tombstones = self._decision, self.table.tombstones
         stamp = self.stamp if ranges is None else replace(self.stamp, ranges=ranges)
@@ -229,7 +229,7 @@ class KeyedWriter(ABC):
                     written,
                     stamp,
                     counts,
-                    self.table.carer,
+                    self.table.maintenance,
                 )
             except NoPositionsError:
                 if replaced is not None:
@@ -240,7 +240,9 @@ class KeyedWriter(ABC):
                     merged, self.table.path, stamp, counts, keys=keys, effect=EFFECT, equal=equal
                 )
             shared = self.table.shared
-            shared.listed = fold_unlisted(self.session, self.table.path, shared.listed, self.table.carer)
+            shared.listed = fold_unlisted(
+                self.session, self.table.path, shared.listed, self.table.maintenance
+            )
             return version
 
         return commit

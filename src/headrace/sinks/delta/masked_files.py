@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from headrace.model.care import CarePolicy, is_mostly_deleted
+from headrace.model.maintenance import TablePolicy, is_mostly_deleted
 from headrace.sinks.delta.data_files import DataFile, file_rows, list_files
 from headrace.sinks.delta.table import newest_snapshot
 from headrace.sinks.delta.transaction import iterate, scala_list
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def rewrite_masked(
     session: SparkSession,
     table: Location,
-    policy: CarePolicy,
+    policy: TablePolicy,
     batch_bytes: int,
     partitions: Sequence[Mapping[str, str | None]] = (),
 ) -> Iterator[tuple[list[int], list[int]]]:

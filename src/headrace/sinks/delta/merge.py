@@ -83,7 +83,9 @@ class _Merger(KeyedWriter):
             return decide_by_join()
         index = target.shared.index
         if type(index) is not TableIndex or index.keys != target.keys:
-            index = TableIndex(target.path, target.keys, target.tombstones, target.index_memory, target.carer)
+            index = TableIndex(
+                target.path, target.keys, target.tombstones, target.index_memory, target.maintenance
+            )
             target.shared.index = index
         try:
             return decide(index)

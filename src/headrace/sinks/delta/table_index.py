@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE
 from headrace.model.names import quoted_column
-from headrace.sinks.delta.carer import TableCarer
 from headrace.sinks.delta.data_files import (
     DataFile,
     NoPositionsError,
@@ -29,6 +28,7 @@ from headrace.sinks.delta.key_index import (
     Signed,
     Unsigned,
 )
+from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.delta.transaction import WrittenFiles
 from headrace.sinks.row_hash import hashable
@@ -59,13 +59,13 @@ class TableIndex:
         keys: tuple[str, ...],
         tombstones: Tombstones,
         memory: int,
-        carer: TableCarer | None = None,
+        maintenance: Maintenance | None = None,
     ) -> None:
         self._path = path
         self.keys = keys
         self._tombstones = tombstones
         self._memory = memory
-        self._carer = carer
+        self._maintenance = maintenance
         self._version: tuple[str, int] | None = None
         self._deleted_version: tuple[str, int] | None = None
         self._next = 0
@@ -190,8 +190,8 @@ class TableIndex:
             self._put(self.read(session, snapshot, part))
             self.files |= part
             done += sum(one.rows or 0 for one in part.values())
-            if self._carer is not None and rows > _ROWS_AT_ONCE:
-                self._carer.indexing(self._path, read=done, rows=rows)
+            if self._maintenance is not None and rows > _ROWS_AT_ONCE:
+                self._maintenance.indexing(self._path, read=done, rows=rows)
 
     def _forget_files(self, numbers: NDArray[np.int64]) -> None:
         self._entries.forget_files(numbers)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from headrace.errors import SourceLocation, SourcesChangedError, UpstreamRewrittenError
+from headrace.errors import (
+    SourceLocation,
+    SourcesChangedError,
+    UpstreamLogExpiredError,
+    UpstreamRewrittenError,
+)
 from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.facts import Facts
 from headrace.state.facts import FlowFacts, NextPosition, ReadBefore
@@ -21,11 +26,13 @@ class DeltaFacts(Facts):
     Args:
         rolled_back: How the table differs from the version that was read, if an older copy was restored.
         rewritten: The first commit that changes rows and that the flow has not read yet.
+        missing: The first version that the flow has not read and that the log no longer has.
     """
 
     location: SourceLocation | None = None
     rolled_back: str | None = None
     rewritten: LoggedCommit | None = None
+    missing: int | None = None
 
     @property
     def path(self) -> str:
@@ -37,6 +44,9 @@ class DeltaFacts(Facts):
         if self.rewritten is not None:
             location = self.location or flow.location
             raise rewritten(flow.flow, flow.short_dataset, self.path, location, self.rewritten)
+        if self.missing is not None:
+            location = self.location or flow.location
+            raise log_expired(flow.flow, flow.short_dataset, self.path, location, self.missing)
 
     def _restored(self, flow: FlowFacts, how: str) -> UpstreamRewrittenError:
         return UpstreamRewrittenError(
@@ -93,6 +103,23 @@ def rewritten(
             f"or read everything again:   headrace full-refresh {target}",
         ),
         params={"name": flow, "table": table, "version": commit.version},
+    )
+
+
+def log_expired(
+    flow: str, target: str, table: str, location: SourceLocation, version: int
+) -> UpstreamLogExpiredError:
+    """The error for a version that a flow has not read yet and that the log no longer has."""
+    name = table.rpartition("/")[2]
+    return UpstreamLogExpiredError(
+        f"{flow}: {name}, which it reads as a stream, no longer has commits that it has not read yet",
+        location=location,
+        facts=(
+            f"the log no longer has version {version}",
+            "to continue could skip rows; nothing was written",
+        ),
+        remedies=(f"read everything again:   headrace full-refresh {target}",),
+        params={"name": flow, "table": table, "version": version},
     )
 
 

@@ -50,7 +50,8 @@ def reader_options(request: ReadRequest, location: SourceLocation) -> dict[str, 
         options["maxBytesPerTrigger"] = str(DELTA_MAX_BYTES_PER_TRIGGER)
         options[ADAPTIVE] = "adaptive"
     if not request.has(*_CHANGE_OPTIONS):
-        options |= {"skipChangeCommits": "true", ERASURES_ONLY: "erasures"}
+        # The log may lack the commits of an erasure. The guard refuses every other gap.
+        options |= {"skipChangeCommits": "true", ERASURES_ONLY: "erasures", "failOnDataLoss": "false"}
     check_delta(request.options, location)
     return options
 

@@ -16,7 +16,7 @@ from headrace.model.names import TableName
 from headrace.model.ranges import Position, SourceRange
 from headrace.sources.answers import Lag, Seed
 from headrace.sources.delta.batches import TableFiles, versions_of_files
-from headrace.sources.delta.facts import DeltaFacts, reads_of, rewritten
+from headrace.sources.delta.facts import DeltaFacts, log_expired, reads_of, rewritten
 from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.delta.reader import DeltaReader
 from headrace.sources.delta.starting import (
@@ -43,7 +43,9 @@ from headrace.storage.table_log import (
     LoggedCommit,
     added_bytes,
     describe_rollback,
+    find_missing,
     follow_commits,
+    load_commit,
     mark_version,
     newest_version,
     versions,
@@ -59,6 +61,8 @@ _READS_OLD_NAMES = (
     "spark.databricks.delta.streaming.unsafeReadOnIncompatibleColumnMappingSchemaChanges.enabled"
 )
 """With this setting, a stream reads older rows with the current columns, as a batch query does."""
+_CHECKS_LAST_BATCH = "spark.databricks.delta.streaming.trailingCommitValidation.enabled"
+"""At a restart, Spark plans the last batch again. An erasure may have removed its commits from the log."""
 _SLOW_S = 1.0
 """A batch that is shorter is not worth a look at how much is left."""
 _COUNTED = 500
@@ -79,6 +83,10 @@ class DeltaSource(Source):
     path: str
     table: TableName | None = None
     erasures_only: bool = False
+
+    @property
+    def skips_erasures(self) -> bool:
+        return self.erasures_only
 
     @property
     def rereads(self) -> bool:  # type: ignore[override]
@@ -136,6 +144,7 @@ class DeltaSource(Source):
             location=self.location,
             rolled_back=_rollback(source, past.history),
             rewritten=self._rewritten(source, past.history),
+            missing=self._missing_commit(source, past.history),
         )
 
     def refuses(self, commit: LoggedCommit) -> bool:
@@ -154,6 +163,15 @@ class DeltaSource(Source):
             for commit in follow_commits(self.table_location, first):
                 if self.refuses(commit):
                     return commit
+        return None
+
+    def _missing_commit(self, source: SourceIdentity, history: History) -> int | None:
+        """The first version that the stream has not read and that the log lacks, if there is one."""
+        path = self.table_location
+        for read in reads_of(source, history) if self.erasures_only else ():
+            first = DeltaPosition.from_json(read.until).first_commit
+            if (missing := find_missing(path, first, newest_version(path))) is not None:
+                return missing
         return None
 
     def check_start(self, facts: SourceFacts, systems: Systems, *, is_new: bool) -> None:
@@ -175,10 +193,16 @@ class DeltaSource(Source):
             return False
         # A stream's position stays before commits that bring it nothing.
         path = self.table_location
-        ahead = list(follow_commits(path, position.version))
-        return versions(path)[-1:] == (position.version + len(ahead) - 1,) and all(
+        known, first = versions(path), position.version
+        if self.erasures_only and known and first < known[0]:
+            first = known[0] if load_commit(path, known[0]).passes_from(first) else first
+        ahead = list(follow_commits(path, first))
+        if self.erasures_only and any(commit.erased_since is not None for commit in ahead):
+            # An empty batch moves the position, so that the flow needs nothing from before the erasure.
+            return False
+        return known[-1:] == (first + len(ahead) - 1,) and all(
             not commit.changes_data
-            or (self.erasures_only and commit.removes_data and commit.is_erasure)
+            or (self.erasures_only and not commit.adds_rows)
             or (self.skips_changes and commit.removes_data and not self.refuses(commit))
             for commit in ahead
         )
@@ -188,13 +212,19 @@ class DeltaSource(Source):
             # Delta refuses to read a change feed across a change of columns.
             return {}
         path = self.table_location
+        known = versions(path)[:1] if self.erasures_only and isinstance(position, DeltaPosition) else ()
+        found = {}
+        if known and isinstance(position, DeltaPosition) and known[0] > position.last_version:
+            found[_CHECKS_LAST_BATCH] = "false"
         properties = systems.read_table(path).properties
         if properties.get(_MAPPING, "none") == "none" and properties.get(_WIDENING) != "true":
-            return {}
+            return found
         ahead = follow_commits(path, position.version) if isinstance(position, DeltaPosition) else None
-        if ahead is not None and all(commit.operation not in _CHANGES_COLUMNS for commit in ahead):
-            return {}
-        return {_READS_OLD_NAMES: "true"}
+        # An erasure may have removed the commits of the last batch from the log, with their columns.
+        is_whole = ahead is not None and known in ((), (0,))
+        if is_whole and all(commit.operation not in _CHANGES_COLUMNS for commit in ahead or ()):
+            return found
+        return {**found, _READS_OLD_NAMES: "true"}
 
     def meter(self, systems: Systems) -> DeltaMeter | None:
         return DeltaMeter() if self.adaptive else None
@@ -282,18 +312,20 @@ class DeltaGuard(Guard):
         planned = next(source for source in self.run.planned if source.index == one.index)
         assert isinstance(planned, DeltaSource)
         path = locate(one.identity["path"])
-        seen = mark_version(path, one.until.last_version)
-        if seen is None or planned.reads_feed:
+        seen, flow = mark_version(path, one.until.last_version), self.run.flow
+        if planned.reads_feed:
             return {} if seen is None else {"seen": seen}
-        first = planned.first_commit(one, self.run.session)
-        commits = () if first is None else follow_commits(path, first, one.until.last_version)
+        first, last = planned.first_commit(one, self.run.session), one.until.last_version
+        commits = () if first is None else follow_commits(path, first, last)
         changed = [commit for commit in commits if commit.rewrites]
         for commit in changed:
             if planned.refuses(commit):
-                flow = self.run.flow
                 raise rewritten(flow.name, flow.target.short, str(path), planned.location, commit)
+        checks = planned.erasures_only and first is not None
+        if checks and (missing := find_missing(path, first or 0, last)) is not None:
+            raise log_expired(flow.name, flow.target.short, str(path), planned.location, missing)
         passed = {"passed": [commit.version for commit in changed]} if changed else {}
-        return {"seen": {**seen, **passed}}
+        return {} if seen is None else {"seen": {**seen, **passed}}
 
 
 class DeltaKind(SourceKind):

@@ -1,4 +1,4 @@
-"""What flows need of the care of their tables."""
+"""The maintenance of the tables that an update commits to, as flows use it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from headrace.model.care import CarePolicy
+from headrace.model.maintenance import TablePolicy
 from headrace.sinks.delta.compaction import Compaction
 from headrace.storage.location import Location
 
 
-class TableCarer(Protocol):
-    """Takes care of the tables that an update commits to."""
+class Maintenance(Protocol):
+    """Maintains the tables that an update commits to."""
 
-    def policy(self, table: Location, properties: Mapping[str, str]) -> CarePolicy:
-        """How a table is cared for."""
+    def policy(self, table: Location, properties: Mapping[str, str]) -> TablePolicy:
+        """The policy of a table."""
         ...
 
     def watch(self, table: Location) -> None:

@@ -15,8 +15,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from headrace.declare.spec import load_project
 from headrace.maintain import condition
-from headrace.maintain.caretaker import Caretaker
-from headrace.maintain.record import load_care
+from headrace.maintain.dataset_tables import load_maintenance
+from headrace.maintain.scheduler import MaintenanceScheduler
 from headrace.model.events import Event, OperationProgressed
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -50,10 +50,10 @@ def make_older(path: Location, age: timedelta) -> None:
         os.utime(file, (then, then))
 
 
-def caretaker(
+def scheduler(
     settings: ProjectSettings, events: list[Event], *, continuous: bool = False, session: Any = None
-) -> Caretaker:
-    return Caretaker(
+) -> MaintenanceScheduler:
+    return MaintenanceScheduler(
         checkpointer=cast("Any", NoCheckpoints()),
         session=session or (lambda: cast("Any", None)),
         settings=settings,
@@ -85,7 +85,7 @@ def test_a_run_cleans_logs_and_reports_what_it_could_not_compact(
     def session() -> Any:
         raise RuntimeError("Spark has ended\nat line 1")
 
-    run = caretaker(settings, events, session=session)
+    run = scheduler(settings, events, session=session)
     run.offer(path, 5, beside=False)
     run.finish()
     failed, cleaned = [one for one in events if isinstance(one, OperationProgressed)]
@@ -97,16 +97,16 @@ def test_a_run_cleans_logs_and_reports_what_it_could_not_compact(
     ]
     assert (cleaned.dataset, cleaned.outcome["log"]["commits"]) == (ORDERS, 5)
     assert versions(path) == (5,) and DeltaTable(str(path)).to_pyarrow_table().num_rows == 6
-    assert load_care(settings.storage, ORDERS)["log"]["first"] == 5
+    assert load_maintenance(settings.storage, ORDERS)["log"]["first"] == 5
     # The log is looked at once a day.
     an_hour_ago = (datetime.now(UTC) - timedelta(hours=1)).isoformat(timespec="seconds")
     looked = {"at": an_hour_ago}
-    held = {**load_care(settings.storage, ORDERS), "log_look": looked}
+    held = {**load_maintenance(settings.storage, ORDERS), "log_look": looked}
     settings.storage.care(ORDERS).replace_json(held)
-    again = caretaker(settings, events, session=session)
+    again = scheduler(settings, events, session=session)
     again.offer(path, 5, beside=False)
     again.finish()
-    assert load_care(settings.storage, ORDERS)["log_look"] == looked
+    assert load_maintenance(settings.storage, ORDERS)["log_look"] == looked
     again.stop()
 
 
@@ -123,7 +123,7 @@ def test_a_continuous_run_vacuums_tables_and_their_quarantine(tmp_path: Path) ->
         strays[-1].write_bytes(b"12345")
         os.utime(strays[-1], (a_month_ago, a_month_ago))
     events: list[Event] = []
-    run = caretaker(settings, events, continuous=True)
+    run = scheduler(settings, events, continuous=True)
     try:
         run.watch(storage.table(ORDERS))
         until(lambda: not any(one.exists() for one in strays), "the files are deleted")
@@ -137,13 +137,16 @@ def test_a_continuous_run_vacuums_tables_and_their_quarantine(tmp_path: Path) ->
         "orders  vacuumed: 1 file (5 bytes) deleted",
         "orders (quarantine)  vacuumed: 1 file (5 bytes) deleted",
     ]
-    assert load_care(storage, ORDERS)["vacuumed"] and load_care(storage, ORDERS, "quarantine")["vacuumed"]
+    assert (
+        load_maintenance(storage, ORDERS)["vacuumed"]
+        and load_maintenance(storage, ORDERS, "quarantine")["vacuumed"]
+    )
 
 
 def finish(settings: ProjectSettings, table: TableName = ORDERS) -> list[Event]:
     """The end of a triggered run with a commit to a table."""
     events: list[Event] = []
-    run = caretaker(settings, events)
+    run = scheduler(settings, events)
     path = settings.storage.table(table)
     run.offer(path, versions(path)[-1], beside=False)
     run.finish()
@@ -171,7 +174,7 @@ def test_a_triggered_run_vacuums_a_table_once_a_day_when_it_is_older_than_its_re
     listed.clear()
     assert finish(settings) == [] == listed
     yesterday = (datetime.now(UTC) - timedelta(hours=25)).isoformat(timespec="seconds")
-    held = {key: {**one, "at": yesterday} for key, one in load_care(storage, ORDERS).items()}
+    held = {key: {**one, "at": yesterday} for key, one in load_maintenance(storage, ORDERS).items()}
     storage.care(ORDERS).replace_json(held)
     assert finish(settings) == [] and listed
 
@@ -215,7 +218,7 @@ def test_the_logs_of_quarantine_and_tombstones_are_cleaned_after_a_week(
     # Delta itself cleans the log of this table.
     assert [len(versions(path)) for path in paths] == [3, 1, 1]
     assert DeltaTable(str(paths[1])).to_pyarrow_table().num_rows == 3
-    assert load_care(storage, ORDERS, "quarantine")["log"]["first"] == 2
+    assert load_maintenance(storage, ORDERS, "quarantine")["log"]["first"] == 2
 
 
 def test_a_vacuum_that_is_refused_because_a_reader_lags_is_a_line(tmp_path: Path) -> None:

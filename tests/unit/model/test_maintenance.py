@@ -9,12 +9,12 @@ import pytest
 from headrace.declare.arguments import Arguments, checked_care
 from headrace.declare.spec import load_project
 from headrace.errors import ArgumentInvalidError, SourceLocation, SpecInvalidError, SpecUnknownKeyError
-from headrace.model.care import (
-    CARE_PROPERTY,
-    CarePolicy,
+from headrace.model.maintenance import (
+    POLICY_PROPERTY,
     FileRows,
     FoldableFiles,
-    Maintenance,
+    MaintenanceSettings,
+    TablePolicy,
     count_foldable,
     parse_bytes,
 )
@@ -25,7 +25,7 @@ DAY = 86400
 
 
 def test_target_size_grows_with_the_table() -> None:
-    policy = CarePolicy()
+    policy = TablePolicy()
     sizes = [policy.target_bytes(size) >> 20 for size in (0, 20 << 30, 2 << 40)]
     assert sizes == [128, 256, 1024] and policy.small_bytes(0) == 32 << 20
 
@@ -37,8 +37,8 @@ def test_sizes_are_those_of_delta() -> None:
 
 
 def test_properties_mean_what_they_mean_on_databricks() -> None:
-    def policy(**properties: str) -> CarePolicy:
-        return CarePolicy().with_properties(
+    def policy(**properties: str) -> TablePolicy:
+        return TablePolicy().with_properties(
             {name.replace("__", "."): one for name, one in properties.items()}
         )
 
@@ -57,10 +57,10 @@ def test_properties_mean_what_they_mean_on_databricks() -> None:
 
 
 def test_the_more_specific_value_wins() -> None:
-    maintenance = Maintenance(
+    maintenance = MaintenanceSettings(
         values={"small_files": 10, "retention_s": 9 * DAY}, tables={ORDERS: {"small_files": 40}}
     )
-    properties = {CARE_PROPERTY: json.dumps({"small_files": 20, "z_order": ["id"]})}
+    properties = {POLICY_PROPERTY: json.dumps({"small_files": 20, "z_order": ["id"]})}
     assert maintenance.of(TableName("default", "other"), {}).small_files == 10
     assert maintenance.of(TableName("default", "other"), properties).small_files == 20
     found = maintenance.of(ORDERS, {**properties, "delta.deletedFileRetentionDuration": "interval 8 days"})
@@ -116,28 +116,28 @@ def rows(number: int, size: int = 64 * MB, deleted: int = 0, total: int | None =
 @pytest.mark.parametrize(
     ("files", "policy", "wanted"),
     [
-        (rows(33, 1), CarePolicy(), 0),
-        (rows(32, 1), CarePolicy(), None),
-        (rows(3, 1), CarePolicy(commits=5), 5),
-        (rows(1, 1), CarePolicy(commits=5), None),
+        (rows(33, 1), TablePolicy(), 0),
+        (rows(32, 1), TablePolicy(), None),
+        (rows(3, 1), TablePolicy(commits=5), 5),
+        (rows(1, 1), TablePolicy(commits=5), None),
         # Ten of eleven large files are mostly deleted: more than half of all rows.
-        (rows(10, deleted=900) + rows(1), CarePolicy(), 0),
+        (rows(10, deleted=900) + rows(1), TablePolicy(), 0),
         # One of three: less than half of all rows.
-        (rows(1, deleted=900) + rows(2), CarePolicy(), None),
-        (rows(1, deleted=900) + rows(2), CarePolicy(deleted_ratio=0.25), 0),
+        (rows(1, deleted=900) + rows(2), TablePolicy(), None),
+        (rows(1, deleted=900) + rows(2), TablePolicy(deleted_ratio=0.25), 0),
         # Small files wait for some commits: each batch could have deleted most rows of a small table.
-        (rows(2, 1, deleted=900), CarePolicy(), 16),
-        (rows(2, 1, deleted=900), CarePolicy(commits=3), 3),
-        (rows(1, deleted=1, total=None), CarePolicy(), None),
+        (rows(2, 1, deleted=900), TablePolicy(), 16),
+        (rows(2, 1, deleted=900), TablePolicy(commits=3), 3),
+        (rows(1, deleted=1, total=None), TablePolicy(), None),
     ],
 )
 def test_the_commits_after_which_a_compaction_is_due(
-    files: list[FileRows], policy: CarePolicy, wanted: int | None
+    files: list[FileRows], policy: TablePolicy, wanted: int | None
 ) -> None:
     assert count_foldable(files, policy).wanted_commits(policy) == wanted
 
 
 def test_a_file_without_statistics_is_freed_of_deleted_rows() -> None:
-    assert count_foldable(rows(1, deleted=1, total=None), CarePolicy()) == FoldableFiles(
+    assert count_foldable(rows(1, deleted=1, total=None), TablePolicy()) == FoldableFiles(
         number=1, has_large=True
     )

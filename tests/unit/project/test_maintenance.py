@@ -1,4 +1,4 @@
-"""The care of tables never fails the command that asks for it."""
+"""Maintenance never fails the command that asks for it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from deltalake import DeltaTable, write_deltalake
 
 from headrace.declare.spec import load_project
 from headrace.errors import PinInvalidError, TableUnknownError
-from headrace.maintain import caretaker, vacuuming
-from headrace.maintain.record import load_care
+from headrace.maintain import scheduler, vacuuming
+from headrace.maintain.dataset_tables import load_maintenance
 from headrace.maintain.requests import find_requests, take_request
 from headrace.model.events import Event, OperationProgressed
 from headrace.model.names import TableName
-from headrace.project import table_care
+from headrace.project import maintenance as project_maintenance
 from headrace.project.engine import Engine
+from headrace.project.maintenance import MaintenanceOptions, MaintenanceResult, TableMaintenance
 from headrace.project.pipeline import Pipeline
-from headrace.project.table_care import CareOptions, TableCare, TableKeeper
 from headrace.sinks.delta.compaction import Compaction
 from headrace.state.identity import CheckpointIdentity, write_checkpoint
 from headrace.state.lease import VIEW, Heart
@@ -58,11 +58,11 @@ class Desk:
             raise RuntimeError("Spark did not start\nat line 1")
         return None
 
-    def keep(self, *steps: str, wait_s: float = 0.3) -> TableCare:
-        options = CareOptions(steps=steps, wait_s=wait_s)
-        keeper = TableKeeper(settings=self.settings, engine=cast("Engine", self), options=options)
-        (care,) = keeper.keep([ORDERS])
-        return care
+    def keep(self, *steps: str, wait_s: float = 0.3) -> MaintenanceResult:
+        options = MaintenanceOptions(steps=steps, wait_s=wait_s)
+        maintenance = TableMaintenance(settings=self.settings, engine=cast("Engine", self), options=options)
+        (result,) = maintenance.maintain([ORDERS])
+        return result
 
 
 class Session:
@@ -85,19 +85,19 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
         desk.compacted += 1
         return Compaction(added=1, removed=3, added_bytes=1, removed_bytes=3, duration_s=0.1)
 
-    monkeypatch.setattr(table_care, "compact_files", compact)
-    monkeypatch.setattr(caretaker, "compact_files", compact)
+    monkeypatch.setattr(project_maintenance, "compact_files", compact)
+    monkeypatch.setattr(scheduler, "compact_files", compact)
     yield desk
 
 
 def test_a_failure_is_a_warning(desk: Desk) -> None:
-    care = desk.keep("optimize", "vacuum")
-    assert (care.steps, care.warning) == ((), "not maintained: RuntimeError: Spark did not start")
-    assert list(care.lines()) == ["orders  not maintained: RuntimeError: Spark did not start"]
+    result = desk.keep("optimize", "vacuum")
+    assert (result.steps, result.warning) == ((), "not maintained: RuntimeError: Spark did not start")
+    assert list(result.lines()) == ["orders  not maintained: RuntimeError: Spark did not start"]
     desk.is_broken = False
-    care = desk.keep("optimize")
-    assert (care.steps, care.warning, desk.compacted) == (("optimize",), None, 1)
-    assert next(care.lines()).startswith("orders  compacted: 3 files (")
+    result = desk.keep("optimize")
+    assert (result.steps, result.warning, desk.compacted) == (("optimize",), None, 1)
+    assert next(result.lines()).startswith("orders  compacted: 3 files (")
 
 
 def test_nothing_is_done_that_was_not_asked_for_or_is_not_due(desk: Desk) -> None:
@@ -124,7 +124,7 @@ class NoCheckpoints:
 
 def test_a_running_flow_compacts_the_table_between_two_batches(desk: Desk) -> None:
     events: list[Event] = []
-    run = caretaker.Caretaker(
+    run = scheduler.MaintenanceScheduler(
         checkpointer=cast("Any", NoCheckpoints()),
         session=lambda: cast("Any", Session()),
         settings=desk.settings,
@@ -137,9 +137,14 @@ def test_a_running_flow_compacts_the_table_between_two_batches(desk: Desk) -> No
     try:
         # The flow has no new records: it has begun no batch yet.
         run.watch(path)
-        care = desk.keep("optimize", wait_s=DEADLINE_S)
-        assert (care.steps, care.by_flow, care.warning, desk.compacted) == (("optimize",), True, None, 1)
-        assert next(care.lines()).startswith("orders  compacted by its running flow: 3 files (")
+        result = desk.keep("optimize", wait_s=DEADLINE_S)
+        assert (result.steps, result.by_flow, result.warning, desk.compacted) == (
+            ("optimize",),
+            True,
+            None,
+            1,
+        )
+        assert next(result.lines()).startswith("orders  compacted by its running flow: 3 files (")
         (event,) = [one for one in events if isinstance(one, OperationProgressed)]
         assert event.outcome["compacted"]["files"]["removed"] == 3
         # While a batch runs, the flow does not compact.
@@ -155,14 +160,14 @@ def test_a_running_flow_compacts_the_table_between_two_batches(desk: Desk) -> No
 def test_a_command_compacts_the_table_if_the_flow_ends_in_the_middle(desk: Desk) -> None:
     desk.is_broken = False
     (heart := Heart()).acquire(desk.storage.lease(ORDERS, "feed"), "feed")
-    found: list[TableCare] = []
+    found: list[MaintenanceResult] = []
     command = threading.Thread(target=lambda: found.append(desk.keep("optimize", wait_s=DEADLINE_S)))
     command.start()
     until(lambda: take_request(desk.storage, ORDERS), "the flow has the request")
     heart.stop()
     command.join(DEADLINE_S)
-    (care,) = found
-    assert (care.steps, care.by_flow, care.warning, desk.compacted) == (("optimize",), False, None, 1)
+    (result,) = found
+    assert (result.steps, result.by_flow, result.warning, desk.compacted) == (("optimize",), False, None, 1)
     assert not find_requests(desk.storage)
 
 
@@ -188,22 +193,22 @@ def leave_old_file(desk: Desk) -> Path:
 
 
 def test_a_short_retention_needs_a_word_and_a_dry_run_changes_nothing(desk: Desk) -> None:
-    keeper = TableKeeper(
+    maintenance = TableMaintenance(
         settings=desk.settings,
         engine=cast("Engine", desk),
-        options=CareOptions(steps=("vacuum",), retention_s=0, dry_run=True),
+        options=MaintenanceOptions(steps=("vacuum",), retention_s=0, dry_run=True),
     )
     stray = leave_old_file(desk)
-    (care,) = keeper.keep([ORDERS])
-    assert care.error is not None and care.error.code == "RETENTION_TOO_SHORT"
-    allowed = CareOptions(steps=("vacuum",), retention_s=0, dry_run=True, allow_short_retention=True)
-    (care,) = replace(keeper, options=allowed).keep([ORDERS])
-    assert care.error is None and stray.exists()
-    assert list(care.lines()) == ["orders  a vacuum would delete 1 file (5 bytes)"]
-    (care,) = replace(keeper, options=replace(allowed, dry_run=False)).keep([ORDERS])
-    assert care.steps == ("vacuum",) and not stray.exists()
-    assert next(care.lines()).startswith("orders  vacuumed: 3 files (")
-    assert load_care(desk.storage, ORDERS)["vacuumed"]["bytes"] == 5
+    (result,) = maintenance.maintain([ORDERS])
+    assert result.error is not None and result.error.code == "RETENTION_TOO_SHORT"
+    allowed = MaintenanceOptions(steps=("vacuum",), retention_s=0, dry_run=True, allow_short_retention=True)
+    (result,) = replace(maintenance, options=allowed).maintain([ORDERS])
+    assert result.error is None and stray.exists()
+    assert list(result.lines()) == ["orders  a vacuum would delete 1 file (5 bytes)"]
+    (result,) = replace(maintenance, options=replace(allowed, dry_run=False)).maintain([ORDERS])
+    assert result.steps == ("vacuum",) and not stray.exists()
+    assert next(result.lines()).startswith("orders  vacuumed: 3 files (")
+    assert load_maintenance(desk.storage, ORDERS)["vacuumed"]["bytes"] == 5
 
 
 def test_the_files_that_a_compaction_has_replaced_are_vacuumed_by_the_same_command(
@@ -213,13 +218,13 @@ def test_the_files_that_a_compaction_has_replaced_are_vacuumed_by_the_same_comma
         DeltaTable(str(desk.storage.table(ORDERS))).optimize.compact()
         return Compaction(added=1, removed=3, added_bytes=1, removed_bytes=3, duration_s=0.1)
 
-    monkeypatch.setattr(table_care, "compact_files", compact)
+    monkeypatch.setattr(project_maintenance, "compact_files", compact)
     desk.is_broken = False
-    options = CareOptions(steps=("optimize", "vacuum"), retention_s=0, allow_short_retention=True)
-    keeper = TableKeeper(settings=desk.settings, engine=cast("Engine", desk), options=options)
-    (care,) = keeper.keep([ORDERS])
-    assert care.steps == ("optimize", "vacuum") and care.warning is None
-    assert care.after is not None and care.after.stored_files == care.after.files == 1
+    options = MaintenanceOptions(steps=("optimize", "vacuum"), retention_s=0, allow_short_retention=True)
+    maintenance = TableMaintenance(settings=desk.settings, engine=cast("Engine", desk), options=options)
+    (result,) = maintenance.maintain([ORDERS])
+    assert result.steps == ("optimize", "vacuum") and result.warning is None
+    assert result.after is not None and result.after.stored_files == result.after.files == 1
 
 
 def test_versions_are_pinned_listed_and_released(desk: Desk) -> None:
@@ -234,13 +239,13 @@ def test_versions_are_pinned_listed_and_released(desk: Desk) -> None:
 
 def test_a_refused_vacuum_does_not_hide_a_compaction(desk: Desk) -> None:
     desk.is_broken = False
-    options = CareOptions(steps=("optimize", "vacuum"), retention_s=0)
-    keeper = TableKeeper(settings=desk.settings, engine=cast("Engine", desk), options=options)
+    options = MaintenanceOptions(steps=("optimize", "vacuum"), retention_s=0)
+    maintenance = TableMaintenance(settings=desk.settings, engine=cast("Engine", desk), options=options)
     leave_old_file(desk)
-    (care,) = keeper.keep([ORDERS])
-    assert care.steps == ("optimize",) and care.error is not None
-    assert care.error.code == "RETENTION_TOO_SHORT" and str(care.warning).startswith("not vacuumed: ")
-    assert "compacted" in load_care(desk.storage, ORDERS)
+    (result,) = maintenance.maintain([ORDERS])
+    assert result.steps == ("optimize",) and result.error is not None
+    assert result.error.code == "RETENTION_TOO_SHORT" and str(result.warning).startswith("not vacuumed: ")
+    assert "compacted" in load_maintenance(desk.storage, ORDERS)
 
 
 @pytest.mark.parametrize("sees", ["the vacuum", "the pin"])
@@ -250,8 +255,8 @@ def test_a_vacuum_and_a_pin_at_once_see_each_other(
     """The vacuum deletes a file that version 2 and older ones need."""
     pins = Pipeline(desk.settings).pins
     DeltaTable(str(desk.storage.table(ORDERS))).delete("id = 0")
-    options = CareOptions(steps=("vacuum",), retention_s=0, allow_short_retention=True)
-    keeper = TableKeeper(settings=desk.settings, engine=cast("Engine", desk), options=options)
+    options = MaintenanceOptions(steps=("vacuum",), retention_s=0, allow_short_retention=True)
+    maintenance = TableMaintenance(settings=desk.settings, engine=cast("Engine", desk), options=options)
     before = count_files(desk)
     refused = []
 
@@ -265,16 +270,16 @@ def test_a_vacuum_and_a_pin_at_once_see_each_other(
 
         return both
 
-    step = "record_care" if sees == "the vacuum" else "delete_stored"
+    step = "record_maintenance" if sees == "the vacuum" else "delete_stored"
     monkeypatch.setattr(vacuuming, step, pin_first(getattr(vacuuming, step)))
-    (care,) = keeper.keep([ORDERS])
+    (result,) = maintenance.maintain([ORDERS])
     deleted = before - count_files(desk)
     if sees == "the vacuum":
-        assert (care.steps, deleted, refused, len(pins.list())) == ((), 0, [], 1)
+        assert (result.steps, deleted, refused, len(pins.list())) == ((), 0, [], 1)
         # A version that is pinned can be pinned for longer.
         pins.add("orders", 2, 7200)
     else:
-        assert (care.steps, deleted, len(refused), pins.list()) == (("vacuum",), 1, 1, ())
+        assert (result.steps, deleted, len(refused), pins.list()) == (("vacuum",), 1, 1, ())
 
 
 def count_files(desk: Desk) -> int:

@@ -8,26 +8,33 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Literal
 
 from headrace.errors import HeadraceError, ReaderLagsError, RetentionTooShortError, SecondDriverError
-from headrace.maintain.condition import TableCondition, choose_closed_partitions, examine_table
-from headrace.maintain.dataset_tables import DatasetTable, Role, secondary_tables
+from headrace.maintain.checkpoints import ReplacedCheckpoint, find_replaced
+from headrace.maintain.condition import (
+    TableCondition,
+    choose_closed_partitions,
+    examine_table,
+    is_ordering_due,
+    record_ordering,
+)
+from headrace.maintain.dataset_tables import DatasetTable, Role, record_maintenance, secondary_tables
+from headrace.maintain.erasures import ErasedRest, find_rest, finish_erasure, is_due
 from headrace.maintain.holders import find_holders
 from headrace.maintain.log_cleanup import delete_log
-from headrace.maintain.ordering import is_ordering_due, record_ordering
-from headrace.maintain.record import record_care
-from headrace.maintain.replaced_checkpoints import ReplacedCheckpoint, find_replaced
+from headrace.maintain.policies import load_policy
 from headrace.maintain.requests import ask_flow, load_answer, withdraw_request
-from headrace.maintain.table_policy import load_policy
 from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuum, files_text, vacuum_table
-from headrace.model.care import CarePolicy
+from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.project.engine import Engine
 from headrace.project.operations import logged_operation, new_update
 from headrace.runtime.gateway import release_unused
 from headrace.sinks.delta.compaction import compact_files
+from headrace.sinks.delta.erase import close_erasure
 from headrace.sources.ranges import join_marks
 from headrace.state.lease import Observer, has_driver, held_leases
 from headrace.state.ledger import Ledger
@@ -36,15 +43,15 @@ from headrace.storage.table_snapshot import load_snapshot
 
 _LOG = logging.getLogger(__name__)
 
-CareStep = Literal["optimize", "vacuum", "log", "checkpoints"]
-STEPS: tuple[CareStep, ...] = ("optimize", "vacuum", "log", "checkpoints")
+MaintenanceStep = Literal["optimize", "vacuum", "log", "checkpoints"]
+STEPS: tuple[MaintenanceStep, ...] = ("optimize", "vacuum", "log", "checkpoints")
 WAIT_S = 300.0
 """How long a command waits by default for a running flow to compact a table."""
 _POLL_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class CareOptions:
+class MaintenanceOptions:
     """What a command asks for."""
 
     steps: Sequence[str] = STEPS  # what may be done
@@ -54,11 +61,11 @@ class CareOptions:
     ignore_readers: Sequence[str] = ()  # the flows and readers for which no files and commits are kept
     wait_s: float = WAIT_S  # how long to wait for a running flow to compact its table
 
-    def without(self, steps: Sequence[str]) -> CareOptions:
+    def without(self, steps: Sequence[str]) -> MaintenanceOptions:
         """The options without some steps."""
         return replace(self, steps=[one for one in self.steps if one not in steps])
 
-    def applied_to(self, policy: CarePolicy) -> CarePolicy:
+    def applied_to(self, policy: TablePolicy) -> TablePolicy:
         """The policy of a table, with what the command says."""
         if self.retention_s is not None:
             policy = replace(policy, retention_s=self.retention_s, allow_short_retention=False)
@@ -68,14 +75,14 @@ class CareOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableCare:
+class MaintenanceResult:
     """What was done to one table."""
 
     table: TableName
     role: Role = "table"  # the dataset's own table, its quarantine table or its tombstone table
     before: TableCondition | None = None  # its condition before; ``None`` if it could not be read
     after: TableCondition | None = None
-    steps: tuple[CareStep, ...] = ()  # what was done; with a dry run, what is due
+    steps: tuple[MaintenanceStep, ...] = ()  # what was done; with a dry run, what is due
     warning: str | None = None  # why something that was due was not done
     error: HeadraceError | None = None  # why something that was due was refused
     dry_run: bool = False  # whether nothing was changed
@@ -84,6 +91,7 @@ class TableCare:
     by_flow: bool = False  # whether the running flow of the table has compacted it
     # The replaced checkpoints of its flows that were removed, or that a dry run would remove.
     replaced: tuple[ReplacedCheckpoint, ...] = ()
+    rest: ErasedRest | None = None  # what the table still has of erased rows
 
     @property
     def target(self) -> DatasetTable:
@@ -113,6 +121,8 @@ class TableCare:
             if "vacuum" in self.steps:
                 for reader in after.vacuum.passed:
                     yield f"{name}  {reader} exceeds its maximum lag; older files are not kept for it"
+        if self.rest is not None:
+            yield from self.rest.lines()
         if self.warning is not None:
             yield f"{name}  {self.warning}"
 
@@ -131,6 +141,7 @@ class TableCare:
             "duration_s": round(self.duration_s, 3),
             "conflicts": self.conflicts,
             "by_flow": self.by_flow,
+            "erased": None if self.rest is None else self.rest.to_json(),
             "replaced_checkpoints": [one.to_json() for one in self.replaced],
             "warning": self.warning,
             "error": None if self.error is None else self.error.to_dict(),
@@ -138,50 +149,50 @@ class TableCare:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableKeeper:
-    """Takes care of tables. A failure never raises: it becomes a warning, or an error of the result."""
+class TableMaintenance:
+    """Maintains tables. A failure never raises: it becomes a warning, or an error of the result."""
 
     settings: ProjectSettings
     engine: Engine  # starts Spark if a table is compacted
-    options: CareOptions = field(default_factory=CareOptions)  # what may be done
+    options: MaintenanceOptions = field(default_factory=MaintenanceOptions)  # what may be done
     # Returns whether to stop before the next table, and to stop waiting for a running flow.
     is_stopped: Callable[[], bool] = lambda: False
 
-    def keep(
-        self, names: Sequence[TableName], report: Callable[[TableCare], None] = lambda _: None
-    ) -> tuple[TableCare, ...]:
-        """Take care of tables where that is due. `names`: the tables; those that do not exist are left
-        out."""
-        found: list[TableCare] = []
+    def maintain(
+        self, names: Sequence[TableName], report: Callable[[MaintenanceResult], None] = lambda _: None
+    ) -> tuple[MaintenanceResult, ...]:
+        """Maintain tables where that is due; those that do not exist are left out."""
+        found: list[MaintenanceResult] = []
         storage = self.settings.storage
         for name in names:
             if is_table(storage.table(name)):
                 for target in (DatasetTable(name), *secondary_tables(storage, name)):
                     if self.is_stopped():
                         return tuple(found)
-                    found.append(self._keep(target))
+                    found.append(self._maintain(target))
                     report(found[-1])
                     release_unused()
         return tuple(found)
 
-    def _keep(self, target: DatasetTable) -> TableCare:
-        name = target.title
-        care = TableCare(table=target.dataset, role=target.role, dry_run=self.options.dry_run)
+    def _maintain(self, target: DatasetTable) -> MaintenanceResult:
+        name, storage = target.title, self.settings.storage
+        result = MaintenanceResult(table=target.dataset, role=target.role, dry_run=self.options.dry_run)
         try:
             condition = self._examine(target)
-            care = replace(care, before=condition, after=condition)
+            result = replace(result, before=condition, after=condition)
             due = self._due(target, condition)
+            result = replace(result, rest=find_rest(storage, target, condition))
             if self.options.dry_run:
                 found = tuple(self._replaced(target, condition))
-                return self._judged(replace(care, steps=due, replaced=found), condition)
-            care = self._work(care, condition) if due else care
+                return self._judged(replace(result, steps=due, replaced=found), condition)
+            result = self._work(result, condition) if due else result
         except HeadraceError as error:
-            care = replace(care, warning=f"not maintained: {error.summary}", error=_if_refused(error))
+            result = replace(result, warning=f"not maintained: {error.summary}", error=_if_refused(error))
         except Exception as error:
             _LOG.info("maintenance of %s failed", name, exc_info=True)
             reason = str(error).strip().partition("\n")[0]
-            care = replace(care, warning=f"not maintained: {type(error).__name__}: {reason}")
-        return care
+            result = replace(result, warning=f"not maintained: {type(error).__name__}: {reason}")
+        return result
 
     def _examine(self, target: DatasetTable) -> TableCondition:
         storage = self.settings.storage
@@ -203,29 +214,31 @@ class TableKeeper:
             since = datetime.now(UTC) - timedelta(seconds=condition.policy.log_retention_s)
             yield from find_replaced(self.settings.storage, target.dataset, condition.snapshot, since)
 
-    def _due(self, target: DatasetTable, condition: TableCondition) -> tuple[CareStep, ...]:
+    def _due(self, target: DatasetTable, condition: TableCondition) -> tuple[MaintenanceStep, ...]:
         policy, storage = condition.policy, self.settings.storage
         is_unordered = is_ordering_due(storage, target.dataset, condition.snapshot, policy)
+        is_erased = is_due(find_rest(storage, target, condition))
         due = {
             "checkpoints": any(self._replaced(target, condition)),
             "optimize": policy.compact and (condition.needs_compaction or is_unordered),
-            "vacuum": policy.vacuum and (condition.needs_vacuum or bool(condition.vacuum.held)),
-            "log": condition.needs_log_cleanup,
+            "vacuum": (policy.vacuum or is_erased)
+            and (condition.needs_vacuum or bool(condition.vacuum.held)),
+            "log": condition.needs_log_cleanup or is_erased,
         }
         return tuple(one for one in STEPS if due[one] and one in self.options.steps)
 
-    def _judged(self, care: TableCare, condition: TableCondition) -> TableCare:
+    def _judged(self, result: MaintenanceResult, condition: TableCondition) -> MaintenanceResult:
         """The result of a dry run, with the refusal of its vacuum."""
-        if "vacuum" in care.steps:
+        if "vacuum" in result.steps:
             try:
-                self._check_vacuum(care.target, condition)
+                self._check_vacuum(result.target, condition)
             except HeadraceError as error:
-                return replace(care, warning=f"not vacuumed: {error.summary}", error=error)
-        return care
+                return replace(result, warning=f"not vacuumed: {error.summary}", error=error)
+        return result
 
-    def _work(self, care: TableCare, condition: TableCondition) -> TableCare:
+    def _work(self, result: MaintenanceResult, condition: TableCondition) -> MaintenanceResult:
         """Do what is due: under the leases of the table's flows, or else what can run beside them."""
-        target, storage = care.target, self.settings.storage
+        target, storage = result.target, self.settings.storage
         due = self._due(target, condition)
         with ExitStack() as leases:
             try:
@@ -235,10 +248,10 @@ class TableKeeper:
                     raise
                 # The running process compacts the quarantine and tombstone tables without a request.
                 if "optimize" in due and target.role == "table":
-                    handed = self._hand_over(care, error)
+                    handed = self._hand_over(result, error)
                     if handed is None:
-                        return self._work(care, condition)
-                    care = handed
+                        return self._work(result, condition)
+                    result = handed
                 due = tuple(one for one in due if one not in ("optimize", "checkpoints"))
             else:
                 if target.role == "table":
@@ -246,49 +259,51 @@ class TableKeeper:
                 condition = self._examine(target)
                 due = self._due(target, condition)
             if not due:
-                return care
-            return self._logged(care, due)
+                return result
+            return self._logged(result, due)
 
-    def _hand_over(self, care: TableCare, running: SecondDriverError) -> TableCare | None:
+    def _hand_over(self, result: MaintenanceResult, running: SecondDriverError) -> MaintenanceResult | None:
         """Let the process that runs the table's flow compact it, between two batches."""
-        storage, name = self.settings.storage, care.table
+        storage, name = self.settings.storage, result.table
         began, observer = time.monotonic(), Observer()
         request = ask_flow(storage, name)
         try:
             while (waited_s := time.monotonic() - began) < self.options.wait_s:
                 answer = load_answer(storage, name, request)
                 if answer is not None and "compacted" in answer:
-                    after = self._examine(care.target)
-                    return replace(care, steps=("optimize",), by_flow=True, after=after, duration_s=waited_s)
+                    after = self._examine(result.target)
+                    return replace(
+                        result, steps=("optimize",), by_flow=True, after=after, duration_s=waited_s
+                    )
                 if answer is not None:
                     why = answer.get("error", {}).get("summary")
-                    return replace(care, warning=f"not compacted by its running flow: {why}")
+                    return replace(result, warning=f"not compacted by its running flow: {why}")
                 if not has_driver(storage, name, observer):
                     return None
                 if self.is_stopped():
-                    return replace(care, warning=f"not compacted: {running.summary}")
+                    return replace(result, warning=f"not compacted: {running.summary}")
                 time.sleep(_POLL_S)
         finally:
             withdraw_request(storage, name, request)
         within = f"it has not compacted the table within {self.options.wait_s:.0f} s"
-        return replace(care, warning=f"not compacted: {running.summary}; {within}")
+        return replace(result, warning=f"not compacted: {running.summary}; {within}")
 
-    def _logged(self, care: TableCare, due: Sequence[CareStep]) -> TableCare:
+    def _logged(self, result: MaintenanceResult, due: Sequence[MaintenanceStep]) -> MaintenanceResult:
         """Do the steps that are due, and write an event to the event log."""
         try:
-            with logged_operation(self.settings, new_update(), "MAINTENANCE", [care.table]) as outcome:
-                care = self._do(care, due)
-                outcome.update({key: value for key, value in care.to_json().items() if key != "table"})
-                if care.error is not None:
+            with logged_operation(self.settings, new_update(), "MAINTENANCE", [result.table]) as outcome:
+                result = self._do(result, due)
+                outcome.update({key: value for key, value in result.to_json().items() if key != "table"})
+                if result.error is not None:
                     # The event log gets the error; the result keeps the steps that were done before it.
-                    raise care.error
+                    raise result.error
         except HeadraceError as error:
-            if error is not care.error:
+            if error is not result.error:
                 raise
-        return care
+        return result
 
-    def _do(self, care: TableCare, due: Sequence[CareStep]) -> TableCare:
-        target, storage = care.target, self.settings.storage
+    def _do(self, result: MaintenanceResult, due: Sequence[MaintenanceStep]) -> MaintenanceResult:
+        target, storage = result.target, self.settings.storage
         name, role = target.dataset, target.role
         path, began = target.path(storage), time.monotonic()
         if "optimize" in due:
@@ -297,9 +312,9 @@ class TableKeeper:
             if chosen is not None:
                 session = self.engine.session()
                 done = compact_files(session, path, policy, partitions=chosen, z_order=policy.z_order)
-                record_care(storage, name, "compacted", done.to_json(), role)
+                record_maintenance(storage, name, "compacted", done.to_json(), role)
                 record_ordering(storage, name, found.snapshot, policy)
-                care = replace(care, steps=("optimize",), conflicts=sum(done.conflicts.values()))
+                result = replace(result, steps=("optimize",), conflicts=sum(done.conflicts.values()))
         condition = self._examine(target)
         # A compaction may have replaced files that the retention of the command does not keep.
         due = (*due, *(one for one in self._due(target, condition) if one in ("vacuum", "log")))
@@ -307,24 +322,29 @@ class TableKeeper:
             try:
                 self._check_vacuum(target, condition)
             except HeadraceError as error:
-                care = replace(care, warning=f"not vacuumed: {error.summary}", error=error)
+                result = replace(result, warning=f"not vacuumed: {error.summary}", error=error)
             else:
                 if vacuum_table(storage, target, condition, lambda: self._examine(target)):
-                    care = replace(care, steps=(*care.steps, "vacuum"))
+                    result = replace(result, steps=(*result.steps, "vacuum"))
         if "log" in due:
             # A reader or a pin may have come during the vacuum.
             condition = self._examine(target)
         if "log" in due and condition.log.files:
             delete_log(path, condition.log)
-            record_care(storage, name, "log", condition.log.to_json(), role)
-            care = replace(care, steps=(*care.steps, "log"))
+            record_maintenance(storage, name, "log", condition.log.to_json(), role)
+            result = replace(result, steps=(*result.steps, "log"))
+        if "log" in due:
+            close = partial(close_erasure, self.engine.session)
+            rest, is_cut = finish_erasure(storage, target, lambda: self._examine(target), close)
+            done_steps = result.steps if "log" in result.steps or not is_cut else (*result.steps, "log")
+            result = replace(result, rest=rest, steps=done_steps)
         if "checkpoints" in due:
             replaced = tuple(self._replaced(target, condition))
             for one in replaced:
                 one.path.delete_folder()
-            care = replace(care, steps=(*care.steps, "checkpoints"), replaced=replaced)
-        duration_s = care.duration_s + time.monotonic() - began
-        return replace(care, after=self._examine(target), duration_s=duration_s)
+            result = replace(result, steps=(*result.steps, "checkpoints"), replaced=replaced)
+        duration_s = result.duration_s + time.monotonic() - began
+        return replace(result, after=self._examine(target), duration_s=duration_s)
 
     def _check_vacuum(self, target: DatasetTable, condition: TableCondition) -> None:
         given = self.options.retention_s
@@ -343,7 +363,7 @@ def _if_refused(error: HeadraceError) -> HeadraceError | None:
     return error if isinstance(error, ReaderLagsError | RetentionTooShortError) else None
 
 
-def _due_lines(condition: TableCondition, due: Sequence[CareStep]) -> Iterator[str]:
+def _due_lines(condition: TableCondition, due: Sequence[MaintenanceStep]) -> Iterator[str]:
     """What a command would do."""
     if not due:
         yield f"nothing is due: {files_text(condition.files, condition.size_bytes)}"

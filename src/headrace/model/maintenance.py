@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 from headrace.model.names import TableName
 from headrace.model.texts import DAY_S, seconds_or_none
 
-CARE_PROPERTY: Final = "headrace.maintenance"
+POLICY_PROPERTY: Final = "headrace.maintenance"
 """The table property with the policy that the table's declaration has, as a JSON object."""
 
 MANAGED: Final = "pipelines.autoOptimize.managed"
@@ -38,8 +38,8 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CarePolicy:
-    """How one table is cared for."""
+class TablePolicy:
+    """How one table is maintained."""
 
     compact: bool = True
     auto: bool = True  # whether runs compact it; else only ``headrace maintain`` does
@@ -65,7 +65,7 @@ class CarePolicy:
     allow_short_retention: bool = False  # whether the retention may be shorter than `SAFE_RETENTION_S`
 
     @property
-    def for_secondary_tables(self) -> CarePolicy:
+    def for_secondary_tables(self) -> TablePolicy:
         """The policy for quarantine and tombstone tables, without the keys that are only for the table.
         Neither `verify` nor the ledger needs their commits, so these are kept for a week at most."""
         kept_s = min(self.log_retention_s, _SECONDARY_LOG_S)
@@ -82,12 +82,12 @@ class CarePolicy:
         """Smaller files of a table with so many bytes are compacted."""
         return max(self.target_bytes(table_bytes) // _SMALL_PART, 1)
 
-    def with_values(self, values: Mapping[str, Any]) -> CarePolicy:
+    def with_values(self, values: Mapping[str, Any]) -> TablePolicy:
         """The policy with other values, by the names of its fields; unknown names are left out."""
         known = {one.name for one in fields(self)}
         return replace(self, **{name: value for name, value in values.items() if name in known})
 
-    def with_properties(self, properties: Mapping[str, str]) -> CarePolicy:
+    def with_properties(self, properties: Mapping[str, str]) -> TablePolicy:
         """The policy with what the properties of Delta and of Databricks say."""
         given = {name.lower(): value for name, value in properties.items()}
 
@@ -117,17 +117,17 @@ class CarePolicy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Maintenance:
+class MaintenanceSettings:
     """The key ``maintenance`` of a spec."""
 
-    # The values for all tables, by the names of `CarePolicy`.
+    # The values for all tables, by the names of `TablePolicy`.
     values: Mapping[str, Any] = field(default_factory=dict)
     tables: Mapping[TableName, Mapping[str, Any]] = field(default_factory=dict)
 
-    def of(self, table: TableName, properties: Mapping[str, str]) -> CarePolicy:
+    def of(self, table: TableName, properties: Mapping[str, str]) -> TablePolicy:
         """The policy of a table: the later of these wins. The defaults, the spec for all tables, the
         properties of Delta and Databricks, the declaration of the table, the spec for this table."""
-        policy = CarePolicy().with_values(self.values).with_properties(properties)
+        policy = TablePolicy().with_values(self.values).with_properties(properties)
         policy = policy.with_values(_declared(properties))
         return policy.with_values(self.tables.get(table, {}))
 
@@ -143,7 +143,7 @@ def parse_bytes(value: Any) -> int:
 
 def _declared(properties: Mapping[str, str]) -> Mapping[str, Any]:
     try:
-        value = json.loads(properties.get(CARE_PROPERTY, "{}"))
+        value = json.loads(properties.get(POLICY_PROPERTY, "{}"))
     except ValueError:
         return {}
     if not isinstance(value, dict):
@@ -184,7 +184,7 @@ class FoldableFiles:
     hides_many: bool = False  # whether deletion vectors hide a larger part of all rows than the policy allows
     has_large: bool = False  # whether one of the files with mostly deleted rows is not small
 
-    def wanted_commits(self, policy: CarePolicy) -> int | None:
+    def wanted_commits(self, policy: TablePolicy) -> int | None:
         """The commits since the last compaction after which the next one is due; ``None`` for never."""
         if self.number >= policy.small_files or (self.hides_many and self.has_large):
             return 0
@@ -193,13 +193,13 @@ class FoldableFiles:
         return min((one for one in after if one is not None), default=None) if self.number else None
 
 
-def is_mostly_deleted(file: StoredRows, policy: CarePolicy) -> bool:
+def is_mostly_deleted(file: StoredRows, policy: TablePolicy) -> bool:
     """Whether a compaction rewrites a file because of its deleted rows."""
     # As in Delta: without statistics, any deleted row is enough.
     return file.deleted > policy.deleted_ratio * (file.rows or 0)
 
 
-def count_foldable(files: Iterable[StoredRows], policy: CarePolicy) -> FoldableFiles:
+def count_foldable(files: Iterable[StoredRows], policy: TablePolicy) -> FoldableFiles:
     """Count the files of a table that a compaction would rewrite."""
     listed = list(files)
     below = policy.small_bytes(sum(one.size for one in listed))

@@ -1,4 +1,4 @@
-"""Closed partitions: their day or hour has ended, so that only late rows still arrive."""
+"""The policies of tables, and which partitions are closed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from headrace.maintain.checkpoints import watermark_ms
-from headrace.model.care import WATERMARK, CarePolicy, Watermark
+from headrace.maintain.dataset_tables import DatasetTable
+from headrace.model.maintenance import WATERMARK, MaintenanceSettings, TablePolicy, Watermark
 from headrace.model.names import TableName
 from headrace.state.identity import generations
 from headrace.storage.layout import Storage
+from headrace.storage.location import Location
+from headrace.storage.table_log import load_checksum, newest_version
+from headrace.storage.table_snapshot import TableSnapshot, load_snapshot
 
 _DAY, _HOUR = timedelta(days=1), timedelta(hours=1)
 _TIME = re.compile(
@@ -22,7 +26,7 @@ _PARTS = ("year", "month", "day", "hour")
 Partition = tuple[tuple[str, str | None], ...]
 
 
-def with_watermark(policy: CarePolicy, storage: Storage, table: TableName) -> CarePolicy:
+def with_watermark(policy: TablePolicy, storage: Storage, table: TableName) -> TablePolicy:
     """The policy of a table, with the time since the watermark of its flows if only partitions that ended
     before it are closed. Without a watermark, or if one of the flows has none, no partition is closed."""
     if policy.closed_partitions != WATERMARK:
@@ -116,3 +120,35 @@ def _end(numbers: list[int]) -> datetime | None:
 
 def _number(value: str | None) -> int | None:
     return int(value) if value is not None and value.isdecimal() else None
+
+
+def load_policy(
+    storage: Storage, maintenance: MaintenanceSettings, target: DatasetTable, snapshot: TableSnapshot
+) -> TablePolicy:
+    """The policy of a table. The policy of a dataset's own table holds for its other tables, too.
+
+    Raises:
+        OSError: The log of the dataset's own table cannot be read.
+        ValueError: That log is damaged.
+    """
+    name, is_own = target.dataset, target.role == "table"
+    properties = snapshot.properties if is_own else load_properties(storage.table(name))
+    policy = with_watermark(maintenance.of(name, properties), storage, name)
+    return policy if is_own else policy.for_secondary_tables
+
+
+def load_properties(table: Location, version: int | None = None) -> Mapping[str, str]:
+    """The properties of a table: those of the checksum of its newest commit, if there is one.
+
+    Raises:
+        OSError: The log cannot be read.
+        ValueError: The log is damaged.
+    """
+    try:
+        return dict(
+            load_checksum(table, newest_version(table) if version is None else version)["metadata"][
+                "configuration"
+            ]
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return load_snapshot(table).properties

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from headrace.maintain.ordering import is_ordering_due, record_ordering
-from headrace.model.care import CarePolicy
+from headrace.maintain.condition import is_ordering_due, record_ordering
+from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 from headrace.storage.table_snapshot import load_snapshot
@@ -19,16 +19,16 @@ ORDERS = TableName("default", "orders")
 
 def test_a_table_is_ordered_again_after_so_many_commits(tmp_path: Path) -> None:
     storage = Storage.at(tmp_path)
-    path, policy = storage.table(ORDERS), CarePolicy(small_files=3, z_order=("id",))
+    path, policy = storage.table(ORDERS), TablePolicy(small_files=3, z_order=("id",))
 
     def append() -> None:
         write_deltalake(str(path), pa.table({"id": [1], "day": ["d"]}), mode="append")
 
-    def is_due(policy: CarePolicy = policy) -> bool:
+    def is_due(policy: TablePolicy = policy) -> bool:
         return is_ordering_due(storage, ORDERS, load_snapshot(path), policy)
 
     append()
-    assert is_due() and not is_due(CarePolicy()) and not is_due(replace(policy, compact=False))
+    assert is_due() and not is_due(TablePolicy()) and not is_due(replace(policy, compact=False))
     record_ordering(storage, ORDERS, load_snapshot(path), policy)
     assert not is_due() and is_due(replace(policy, z_order=("day", "id")))
     append()

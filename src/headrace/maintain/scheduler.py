@@ -1,4 +1,4 @@
-"""Takes care of the tables that an update writes, while it runs."""
+"""Schedules the maintenance of the tables that an update writes, while it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.errors import HeadraceError
-from headrace.maintain.closed_partitions import with_watermark
 from headrace.maintain.condition import (
     TableCondition,
     choose_closed_partitions,
@@ -20,24 +19,30 @@ from headrace.maintain.condition import (
     examine_table,
     foldable_files,
     is_compaction_due,
+    record_ordering,
 )
-from headrace.maintain.dataset_tables import DatasetTable, secondary_tables
+from headrace.maintain.dataset_tables import (
+    DatasetTable,
+    load_maintenance,
+    record_maintenance,
+    secondary_tables,
+)
+from headrace.maintain.erasures import finish_erasure
 from headrace.maintain.holders import find_holders
 from headrace.maintain.log_cleanup import delete_log, plan_log_cleanup
-from headrace.maintain.ordering import record_ordering
-from headrace.maintain.record import load_care, record_care
+from headrace.maintain.policies import load_policy, load_properties, with_watermark
 from headrace.maintain.requests import answer_request, find_requests, take_request
-from headrace.maintain.table_policy import load_policy, load_properties
 from headrace.maintain.turns import Turns
 from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuum, vacuum_table
-from headrace.model.care import CarePolicy
 from headrace.model.events import Emitter, OperationProgressed
+from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import DAY_S
 from headrace.runtime.engine.record import pool_name
 from headrace.sinks.delta.checkpointer import LogCheckpointer
 from headrace.sinks.delta.compaction import Compaction, compact_files, conflict_kind
+from headrace.sinks.delta.erase import close_erasure
 from headrace.storage.location import Location
 from headrace.storage.table_log import load_checksum, load_commit, newest_version, versions
 from headrace.storage.table_snapshot import TableSnapshot, load_snapshot
@@ -73,8 +78,8 @@ class _Table:
     floor: int = 0  # the number of files that a compaction would have left then
     deleted: int = 0  # the number of rows that deletion vectors hid then
     cleaned_s: float = float("-inf")
-    wanted: int = CarePolicy.small_files  # the number of small files for which it is compacted
-    log_retention_s: float = CarePolicy.log_retention_s
+    wanted: int = TablePolicy.small_files  # the number of small files for which it is compacted
+    log_retention_s: float = TablePolicy.log_retention_s
     closed_look_s: float = float("inf")  # when the table is next checked for newly closed partitions
     vacuum_look_s: float = 0.0
     turns: Turns = field(default_factory=Turns)  # keeps batches and compactions apart
@@ -86,7 +91,7 @@ class _Table:
         return self.version >= 0 and self.version - self.looked >= every
 
 
-class Caretaker:
+class MaintenanceScheduler:
     """Compacts the tables that flows append to, cleans the logs of all tables, and vacuums them.
 
     In a continuous update, a thread does this while the flows run. In a triggered update, it is done after
@@ -124,8 +129,8 @@ class Caretaker:
         # The thread, and the compactions at the end of a triggered update, use the same session.
         self._work = threading.Lock()
 
-    def policy(self, table: Location, properties: Mapping[str, str]) -> CarePolicy:
-        """How a table is cared for."""
+    def policy(self, table: Location, properties: Mapping[str, str]) -> TablePolicy:
+        """The policy of a table."""
         name, settings = self._name(table), self._settings
         return with_watermark(settings.maintenance.of(name, properties), settings.storage, name)
 
@@ -169,11 +174,13 @@ class Caretaker:
         if isinstance(done, Exception):
             self._report(target, status="FAILED", error=_error_of(done), outcome={"failed": "compaction"})
         elif done.removed:
-            record_care(self._settings.storage, target.dataset, "compacted", done.to_json(), target.role)
+            record_maintenance(
+                self._settings.storage, target.dataset, "compacted", done.to_json(), target.role
+            )
             self._report(target, duration_s=done.duration_s, outcome={"compacted": done.to_json()})
 
     def finish(self) -> None:
-        """Take care of all tables with commits, then vacuum them; one after another, for a limited time."""
+        """Maintain all tables with commits, then vacuum them; one after another, for a limited time."""
         deadline = time.monotonic() + _FINISH_S
         for table, known in list(self._tables.items()):
             if known.version >= 0 and time.monotonic() < deadline:
@@ -192,7 +199,7 @@ class Caretaker:
 
     def _start(self) -> None:
         if self._thread is None and not self._stopped:
-            self._thread = threading.Thread(target=self._run, name="headrace-care", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="headrace-maintenance", daemon=True)
             self._thread.start()
 
     def _run(self) -> None:
@@ -218,7 +225,7 @@ class Caretaker:
                 self._vacuum_if_due(table, known)
 
     def _look(self, table: Location, known: _Table, *, beside: bool) -> None:
-        """Take care of one table, if it is due."""
+        """Compact one table and clean its log, if that is due."""
         with self._work:
             self._look_alone(table, known, beside=beside)
 
@@ -263,15 +270,15 @@ class Caretaker:
         held = versions(table)
         kept_s = min(DAY_S, known.log_retention_s)
         is_old = bool(held) and time.time() - load_commit(table, held[0]).timestamp_ms / 1000 > kept_s
-        last = load_care(storage, name).get("log_look", {}).get("at")
+        last = load_maintenance(storage, name).get("log_look", {}).get("at")
         seen_s = 0.0 if last is None else datetime.fromisoformat(last).timestamp()
         if not is_old or (not self._continuous and time.time() - seen_s < DAY_S):
             return False
-        record_care(storage, name, "log_look", {})
+        record_maintenance(storage, name, "log_look", {})
         return True
 
     def _compact_in_turn(
-        self, table: Location, known: _Table, snapshot: TableSnapshot, policy: CarePolicy, *, beside: bool
+        self, table: Location, known: _Table, snapshot: TableSnapshot, policy: TablePolicy, *, beside: bool
     ) -> None:
         """Compact a table while its flow runs.
 
@@ -287,7 +294,7 @@ class Caretaker:
                     self._compact(target, table, snapshot, policy)
 
     def _compact(
-        self, target: DatasetTable, table: Location, snapshot: TableSnapshot, policy: CarePolicy
+        self, target: DatasetTable, table: Location, snapshot: TableSnapshot, policy: TablePolicy
     ) -> None:
         partitions = choose_partitions(snapshot, policy)
         # Groups of a clustered table that have this size are not written again with each compaction.
@@ -307,7 +314,7 @@ class Caretaker:
         path = target.path(self._settings.storage)
         try:
             files = _checksum(path, newest_version(path))[0]
-            if files is None or files < CarePolicy.small_files:
+            if files is None or files < TablePolicy.small_files:
                 return
             snapshot = load_snapshot(path)
             policy = load_policy(self._settings.storage, self._settings.maintenance, target, snapshot)
@@ -365,7 +372,7 @@ class Caretaker:
         try:
             policy = self.policy(table, load_properties(table, known.version if known.version >= 0 else None))
             known.vacuum_look_s = time.monotonic() + min(_VACUUM_LOOK_S, policy.vacuum_every_s)
-            held = load_care(storage, name)
+            held = load_maintenance(storage, name)
             last = max((held[key]["at"] for key in ("vacuumed", "vacuum_look") if key in held), default=None)
             if last is not None:
                 passed_s = time.time() - datetime.fromisoformat(last).timestamp()
@@ -373,7 +380,7 @@ class Caretaker:
                     return
             if not self._continuous and not (policy.vacuum and _is_older(table, policy.retention_s)):
                 return
-            record_care(storage, name, "vacuum_look", {})
+            record_maintenance(storage, name, "vacuum_look", {})
             if last is None and self._continuous:
                 # A new table has nothing to delete yet.
                 return
@@ -390,16 +397,21 @@ class Caretaker:
         began = time.monotonic()
         try:
             found = self._examine(target)
-            is_short = found.policy.retention_s < MIN_RETENTION_DURING_RUNS_S
-            if is_short or not (found.vacuum.expired or found.vacuum.held):
+            if found.policy.retention_s < MIN_RETENTION_DURING_RUNS_S:
                 return
-            check_vacuum(target, found)
-            if vacuum_table(storage, target, found, lambda: self._examine(target)):
-                outcome = {"vacuumed": found.vacuum.to_json()}
-                self._report(target, duration_s=time.monotonic() - began, outcome=outcome)
+            if found.vacuum.expired or found.vacuum.held:
+                check_vacuum(target, found)
+                if vacuum_table(storage, target, found, lambda: self._examine(target)):
+                    outcome = {"vacuumed": found.vacuum.to_json()}
+                    self._report(target, duration_s=time.monotonic() - began, outcome=outcome)
+            finish_erasure(storage, target, lambda: self._examine(target), self._close_erasure)
         except Exception as error:
             _LOG.warning("%s was not vacuumed: %s", target.title, error)
             self._report(target, status="FAILED", error=_error_of(error), outcome={"failed": "vacuum"})
+
+    def _close_erasure(self, table: Location) -> None:
+        with self._pool() as session:
+            close_erasure(lambda: session, table)
 
     def _examine(self, target: DatasetTable) -> TableCondition:
         storage = self._settings.storage
@@ -430,7 +442,7 @@ class Caretaker:
             policy = load_policy(storage, self._settings.maintenance, target, snapshot)
             self._clean_log(target, snapshot, policy)
 
-    def _clean_log(self, target: DatasetTable, snapshot: TableSnapshot, policy: CarePolicy) -> None:
+    def _clean_log(self, target: DatasetTable, snapshot: TableSnapshot, policy: TablePolicy) -> None:
         storage = self._settings.storage
         table = target.path(storage)
         holders = find_holders(storage, target.dataset, snapshot.table_id, target.role)
@@ -438,7 +450,7 @@ class Caretaker:
         plan = plan_log_cleanup(table, snapshot, holders, since)
         if plan.files:
             delete_log(table, plan)
-            record_care(storage, target.dataset, "log", plan.to_json(), target.role)
+            record_maintenance(storage, target.dataset, "log", plan.to_json(), target.role)
             self._report(target, outcome={"log": plan.to_json()})
 
     def _report(self, target: DatasetTable, *, status: Any = "COMPLETED", **more: Any) -> None:

@@ -1,0 +1,137 @@
+"""The log entries of an erasure are deleted as soon as no reader needs them; without Spark."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from decoded import files_with
+from headrace.maintain.condition import TableCondition
+from headrace.maintain.dataset_tables import DatasetTable
+from headrace.maintain.erasures import ErasedRest, finish_erasure, record_erasure
+from headrace.maintain.holders import find_holders
+from headrace.maintain.pins import Pin, RegisteredReader, add_pin, add_reader, remove_pins, remove_reader
+from headrace.maintain.vacuum import delete_stored
+from headrace.model.maintenance import TablePolicy
+from headrace.model.names import TableName
+from headrace.state.identity import QUERY, QueryRecord
+from headrace.storage.location import Location
+from headrace.storage.table_log import (
+    CLOSES,
+    commit_file,
+    erased_since,
+    find_missing,
+    newest_version,
+    versions,
+)
+from read_table import ORDERS, ReadTable
+
+TARGET = DatasetTable(ORDERS)
+POLICY = TablePolicy(retention_s=0, allow_short_retention=True)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[ReadTable]:
+    """A table with an erasure of the rows of day c in version 3, which is closed by version 4."""
+    desk = ReadTable(tmp_path)
+    DeltaTable(str(desk.path)).delete("day = 'c'")
+    record_erasure(desk.storage, TARGET, desk.table_id, awaits_refresh=False)
+    desk.age(8)
+    record = desk.storage.care(ORDERS)
+    found = record.read_json()
+    found["erased"]["at"] = (datetime.now(UTC) - timedelta(days=8)).isoformat()
+    record.replace_json(found)
+    close(desk.path)
+    return desk
+
+
+def close(table: Location) -> None:
+    newest = newest_version(table)
+    claim = json.dumps({CLOSES: [erased_since(table, newest), newest + 1]})
+    info = {"timestamp": int(time.time() * 1000), "operation": "STREAMING UPDATE", "userMetadata": claim}
+    assert commit_file(table, newest + 1).create(json.dumps({"commitInfo": info}, separators=(",", ":")))
+    DeltaTable(str(table)).create_checkpoint()
+
+
+def read_until(desk: ReadTable, version: int, *, batches: int = 2) -> None:
+    """A flow that has read all commits before a version, and skips erasures."""
+    desk.add_reader(version, index=-1)
+    checkpoint = desk.storage.checkpoint(TableName("default", "large"), "large", 1)
+    for batch in range(1, batches):
+        for folder in ("offsets", "commits"):
+            (checkpoint / folder / str(batch)).replace((checkpoint / folder / "0").read_text())
+    (checkpoint / QUERY).replace_json(QueryRecord(fingerprint="f", skips_erasures=(0,)).to_json())
+
+
+def finish(desk: ReadTable) -> ErasedRest | None:
+    """A vacuum, and the cleanup of the log."""
+
+    def examine() -> TableCondition:
+        return desk.examine(POLICY)
+
+    delete_stored(desk.path, examine().vacuum.expired)
+    return finish_erasure(desk.storage, TARGET, examine, close)[0]
+
+
+def test_a_reader_that_has_read_all_rows_holds_nothing_of_an_erasure(desk: ReadTable) -> None:
+    read_until(desk, 3)
+    assert files_with(desk.path.local_path, "day=c")
+    assert finish(desk) is None
+    assert files_with(desk.path.local_path, "day=c") == []
+    assert versions(desk.path) == (4,)
+    assert DeltaTable(str(desk.path)).to_pyarrow_table()["id"].to_pylist() == [2, 1, 0]
+    # The flow continues with the commit that closes the erasure, and with the rows behind it.
+    desk.append(5)
+    assert find_missing(desk.path, 3, 5) is None
+    (holder,) = find_holders(desk.storage, ORDERS, desk.table_id)
+    assert holder.version == 5
+    # A flow that has not read version 2 would lose rows.
+    assert find_missing(desk.path, 2, 5) == 2
+
+
+def test_a_reader_that_has_not_read_all_rows_keeps_them(desk: ReadTable) -> None:
+    read_until(desk, 2)
+    rest = finish(desk)
+    assert rest is not None and rest.files == 3 and rest.commits == 4
+    assert any("kept for flow large:   headrace run" in line for line in rest.lines())
+    read_until(desk, 3)
+    assert finish(desk) is None
+
+
+def test_a_flow_with_a_single_batch_has_to_run_once(desk: ReadTable) -> None:
+    read_until(desk, 3, batches=1)
+    rest = finish(desk)
+    # The files are gone. Spark plans the first batch again from the log.
+    assert rest is not None and (rest.files, rest.commits) == (0, 4)
+    assert any("kept for flow large:   headrace run" in line for line in rest.lines())
+    read_until(desk, 5)
+    assert finish(desk) is None
+
+
+def test_a_pin_and_a_registered_reader_keep_erased_rows_until_they_end(desk: ReadTable) -> None:
+    add_pin(desk.storage, Pin(table=ORDERS, version=1, until=datetime.now(UTC) + timedelta(days=2)))
+    rest = finish(desk)
+    assert rest is not None and rest.files == 3
+    assert any("headrace pin orders --version 1 --remove" in line for line in rest.lines())
+    remove_pins(desk.storage, ORDERS, 1)
+    add_reader(desk.storage, RegisteredReader(table=ORDERS, name="bi", version=2, max_lag_s=9 * 86400))
+    rest = finish(desk)
+    assert rest is not None and rest.files == 3
+    assert any("headrace pin orders --reader bi" in line for line in rest.lines())
+    remove_reader(desk.storage, ORDERS, "bi")
+    assert finish(desk) is None
+
+
+def test_a_claim_counts_only_in_the_version_that_it_names(desk: ReadTable) -> None:
+    text = commit_file(desk.path, 4).read_text()
+    assert commit_file(desk.path, 5).create(text)
+    commit_file(desk.path, 3).delete()
+    assert find_missing(desk.path, 3, 5) is None
+    commit_file(desk.path, 4).delete()
+    assert find_missing(desk.path, 3, 5) == 3
