@@ -84,7 +84,7 @@ class LocalFolder(click.Path):
         """Return the path."""
         from headrace.storage.locate import is_uri, locate
 
-        local = locate(value).local_path if isinstance(value, str) and is_uri(value) else value
+        local = locate(value).path if isinstance(value, str) and is_uri(value) else value
         return super().convert(local, param, ctx)
 
 

@@ -228,6 +228,19 @@ class ForeignCommitSeen(Event):
     version: int
     operation: str
     engine: str
+    undone: tuple[int, ...] = ()  # versions of the pipeline that a RESTORE has undone
+
+    @property
+    def remedy(self) -> str:
+        """What was undone, and what to do; empty if nothing was."""
+        if not self.undone:
+            return ""
+        first, last = self.undone[0], self.undone[-1]
+        return (
+            f"it has undone {len(self.undone)} commits of this pipeline, versions {first} to {last}; "
+            f"bring them back: RESTORE .. TO VERSION AS OF {self.version - 1}, or read everything again: "
+            f"headrace full-refresh {self.dataset.short}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

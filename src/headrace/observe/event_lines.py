@@ -126,7 +126,8 @@ def event_line(event: Event, board: Board) -> str:
             return f"{board.name_of(event.dataset)}  failed: {_error_text(event.error)}"
         case events.ForeignCommitSeen():
             name, by = board.name_of(event.dataset), f"{event.operation}, {event.engine}"
-            return f"{name}  v{event.version} was committed by another writer: {by}"
+            undone = f"; {event.remedy}" if event.remedy else ""
+            return f"{name}  v{event.version} was committed by another writer: {by}{undone}"
         case events.LookFailed():
             by = "" if event.flow is None else f"{event.flow}  "
             return f"{by}the storage did not answer; looks again in {event.wait_s:.0f} s: {event.what}"

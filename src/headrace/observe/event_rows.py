@@ -113,8 +113,14 @@ class RowBuilder:
                 text = f"Check '{event.check}' of '{event.dataset}' has {outcome}: {event.fact}."
                 return [self._flow_row(event, details, text, kind="dataset_check", level=level)]
             case events.ForeignCommitSeen():
-                details = {"version": event.version, "operation": event.operation, "engine": event.engine}
+                details = {
+                    "version": event.version,
+                    "operation": event.operation,
+                    "engine": event.engine,
+                    **({"undone": list(event.undone)} if event.undone else {}),
+                }
                 text = f"Another writer has committed version {event.version} of '{event.dataset}'."
+                text += f" {event.remedy}" if event.remedy else ""
                 origin = {"dataset_name": str(event.dataset)}
                 return [self._row(event.at, "foreign_commit", details, text, level="WARN", origin=origin)]
             case events.OperationProgressed():

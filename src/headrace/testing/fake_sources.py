@@ -260,7 +260,7 @@ class FakeSources:
 
             real = read.paths[0].removeprefix("file:")
             known = DeltaTable(real).schema().to_json() if DeltaTable.is_deltatable(real) else None
-            schema = self._schema(name, None if known is None else _parsed(known))
+            schema = self._schema(name, None if known is None else json.loads(known))
             self._add(Table(name, self._given[name], self._path_for("delta"), schema))
         return self._reader(read, self._located(name))
 
@@ -348,11 +348,6 @@ class FakeSources:
             remedies=(f'add rows, or an empty list for a source without rows: {{"{name}": []}}',),
             params={"source": name},
         )
-
-
-def _parsed(text: str) -> Mapping[str, Any]:
-    value: Mapping[str, Any] = json.loads(text)
-    return value
 
 
 def _make_table(path: Path, schema: pa.Schema) -> bool:

@@ -235,7 +235,8 @@ class Tables(Mapping[str, list[Row]]):
         temporary: Path | None,
     ) -> None:
         self._settings = settings
-        self._names = {self._short(name): name for name in names}
+        database = settings.database
+        self._names = {one.name if one.schema == database else str(one): one for one in names}
         self.results = results
         self._removal = None
         if temporary is not None:
@@ -317,6 +318,3 @@ class Tables(Mapping[str, list[Row]]):
     def _find(self, name: str) -> TableName | None:
         wanted = str(self._settings.table_name(name)).casefold()
         return next((known for known in self._names.values() if str(known).casefold() == wanted), None)
-
-    def _short(self, name: TableName) -> str:
-        return name.name if name.schema == self._settings.database else str(name)

@@ -204,7 +204,9 @@ class _DatasetJudge:
         unread_keys = judge_keys(self._storage.table(evidence.dataset), evidence.log, found)
         for file, reason in evidence.ledger.damaged.items():
             found.find("LEDGER_UNREADABLE", f"the ledger file {file} cannot be read: {reason}", file=file)
-        table = judge_table(evidence.balance, evidence.baseline, evidence.metadata, evidence.judged, files)
+        table = judge_table(
+            evidence.log, evidence.balance, evidence.baseline, evidence.metadata, evidence.judged, files
+        )
         undecoded = _count_undecoded(evidence)
         return DatasetProof(
             dataset=evidence.dataset,
