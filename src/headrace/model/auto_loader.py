@@ -144,12 +144,7 @@ def _flag(values: Mapping[str, str], key: str, default: bool) -> bool:
 
 
 def split_hints(hints: str) -> tuple[tuple[tuple[str, ...], str], ...]:
-    """The columns of schema hints, each as the parts of its name and its type.
-
-    Example:
-        >>> split_hints("a.b INT, `c.d` DECIMAL(10, 2)")
-        ((('a', 'b'), 'INT'), (('c.d',), 'DECIMAL(10, 2)'))
-    """
+    """The columns of schema hints, each as the parts of its name and its type."""
     found = []
     for text in re.findall(r"(?:`[^`]*`|<(?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*>|\([^()]*\)|[^,`<(])+", hints):
         named = re.match(

@@ -53,12 +53,7 @@ class HistoryChanges(RowChanges):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchCounts:
-    """The row counts of one batch, as its commit states them: input = accepted + quarantined + dropped.
-
-    Example:
-        >>> BatchCounts(input=7, accepted=5, quarantined=2).to_json()
-        {'input': 7, 'accepted': 5, 'quarantined': 2, 'dropped': 0}
-    """
+    """The row counts of one batch, as its commit states them: input = accepted + quarantined + dropped."""
 
     input: int  # rows that the query returned, and the records that readers have left out
     accepted: int

@@ -135,14 +135,7 @@ _WINDOW = re.compile(r"(.+?) +of +([1-9]\d{0,2}) +batches")
 
 @dataclass(frozen=True)
 class RejectionLimit:
-    """The maximum share, or the maximum number, of rejected records in one or more batches.
-
-    Example:
-        >>> RejectionLimit.parse("5%").allows(6, 100)
-        False
-        >>> RejectionLimit.parse("6 of 20 batches").allows(6, 100)
-        True
-    """
+    """The maximum share, or the maximum number, of rejected records in one or more batches."""
 
     percent: float | None = None  # the share in percent; ``None`` for a number
     records: int | None = None  # the number; ``None`` for a share

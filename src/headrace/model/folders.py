@@ -16,10 +16,8 @@ _SINK_LOG = "_spark_metadata"
 
 
 class Entry(Protocol):
-    """A file or a folder in the listing of a folder.
-
-    A file that is deleted after the listing can raise `FileNotFoundError` for its size and its time.
-    """
+    """A file or a folder in the listing of a folder. A file that is deleted after the listing can raise
+    `FileNotFoundError` for its size and its time."""
 
     @property
     def name(self) -> str: ...

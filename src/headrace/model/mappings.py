@@ -27,12 +27,7 @@ class MappedPath:
 
 @dataclass(frozen=True)
 class PathMap:
-    """The entries of `paths`: prefixes of paths, and the locations that replace them.
-
-    Example:
-        >>> PathMap({"dbfs:/": "/data"}).find("dbfs:/raw/orders")
-        MappedPath(path='/data/raw/orders', rule='dbfs:/')
-    """
+    """The entries of `paths`: prefixes of paths, and the locations that replace them."""
 
     # The location of each prefix; an absolute path, or a URI.
     targets: Mapping[str, str] = field(default_factory=dict)
@@ -76,12 +71,7 @@ class MappedTable:
 
 @dataclass(frozen=True)
 class TableMap:
-    """The entries of `tables`: names of tables, schemas (``a.b.*``) and catalogs (``a.*``) of other systems.
-
-    Example:
-        >>> TableMap({"samples.*": "/data"}).find(("samples", "nyctaxi", "trips"))
-        MappedTable(rule='samples.*', path='/data/nyctaxi/trips', parts=())
-    """
+    """The entries of `tables`: names of tables, schemas (`a.b.*`) and catalogs (`a.*`) of other systems."""
 
     # The target of each pattern: an absolute path, a URI, or the name of a catalog.
     targets: Mapping[str, str] = field(default_factory=dict)

@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 
 
 def code_language(file: PurePath) -> Literal["python", "sql"] | None:
-    """The language of a file by the end of its name, in any letter case; ``None`` for other files.
-
-    Example:
-        >>> code_language(PurePath("orders.SQL"))
-        'sql'
-    """
+    """The language of a file by the end of its name, in any letter case; ``None`` for other files."""
     match file.suffix.lower():
         case ".py":
             return "python"

@@ -12,12 +12,7 @@ _OFFSET = re.compile(r"(?P<topic>[\w.-]+):(?P<partition>\d+)=(?P<offset>\d+)")
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenStart:
-    """Where a new checkpoint of a flow starts.
-
-    Example:
-        >>> ChosenStart.parse("orders:0=17,orders:1=20").offsets
-        {'orders': {0: 17, 1: 20}}
-    """
+    """Where a new checkpoint of a flow starts."""
 
     # All partitions start at their first record, or after their last one.
     edge: Literal["earliest", "latest"] | None = None

@@ -46,11 +46,6 @@ class Redactor:
     """Redacts secrets in texts, also where they are escaped, quoted or encoded.
 
     Each loaded pipeline has one. The spec and the readers add secrets to it.
-
-    Example:
-        >>> redactor = Redactor(["hunter2!"])
-        >>> redactor("the password is hunter2!")
-        'the password is ***'
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:

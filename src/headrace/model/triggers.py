@@ -18,12 +18,7 @@ _FORMS = "must be a time such as `30 seconds`, or `available_now`"
 
 @dataclass(frozen=True)
 class Trigger:
-    """When batches of a continuous update start.
-
-    Example:
-        >>> Trigger.parse("30 seconds")
-        Trigger(interval_s=30.0, available_now=False)
-    """
+    """When batches of a continuous update start."""
 
     # Minimum seconds between the starts of two batches; 0 waits only for the last batch.
     interval_s: float = 0.0

@@ -63,7 +63,6 @@ class RecentCommits:
 
 def load_tail(path: Location) -> RecentCommits:
     """Read a table's newest commits and its size."""
-
     commits = tuple(newest_commits(path, _LOOKED_BACK))
     try:
         table = open_delta(path)

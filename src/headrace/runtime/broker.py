@@ -77,11 +77,6 @@ class Broker:
     `directory`: the folder of its state, data and log; by default in the user's data folder.
     `port`: the port for clients; by default that of the last start, or a free one.
     `bound`: whether the broker ends with this process; for tests.
-
-    Example:
-        >>> broker = Broker()
-        >>> broker.start()
-        '127.0.0.1:53211'
     """
 
     def __init__(
