@@ -233,22 +233,22 @@ def _batches(storage: Storage, name: TableName, first: datetime) -> Iterator[tup
 
 
 def _facts(name: TableName, commit: LoggedCommit) -> BatchFacts | None:
-    said = commit.metadata
-    if said is None or not commit.is_ours or "opens" in said or "replay" in said:
+    metadata = commit.metadata
+    if metadata is None or not commit.is_ours or "opens" in metadata or "replay" in metadata:
         return None
-    is_view = "view" in said
+    is_view = "view" in metadata
     return BatchFacts(
         dataset=name,
-        flow=str(name) if is_view else str(said["flow"]),
-        key=(str(said["update"]),) if is_view else (str(said["checkpoint"]), int(said["batch"])),
+        flow=str(name) if is_view else str(metadata["flow"]),
+        key=(str(metadata["update"]),) if is_view else (str(metadata["checkpoint"]), int(metadata["batch"])),
         version=commit.version,
-        rows=int(said.get("accepted", 0)),
-        upserted=int(said["inserted"]) + int(said["updated"]) if "inserted" in said else None,
-        deleted=int(said["deleted"]) + int(said["truncated"]) if "inserted" in said else None,
-        quarantined=int(said.get("quarantined", 0)),
-        dropped=int(said.get("dropped", 0)),
-        expectations=said.get("expectations", ()),
-        bad_records=said.get("bad_records", ()),
+        rows=int(metadata.get("accepted", 0)),
+        upserted=int(metadata["inserted"]) + int(metadata["updated"]) if "inserted" in metadata else None,
+        deleted=int(metadata["deleted"]) + int(metadata["truncated"]) if "inserted" in metadata else None,
+        quarantined=int(metadata.get("quarantined", 0)),
+        dropped=int(metadata.get("dropped", 0)),
+        expectations=metadata.get("expectations", ()),
+        bad_records=metadata.get("bad_records", ()),
     )
 
 

@@ -82,8 +82,13 @@ def load_tail(path: Location) -> RecentCommits:
 
 
 def _is_batch(commit: LoggedCommit, checkpoint: str) -> bool:
-    words = commit.metadata
-    return words is not None and "batch" in words and words.get("checkpoint") == checkpoint and commit.is_ours
+    metadata = commit.metadata
+    return (
+        metadata is not None
+        and "batch" in metadata
+        and metadata.get("checkpoint") == checkpoint
+        and commit.is_ours
+    )
 
 
 def _count(table: Any, actions: Any) -> int | None:

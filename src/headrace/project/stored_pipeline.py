@@ -91,7 +91,7 @@ class StoredPipeline:
                 require=require,
                 sample=sample,
                 connection=connection,
-                explain=lambda said: find_fault(connection, said),
+                explain=lambda text: find_fault(connection, text),
                 others=self._engine.other_clusters,
             )
 

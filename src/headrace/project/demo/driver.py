@@ -84,7 +84,7 @@ class Driver:
         if self._process.poll() is None:
             return
         self._reader.join(_DEATH_TIMEOUT_S)
-        facts = [*self._last_words(), f"log: {self._log_file}"]
+        facts = [*self._last_lines(), f"log: {self._log_file}"]
         raise DemoDriverError(
             f"the process of the pipeline ended with exit code {self._process.returncode}",
             facts=facts,
@@ -141,7 +141,7 @@ class Driver:
         elif isinstance(data.get("error"), dict):
             self._error = data["error"]
 
-    def _last_words(self) -> list[str]:
+    def _last_lines(self) -> list[str]:
         if self._error is not None:
             return [f"[{self._error.get('code')}] {self._error.get('summary')}"]
         try:
