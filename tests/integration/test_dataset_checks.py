@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.model.events import DatasetChecked
+from headrace.model.events import BatchCommitted, DatasetChecked, FlowFailed
 from headrace.project.pipeline import Pipeline
+from headrace.run import checks
 from proof.shop import Shop
+from waiting import until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -74,6 +80,72 @@ def test_checks_of_whole_datasets_warn_or_stop(orders: Shop) -> None:
     with Pipeline.load(orders.root) as pipeline:
         found = [one for one in pipeline.events(level="warn") if one.type == "dataset_check"]
     assert found[0].details["fact"] == expected[1]
+
+
+STRICT = """
+import headrace as hr
+
+@hr.table
+@hr.expect_unique("id", fail=True)
+def orders():
+    return hr.read_kafka("{topic}", format="json", schema="id LONG, at TIMESTAMP", max_offsets_per_trigger=1)
+"""
+
+
+def test_a_table_is_checked_at_intervals_and_after_its_last_batch(orders: Shop) -> None:
+    """The checks read the whole table, so eight batches within a minute have at most two rounds."""
+    orders.write(STRICT)
+    produce(orders, *range(8))
+    orders.run_well()
+    batches = [event for event in orders.events if isinstance(event, BatchCommitted)]
+    rounds = [event for event in orders.events if isinstance(event, DatasetChecked)]
+    assert len(batches) == 8
+    assert 1 <= len(rounds) <= 2
+    produce(orders, 8, 3)
+    (error,) = orders.run().errors
+    assert error.code == "DATASET_CHECK_FAILED", "the last batch is checked"
+    # Without a new record, too.
+    (error,) = orders.run().errors
+    assert error.facts[0] == '1 key is in several rows (2 rows), such as {"id":3}'
+    orders.write(STRICT.replace(", fail=True", ""))
+    orders.run_well()
+
+
+def test_later_checks_of_keys_read_what_was_added(
+    orders: Shop, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new row has the key of an old one, in a file that no batch since the last check has added."""
+    sizes, run_check = [], checks.run_check
+
+    def measure(check: Any, rows: Any, like: Any) -> Any:
+        sizes.append(rows.count())
+        return run_check(check, rows, like)
+
+    monkeypatch.setattr(checks, "run_check", measure)
+    monkeypatch.setattr(checks, "_INTERVAL_S", 0.0)
+    monkeypatch.setattr(checks, "_SHARE", 1e9)
+    orders.write(STRICT.replace(", fail=True", "").replace("=1)", "=1000)"))
+    produce(orders, *range(100))
+    with orders.running():
+        until(lambda: len(orders.happened(DatasetChecked)) >= 1, "the first check has run")
+        first = len(sizes)
+        produce(orders, 100, 101)
+        until(lambda: len(orders.happened(DatasetChecked)) > first, "new keys are checked")
+        second = len(sizes)
+        produce(orders, 7)
+        until(lambda: len(orders.happened(DatasetChecked)) > second, "an old key is checked")
+    outcomes = [(event.passed, event.fact) for event in orders.happened(DatasetChecked)]  # type: ignore[attr-defined]
+    assert outcomes[-1] == (False, '1 key is in several rows (2 rows), such as {"id":7}')
+    assert all(passed for passed, _ in outcomes[:-1])
+    assert sizes[0] == 100 and sizes[-1] == 2, "the rows with an added key, from all files"
+
+
+def test_a_check_that_fails_ends_a_continuous_flow(orders: Shop, spark: SparkSession) -> None:
+    orders.write(STRICT)
+    produce(orders, 1, 1)
+    with orders.running():
+        until(lambda: bool(orders.happened(FlowFailed)), "the check stops the flow")
+        assert not spark.streams.active, "its query does not go on"
 
 
 def test_a_table_without_recent_values_is_not_fresh(orders: Shop) -> None:

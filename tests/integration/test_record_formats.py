@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,15 @@ import pytest
 from pyspark.sql.types import StructType
 
 from headrace.errors import HeadraceError
+from headrace.model.declarations import Drift
 from headrace.model.events import Event, FlowRetrying
 from headrace.project.pipeline import Pipeline
 from headrace.sources import schema_registry
 from headrace.sources.avro_decoder import AvroDecoder
 from headrace.sources.csv_decoder import CsvDecoder, build_csv_decoder
+from headrace.sources.debezium import DebeziumDecoder
+from headrace.sources.decoders import JsonDecoder
+from headrace.sources.json_drift import DriftingJsonDecoder
 from landing import Site
 from registry_server import RegistryServer
 
@@ -212,3 +217,104 @@ def test_what_the_registry_cannot_give_is_refused(site: Site, registry: Registry
         with Pipeline.load(site.root) as pipeline, pytest.raises(HeadraceError) as caught:
             pipeline.plan()
         assert caught.value.code == code
+
+
+DECIMALS = {
+    "1.5": "1.50",
+    "1.500": "1.50",
+    "-0.25": "-0.25",
+    "2e1": "20.00",
+    "5e-2": "0.05",
+    '"7.25"': "7.25",
+    "null": None,
+    "0.001": "bad",
+    "9999.995": "bad",
+    "1e-3": "bad",
+    "12345.5": "bad",
+    '"1.5 "': "bad",
+    '""': "bad",
+    "true": "bad",
+    "[1]": "bad",
+}
+"""What records have for a DECIMAL(6, 2), and what is read."""
+
+
+def shown(found: Any, *path: str | int) -> Any:
+    for step in path:
+        found = None if found is None else found[step]
+    return None if found is None else str(found)
+
+
+def test_a_decimal_of_a_record_is_never_rounded(spark: SparkSession) -> None:
+    """A fraction that does not fit makes a bad record, as 1.5 does for LONG; at every depth."""
+    kind = "DECIMAL(6, 2)"
+    schemas = {
+        "{}": (f"a {kind}", ("a",)),
+        '{{"b": {}}}': (f"a STRUCT<b: {kind}>", ("a", "b")),
+        "[{}]": (f"a ARRAY<{kind}>", ("a", 0)),
+        '[{{"b": {{"k": {}}}}}]': (f"a ARRAY<STRUCT<b: MAP<STRING, {kind}>>>", ("a", 0, "b", "k")),
+    }
+    for around, (schema, path) in schemas.items():
+        decoder = JsonDecoder(StructType.fromDDL(schema))
+        values = [f'{{"a": {around.format(text)}}}'.encode() for text in DECIMALS]
+        rows = spark.createDataFrame([(value,) for value in values], "value BINARY")
+        found = [row[0] for row in rows.select(decoder.decode(rows["value"])).collect()]
+        read = ["bad" if one is None else shown(one, *path) for one in found]
+        assert dict(zip(DECIMALS, read, strict=True)) == DECIMALS, around
+
+
+def test_a_decimal_of_38_digits_is_exact(spark: SparkSession) -> None:
+    digits = "12345678901234567890123456789012345678"
+    decoder = JsonDecoder(StructType.fromDDL("a DECIMAL(38, 0), b DECIMAL(38, 18)"))
+    good = f'{{"a": {digits}, "b": 1{digits[:18]}.{digits[:18]}}}'.encode()
+    bad = [b'{"a": 1.5}', f'{{"b": 1.{digits[:19]}}}'.encode(), f'{{"a": {digits}9}}'.encode()]
+    first, *others = decoded(spark, decoder, [good, *bad])
+    assert [str(one) for one in first] == [digits, f"1{digits[:18]}.{digits[:18]}"]
+    assert others == [None, None, None]
+
+
+def test_a_decimal_of_a_csv_record_is_never_rounded(spark: SparkSession) -> None:
+    decoder = CsvDecoder(StructType.fromDDL("id INT, amount DECIMAL(6, 2)"))
+    values: list[bytes | None] = [b"1,2.5", b"2,2.500", b"3,0.001", b"4,", b"5,1e-3", b"6,1e1"]
+    found = [one and shown(one, 1) for one in decoded(spark, decoder, values)]
+    assert found == ["2.50", "2.50", None, None, None, "10.00"]
+    assert decoded(spark, decoder, [b"4,", b"5,1e-3"]) == [[4, None], None]
+
+
+def test_a_decimal_that_does_not_fit_is_rescued_whole(spark: SparkSession) -> None:
+    schema = StructType.fromDDL("id INT, amount DECIMAL(6, 2)")
+    decoder = DriftingJsonDecoder(schema, drift=Drift(default="rescue"))
+    values: list[bytes | None] = [b'{"id": 1, "amount": 0.001}', b'{"id": 2, "amount": 0.10}']
+    found = decoded(spark, decoder, values)
+    assert found[0] == [1, None, '{"amount":0.001}']
+    assert (shown(found[1], 1), found[1][2]) == ("0.10", None)
+
+
+def test_a_decimal_of_a_change_event_is_never_rounded(spark: SparkSession) -> None:
+    schema = StructType.fromDDL("id INT, balance DECIMAL(6, 2)")
+    texts = ["1.5", "1.501", '"1.50"', '"1.501"']
+    values: list[bytes | None] = [
+        f'{{"before": null, "after": {{"id": 1, "balance": {text}}}, "source": {{}}, "op": "c"}}'.encode()
+        for text in texts
+    ]
+    found = decoded(spark, DebeziumDecoder(schema, decimals="string"), values)
+    assert [one and shown(one, 1) for one in found] == ["1.50", None, "1.50", None]
+    # 1.501 in bytes, with the scale 3 in the schema part.
+    encoded_bytes = base64.b64encode((1501).to_bytes(2, "big")).decode()
+    part = {
+        "fields": [
+            {
+                "field": "after",
+                "fields": [
+                    {
+                        "field": "balance",
+                        "name": "org.apache.kafka.connect.data.Decimal",
+                        "parameters": {"scale": "3"},
+                    }
+                ],
+            }
+        ]
+    }
+    event = {"before": None, "after": {"id": 1, "balance": encoded_bytes}, "source": {}, "op": "c"}
+    whole = json.dumps({"schema": part, "payload": event}).encode()
+    assert decoded(spark, DebeziumDecoder(schema), [whole]) == [None]

@@ -23,7 +23,7 @@ from headrace.model.events import (
     ViewRefreshed,
 )
 from headrace.project.pipeline import Pipeline
-from headrace.run.lag import LagGauge
+from headrace.run.reporting import LagGauge
 from landing import VISITS, Site
 from proof.ledger import TIMEOUT_S, end_offsets, settings
 from proof.shop import BRONZE, SILVER, Shop

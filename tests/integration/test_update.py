@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import threading
+from typing import TYPE_CHECKING, Any
 
 import deltalake
 import pytest
@@ -16,17 +17,23 @@ from headrace.model.events import (
     FlowRetrying,
     FlowSkipped,
     FlowStarted,
+    LookFailed,
     ViewRefreshed,
     ViewSkipped,
 )
 from headrace.model.remedies import Remedies
 from headrace.project.pipeline import Pipeline
-from headrace.run import batch, flows
+from headrace.run import attempts, batch, flow, flows
 from headrace.run.flows import UpdateFlows
 from headrace.run.opening import FlowOpener
 from headrace.run.stop import PlanAgain, StopSignal
+from headrace.state.lease import Lease
+from headrace.storage.local import LocalFiles
 from proof.shop import BRONZE, SILVER, Shop
 from waiting import until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -131,6 +138,66 @@ def test_a_continuous_run_starts_a_reader_once_its_table_is_written(
     assert all(event.rows > 0 for event in refreshed if isinstance(event, ViewRefreshed))
     shop.run_well()
     shop.check(silver=True)
+
+
+def test_a_ledger_that_cannot_be_read_for_a_while_ends_no_flow(
+    shop: Shop, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flow goes on with its query; the ledger is written when the storage answers again."""
+    monkeypatch.setattr(flow, "_FOLD_S", 0.1)
+    monkeypatch.setattr(attempts, "_FIRST_WAIT_S", 0.05)
+    is_away, list_files = threading.Event(), LocalFiles.list_files
+
+    def meet(files: LocalFiles, folder: str) -> list[str]:
+        if is_away.is_set() and "/ledger/" in folder:
+            raise OSError("503 Slow Down")
+        return list_files(files, folder)
+
+    monkeypatch.setattr(LocalFiles, "list_files", meet)
+    shop.write(BRONZE)
+    shop.produce(30)
+    with shop.running():
+        until(lambda: count(shop, "bronze") == 30, "the first records are there")
+        is_away.set()
+        until(lambda: len(shop.happened(LookFailed)) >= 3, "the ledger is asked again and again")
+        shop.produce(30)
+        until(lambda: count(shop, "bronze") == 60, "the flow goes on")
+        is_away.clear()
+    assert not shop.happened(FlowFailed) and not shop.happened(FlowRetrying)
+    assert len(shop.happened(FlowStarted)) == 1, "with the same query"
+    assert not spark.streams.active
+    shop.run_well()
+    shop.check()
+
+
+def test_a_lease_that_cannot_be_released_at_once_ends_no_update(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, failures = Lease.release, iter(range(1))
+
+    def fail_once(lease: Lease) -> None:
+        if next(failures, None) is not None:
+            raise PermissionError("503 Slow Down")
+        release(lease)
+
+    monkeypatch.setattr(Lease, "release", fail_once)
+    shop.write(BRONZE)
+    shop.produce(30)
+    assert shop.run().outcome == "completed"
+    assert next(failures, None) is None, "one release has failed"
+    assert shop.run().outcome == "completed", "the lease was released later"
+
+
+def test_a_query_ends_with_its_flow(shop: Shop, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(flow.LateRows, "look", fail)
+    shop.write(BRONZE)
+    shop.produce(30)
+    with shop.running():
+        until(lambda: bool(shop.happened(FlowFailed)), "the flow fails")
+        until(lambda: not spark.streams.active, "its query is stopped")
 
 
 def test_a_continuous_run_skips_what_reads_a_table_that_is_never_written(shop: Shop) -> None:

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from headrace.cli.main import run
 from headrace.project.pipeline import Pipeline
+from headrace.sinks import row_hash
 from headrace.verify.report import GradeReport
 from proof.shop import Shop
 
@@ -28,6 +29,8 @@ hr.create_auto_cdc_flow(
     target="current", source="changes", keys=["id"], sequence_by="at", apply_as_deletes="op = 'delete'"
 )
 """
+
+FIGURES = {"records": 90, "stale": 0, "lost": 0}
 
 
 def produce(shop: Shop, *records: tuple[int, int]) -> None:
@@ -58,7 +61,7 @@ def test_a_sample_finds_a_row_that_is_not_that_of_the_newest_record(
     produce(shop, *[(key, second) for key in range(30) for second in (5, 9, 7)])
     shop.run_well()
     found = sample(shop, 20)
-    assert (found.verdict, found.figures) == ("proven", {"keys": 20, "records": 90, "stale": 0})
+    assert (found.verdict, found.figures) == ("proven", {**FIGURES, "keys": 30})
     assert found.details["sequence"] == ["the field at"]
 
     # Another process brings back an older version of a row, whole.
@@ -70,7 +73,7 @@ def test_a_sample_finds_a_row_that_is_not_that_of_the_newest_record(
         f"'source', _sequence.source, 'position', _sequence.position + 1) WHERE id = 7{current}"
     )
     found = sample(shop)
-    assert (found.verdict, found.figures["keys"], found.figures["stale"]) == ("refuted", 30, 1)
+    assert (found.verdict, found.figures) == ("refuted", {**FIGURES, "keys": 30, "stale": 1})
     (finding,) = found.findings
     assert finding.code == "ROW_STALE"
     assert "the key 7 " in finding.text
@@ -96,3 +99,38 @@ def test_a_sample_of_another_query_is_not_judged(
     found = sample(shop)
     assert found.verdict == "unjudged"
     assert reason in found.reasons[0]
+
+
+NESTED = CODE.replace("id LONG", "id STRUCT<a: LONG, b: ARRAY<LONG>>")
+
+
+def test_a_sample_finds_a_key_whose_row_was_replaced_by_that_of_another_key(
+    make_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = make_shop(partitions=2)
+    shop.write(NESTED)
+    keys = [{"a": 1, "b": None}, {"a": 2, "b": [None]}, {"a": 3, "b": []}]
+
+    def change(key: object, second: int, op: str = "upsert") -> None:
+        record = {"id": key, "at": f"2026-01-01T00:00:{second:02d}Z", "op": op}
+        shop.ledger.produce_values(shop.topic, [(json.dumps(record).encode(), second % 2)])
+
+    for second, key in enumerate(keys):
+        change(key, second)
+    change({"a": 7}, 8)
+    shop.run_well()
+    # A key whose row was deleted is explained by its tombstone.
+    change({"a": 7}, 9, "delete")
+    shop.run_well()
+    found = sample(shop)
+    assert (found.verdict, found.findings) == ("proven", ())
+    assert found.figures["records"] == 5
+
+    # Planted: the index takes the next two keys for two keys that the table has.
+    monkeypatch.setattr(row_hash, "_is_simple", lambda kind: True)
+    change({"b": [1]}, 20)
+    change({"a": 2, "b": None}, 21)
+    shop.run_well()
+    found = sample(shop)
+    assert (found.verdict, found.figures["lost"]) == ("refuted", 2)
+    assert {one.code for one in found.findings} == {"KEY_LOST"}

@@ -69,7 +69,7 @@ def widen(kind: Type, shape: Shape) -> Type:
         case "number", _ if isinstance(kind, str):
             return _number(kind, shape)
         case "string", _ if isinstance(kind, str) and _holds_texts(kind, shape.texts):
-            return kind
+            return _number(kind, shape) if _DECIMAL.fullmatch(kind) else kind
     return "string"
 
 
@@ -162,7 +162,8 @@ def _decimal(precision: int, scale: int, shape: Shape) -> Type:
     if largest == float("inf"):
         return "double"
     digits = len(str(int(largest))) if largest >= 1 else 0
-    precision = max(precision, digits + scale)
+    whole, scale = max(precision - scale, digits), max(scale, shape.scale)
+    precision = whole + scale
     return f"decimal({precision},{scale})" if precision <= _MAX_DIGITS else "double"
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from functools import reduce
 from typing import Any, Literal
 
@@ -49,6 +50,7 @@ class Shape:
     low: float = float("inf")
     high: float = float("-inf")
     whole: bool = True  # whether all numbers are integers
+    scale: int = 0  # the most digits after the point, also of numbers in texts
     strings: int = 0
     texts: Texts = ""
     objects: int = 0
@@ -86,6 +88,7 @@ class Shape:
                 self.high = value
             if kind is float:
                 self.whole = False
+                self.scale = max(self.scale, _digits_after_point(repr(value)))
         elif value is None:
             self.nulls += 1
         elif kind is bool:
@@ -107,6 +110,8 @@ class Shape:
         self.strings += 1
         if self.texts != "text":
             self.texts = _merge_texts(self.texts, classify(value))
+            if self.texts == "number" and "." in value:
+                self.scale = max(self.scale, _digits_after_point(value))
 
     def _add_object(self, value: tuple[tuple[str, Any], ...], at: Coordinates, depth: int) -> None:
         if not self.objects:
@@ -157,6 +162,7 @@ def merge(left: Shape, right: Shape) -> Shape:
         low=min(left.low, right.low),
         high=max(left.high, right.high),
         whole=left.whole and right.whole,
+        scale=max(left.scale, right.scale),
         strings=left.strings + right.strings,
         texts=_merge_texts(left.texts, right.texts),
         objects=left.objects + right.objects,
@@ -192,6 +198,12 @@ def classify(text: str) -> Texts:
     except ValueError:
         return "text"
     return "date" if date else "timestamp"
+
+
+def _digits_after_point(text: str) -> int:
+    """The digits after the point of a number, without zeros at the end."""
+    exponent = Decimal(text).normalize().as_tuple().exponent
+    return max(0, -exponent) if isinstance(exponent, int) else 0
 
 
 def _with_dicts(value: Any) -> Any:

@@ -69,10 +69,8 @@ class Redactor:
         return frozenset(self._forms)
 
     def add(self, value: str) -> None:
-        """Redact this value from now on.
-
-        Values that are too short, common words and certificates, which are public, are not redacted.
-        """
+        """Redact this value from now on. Values that are too short, common words and certificates, which are
+        public, are not redacted."""
         if _CERTIFICATE in value and "PRIVATE KEY" not in value:
             return
         new = {form for form in _forms(value) if len(form) >= SHORTEST and not _PLAIN.fullmatch(form)}

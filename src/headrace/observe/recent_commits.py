@@ -62,12 +62,8 @@ class RecentCommits:
 
 
 def load_tail(path: Location) -> RecentCommits:
-    """Read a table's newest commits and its size.
+    """Read a table's newest commits and its size."""
 
-    Raises:
-        OSError: The log cannot be read.
-        ValueError: The table is damaged, or has a feature that the reader does not support.
-    """
     commits = tuple(newest_commits(path, _LOOKED_BACK))
     try:
         table = open_delta(path)

@@ -13,9 +13,16 @@ from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFound
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.observe.flow_state import FlowState, LastFailure, load_failures
 from headrace.observe.recent_commits import RecentCommits, load_tail
-from headrace.observe.status import DatasetStatus, FlowStatus, ViewState, ViewStatus
+from headrace.observe.status import (
+    DatasetStatus,
+    FlowState,
+    FlowStatus,
+    LastFailure,
+    ViewState,
+    ViewStatus,
+    load_failures,
+)
 from headrace.sources.answers import Lag
 from headrace.sources.kafka.clusters import KafkaClusters
 from headrace.sources.ranges import range_of
@@ -37,11 +44,7 @@ _READERS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """The state of a pipeline.
-
-    Args:
-        refusal: The error of the cluster, if it refuses the login or lacks a permission.
-    """
+    """The state of a pipeline."""
 
     pipeline: str
     storage: Location
@@ -49,6 +52,7 @@ class Snapshot:
     at: datetime
     broker: str | None = None  # the address of the broker; ``None`` if no flow reads Kafka
     silence: str | None = None  # why the broker gave no answer
+    # The error of the cluster, if it refuses the login or lacks a permission.
     refusal: HeadraceError | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -129,11 +133,8 @@ def _load_shell(storage: Storage) -> frozenset[str]:
 def _marked(
     status: DatasetStatus, declared: Mapping[str, frozenset[str] | None] | None, shell: frozenset[str]
 ) -> DatasetStatus:
-    """The status, with a mark on a dataset or flow that is no longer declared.
-
-    Args:
-        declared: The flows of each dataset; ``None`` if they are not known.
-    """
+    """The status, with a mark on a dataset or flow that is no longer declared. `declared`: the flows of each
+    dataset; ``None`` if they are not known."""
     name = str(status.dataset)
     if declared is None or declared.get(name, frozenset()) is None:
         return status

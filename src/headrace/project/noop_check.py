@@ -34,8 +34,9 @@ from headrace.plan.logical import CodeDigest, code_files
 from headrace.plan.sources import marker_of
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.project.query_code import UnknownCode, describe_query
+from headrace.run.checks import UNCHECKED
+from headrace.run.readiness import inputs_of
 from headrace.run.survey import FlowSurveyor, is_drained
-from headrace.run.views import inputs_of
 from headrace.sinks.delta.replace import lacks_quarantine, last_refresh
 from headrace.sinks.delta.table import TableState, read_checksum
 from headrace.sources.kafka.clusters import KafkaClusters
@@ -115,10 +116,7 @@ def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[st
 
 def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnection]) -> UpToDate | None:
     """The flows and views of a pipeline whose run has nothing to do; ``None`` if Spark is needed to decide.
-
-    Args:
-        connect: Gives the connection to the broker; called only if a flow reads Kafka.
-    """
+    `connect`: gives the connection to the broker; called only if a flow reads Kafka."""
     try:
         record = settings.storage.last_plan(settings.root).read_json()
         if record["digest"] is None or record["digest"] != _digest(settings, _declared(settings)):
@@ -162,6 +160,8 @@ def _require_drained(
     name, storage = planned.flow.name, settings.storage
     if storage.lease(planned.flow.target, name).exists():
         raise _Uncertain(f"flow {name} has a lease")
+    if (storage.ledger(planned.flow.target, name) / UNCHECKED).exists():
+        raise _Uncertain(f"flow {name} has rows to check")
     surveyor = FlowSurveyor(
         planned=planned,
         settings=settings,

@@ -1,20 +1,35 @@
-"""One flow until it ends: transient errors are retried with backoff, terminal errors end it."""
+"""What fails for a while is tried again with backoff: flows, and looks at the storage."""
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from headrace.errors import HeadraceError
-from headrace.run.flow import FlowRunner
-from headrace.run.flow_reports import FlowReports, FlowResult
+from headrace.errors import HeadraceError, StorageUnreadableError, StorageUnwritableError
+from headrace.model.events import Emitter, LookFailed
+from headrace.run.reporting import FlowReports, FlowResult
 from headrace.run.stop import StopSignal
 from headrace.state.lease import Lease
+
+if TYPE_CHECKING:
+    from headrace.run.flow import FlowRunner
+
+Found = TypeVar("Found")
 
 TRIGGERED_ATTEMPTS = 5
 _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 30.0
 _STABLE_S = 60.0
 """A query that ran for so long had recovered from the error before."""
+_LOG = logging.getLogger(__name__)
+
+
+def wait_before(attempt: int) -> float:
+    """The seconds to wait after some failed attempts."""
+    return min(_FIRST_WAIT_S * float(2 ** (attempt - 1)), _LONGEST_WAIT_S)
 
 
 def run_attempts(
@@ -42,9 +57,79 @@ def run_attempts(
             if not error.transient or (limit is not None and attempt >= limit):
                 return reports.failed(planned, error, progress)
             runner.state = "retrying"
-            wait_s = min(_FIRST_WAIT_S * 2 ** (attempt - 1), _LONGEST_WAIT_S)
+            wait_s = wait_before(attempt)
             reports.retrying(planned, error, attempt, wait_s)
             if stop.wait(wait_s):
                 return reports.finished(planned, "stopped", progress)
         else:
             return reports.finished(planned, outcome, progress)
+
+
+class ReportLook(Protocol):
+    """Reports a look that failed, and the seconds until the next one."""
+
+    def __call__(self, what: str, error: HeadraceError, attempt: int, wait_s: float) -> None: ...
+
+
+@dataclass
+class Looks:
+    """Looks at the storage for bookkeeping: one that fails has no answer, and is repeated with backoff.
+
+    Args:
+        limit: The number of failed looks in a row after which the error is raised; ``None`` for no limit.
+    """
+
+    report: ReportLook
+    limit: int | None = None
+    _failed: dict[str, tuple[int, float]] = field(default_factory=dict, init=False)
+    """The number of failed looks, and the time of the next one."""
+
+    def ask(self, what: str, look: Callable[[], Found]) -> Found | None:
+        """The answer of a look; ``None`` if it failed now, or failed before and is not repeated yet."""
+        attempt, again_at = self._failed.get(what, (0, 0.0))
+        if time.monotonic() < again_at:
+            return None
+        try:
+            found = look()
+        except (OSError, HeadraceError) as caught:
+            error = _storage_error(what, caught)
+            if error is None:
+                raise
+            attempt += 1
+            if self.limit is not None and attempt >= self.limit:
+                raise error from (None if error is caught else caught)
+            wait_s = wait_before(attempt)
+            self._failed[what] = (attempt, time.monotonic() + wait_s)
+            _LOG.warning("%s: %s; the next look is in %.0f s", what, caught, wait_s)
+            self.report(what, error, attempt, wait_s)
+            return None
+        self._failed.pop(what, None)
+        return found
+
+    def repeats(self, what: str) -> bool:
+        """Whether the last look has failed."""
+        return what in self._failed
+
+
+def report_look(
+    update: str, emit: Emitter, flow: str | None, what: str, error: HeadraceError, attempt: int, wait_s: float
+) -> None:
+    """Emit the event of a failed look.
+
+    Args:
+        flow: The flow that has looked; ``None`` for the update itself.
+    """
+    emit(
+        LookFailed(update=update, flow=flow, what=what, error=error.to_dict(), attempt=attempt, wait_s=wait_s)
+    )
+
+
+def _storage_error(what: str, error: Exception) -> HeadraceError | None:
+    """The error of a look, if the storage is its reason."""
+    if not isinstance(error, HeadraceError):
+        return StorageUnreadableError(
+            f"the storage could not be read: {what}",
+            facts=(f"the system's error: {error}",),
+            params={"what": what},
+        )
+    return error if error.transient or isinstance(error, StorageUnwritableError) else None

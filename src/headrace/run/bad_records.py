@@ -1,4 +1,4 @@
-"""The bad records of a batch: how many the readers have left out, and which."""
+"""The bad records of a batch, and the fields that their schema does not have."""
 
 from __future__ import annotations
 
@@ -11,21 +11,129 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from headrace.contracts.evolution import Evolution, evolve, from_variant
 from headrace.contracts.rejected import Rejection, as_bad_records
 from headrace.errors import RowsNotRepeatableError
 from headrace.model.counts import BadRecordCount
+from headrace.model.events import Emitter, SchemaDrifted
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
-from headrace.run.drift import DriftCheck
+from headrace.run.failpoints import reach
+from headrace.run.limits import count_records
 from headrace.run.narrowing import RaisingRecord
-from headrace.run.sizing import count_records
+from headrace.run.stop import PlanAgain
 from headrace.sinks.target import BatchStamp
 from headrace.sources.bad_records import CODE, GOOD, METRICS, SEEN, SKIPPED, TOMBSTONE, BadRecords
-from headrace.sources.new_fields import EXAMPLE, NAMES
+from headrace.sources.new_fields import EXAMPLE, NAMES, SCHEMA_NUMBER, NewFields
 from headrace.sources.records import CARRIED
+from headrace.state.schema_versions import SchemaVersion
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.sources.bad_records import BadRecords
+
+
+class UnknownFields(Protocol):
+    """What a reader has counted: the fields of records that have no column, and where one of them is."""
+
+    @property
+    def unknown(self) -> frozenset[str]: ...
+
+    @property
+    def example(self) -> str | None: ...
+
+
+@dataclass(kw_only=True)
+class DriftCheck:
+    """Checks the fields of the records of each batch before it is committed."""
+
+    planned: PlannedFlow
+    find: Callable[..., Sequence[BadRecords]]  # reads a batch a second time
+    update: str
+    emit: Emitter
+    _reported: set[str] = field(default_factory=set, init=False)
+
+    def check(self, session: SparkSession, stamp: BatchStamp, counts: Sequence[UnknownFields | None]) -> None:
+        """Report the fields that have no column, and take them up if the schema evolves.
+
+        Args:
+            counts: What each reader has counted; ``None`` if Spark has not computed all of it.
+        """
+        known = [one for one in counts if one is not None]
+        names = frozenset().union(*(one.unknown for one in known))
+        if self._evolves and (names or len(known) < len(counts)):
+            self._take_up(session, stamp, names)
+        if new := names - self._reported:
+            self._reported |= new
+            example: Mapping[str, Any] = next((json.loads(one.example) for one in known if one.example), {})
+            self._report(stamp, tuple(sorted(new)), example, None)
+
+    @property
+    def _numbers(self) -> list[int]:
+        """The numbers of the schemas that the query reads with."""
+        found = (source.option(SCHEMA_NUMBER) for source in self.planned.sources)
+        return sorted(int(number) for number in found if number is not None)
+
+    @property
+    def _evolves(self) -> bool:
+        return bool(self._numbers)
+
+    def _take_up(self, session: SparkSession, stamp: BatchStamp, names: frozenset[str]) -> None:
+        reads = [one.new_fields for one in self.find(session, ranges=stamp.ranges) if one.new_fields]
+        if sorted(one.evolving.number for one in reads) != self._numbers:
+            # Another flow has found new fields of the same topic.
+            raise PlanAgain
+        changes = [self._evolve(one, stamp) for one in reads]
+        if any(changes):
+            raise PlanAgain
+
+    def _evolve(self, read: NewFields, stamp: BatchStamp) -> bool:
+        """Add a version with the new fields of a read; whether there are any."""
+        evolving = read.evolving
+        (row,) = read.frame.collect()
+        if row.schema is None:
+            return False
+        own = {name.lower() for name in evolving.schema.fieldNames()}
+        taken = [one["name"] for one in self.planned.schema["fields"] if one["name"].lower() not in own]
+        found = evolve(evolving.schema.jsonValue(), from_variant(row.schema), evolving.drift, taken)
+        if not found.changes:
+            return False
+        example = json.loads(row.example)
+        if evolving.versions.add(_version(found, evolving.number + 1, stamp, example)):
+            self._report(stamp, found.added, example, evolving.number + 1)
+        reach("schema-added", stamp.flow, stamp.batch)
+        return True
+
+    def _report(
+        self, stamp: BatchStamp, fields: tuple[str, ...], example: Mapping[str, Any], number: int | None
+    ) -> None:
+        flow = self.planned.flow
+        self.emit(
+            SchemaDrifted(
+                update=self.update,
+                flow=flow.name,
+                dataset=flow.target,
+                batch=stamp.batch,
+                fields=fields,
+                added=number is not None,
+                number=number,
+                example=example,
+            )
+        )
+
+
+def _version(found: Evolution, number: int, stamp: BatchStamp, example: Mapping[str, Any]) -> SchemaVersion:
+    return SchemaVersion(
+        number=number,
+        schema=found.schema,
+        added=found.added,
+        flow=stamp.flow,
+        checkpoint=stamp.checkpoint,
+        batch=stamp.batch,
+        example=example,
+    )
+
 
 _EXPLAINED: Final = 100
 """The number of records of each read of a batch whose message names the field and its value."""
@@ -135,11 +243,7 @@ class BadRecordSearch:
         rejection: Rejection,
         raising: Sequence[RaisingRecord] = (),
     ) -> Iterator[FoundRecords]:
-        """The bad records of a batch whose rows have been computed. Spark keeps them until the block ends.
-
-        Raises:
-            RowsNotRepeatableError: The readers have left out another number of records.
-        """
+        """The bad records of a batch whose rows have been computed. Spark keeps them until the block ends."""
         counts = self.count()
         # A batch with such records was computed in parts, which have no counts together.
         counts = [None] * len(counts) if raising else counts

@@ -9,24 +9,93 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.contracts.expectations import with_checks
-from headrace.errors import QueryFailedError
+from headrace.errors import CheckpointBehindTableError, QueryFailedError
+from headrace.model.ranges import SourceRange
 from headrace.plan.intercept import quiet
 from headrace.plan.stages import PlannedFlow
-from headrace.run.batch_ranges import BatchRanges
 from headrace.run.failpoints import reach
 from headrace.run.failures import Reading
+from headrace.run.limits import limit_tasks
 from headrace.run.narrowing import RecordSearch
 from headrace.run.reporting import BatchReporter
-from headrace.run.sizing import limit_tasks
 from headrace.run.split import Split
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
-from headrace.runtime.unused import release_unused
+from headrace.runtime.gateway import release_unused
 from headrace.sinks.target import BatchStamp, BatchWriter, Committed, FlowTarget, SplitRows
+from headrace.sources.guard import FlowRun
+from headrace.sources.guards import SourceGuards
+from headrace.sources.ranges import load_ranges
 from headrace.state.lease import Lease
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
+
+
+class BatchRanges:
+    """The ranges of a flow's batches."""
+
+    def __init__(self, run: FlowRun, guards: SourceGuards, *, pipeline: str, table: Location) -> None:
+        self._run = run
+        self._guards = guards
+        self._pipeline = pipeline
+        self._table = table
+
+    def load(self, number: int) -> BatchStamp:
+        """Load the ranges of a batch that Spark has planned."""
+        run = self._run
+        return BatchStamp(
+            pipeline=self._pipeline,
+            flow=run.flow.name,
+            checkpoint=run.checkpoint_id,
+            batch=number,
+            ranges=self._guards.begin(number, load_ranges(run.checkpoint, number, run.sources)),
+        )
+
+    def finish(self, stamp: BatchStamp) -> tuple[SourceRange, ...]:
+        """Check before the commit that the sources are still the same as when the batch read them.
+
+        Returns:
+            The batch's ranges, with the marks that were collected while its rows were read.
+        """
+        return self._guards.finish(stamp.ranges)
+
+    def committed(self) -> None:
+        """Note that the target holds the batch."""
+        self._guards.committed()
+
+    def close(self) -> None:
+        """End what the checks have begun and no batch waits for any more."""
+        self._guards.close()
+
+    def check_replay(self, stamp: BatchStamp) -> None:
+        """Check that a replayed batch has the ranges that were committed."""
+        flow, run = stamp.flow, self._run
+        held = run.ledger.last_batch(self._table, stamp.checkpoint, stamp.batch)
+        ours = [one.to_json()["until"] for one in stamp.ranges]
+        theirs = None if held is None else [source["until"] for source in held["sources"]]
+        if theirs == ours and self._guards.is_replay(stamp.batch):
+            return
+        raise CheckpointBehindTableError(
+            f"flow {flow}: the table holds batch {stamp.batch} with other offset ranges",
+            location=run.flow.location,
+            facts=(
+                f"checkpoint {stamp.checkpoint} planned {ours}",
+                f"the table holds {theirs}",
+                "an old copy of the checkpoint was restored, or another driver planned the batch "
+                "differently; nothing was written",
+            ),
+            remedies=(f"continue from the table:   headrace reset {flow}",),
+            params={"flow": flow, "checkpoint": stamp.checkpoint, "batch": stamp.batch},
+        )
+
+    def check_same_rows(self, stamp: BatchStamp) -> None:
+        """Check that a replayed batch can be computed again from the same input."""
+        self._guards.check_same_rows(stamp.batch)
+
+    def explained(self) -> AbstractContextManager[None]:
+        """Raise a failure of the block with the file that caused it, if there is one."""
+        return self._guards.explained()
 
 
 ReadRecords = Callable[["DataFrame", BatchStamp], AbstractContextManager["DataFrame"]]
@@ -68,7 +137,7 @@ class BatchFunction:
     """The function that Spark calls for each batch of a flow.
 
     Args:
-        check: Checks the flow's whole table after each batch, also after one that is repeated.
+        committed: Called after each batch, also after one that is repeated.
         turn: Makes a context that holds off compactions while a batch runs.
     """
 
@@ -81,7 +150,7 @@ class BatchFunction:
     target: FlowTarget
     tasks: int
     reporter: BatchReporter
-    check: Callable[[SparkSession], object]
+    committed: Callable[[], object]
     state: QueryState
     turn: Callable[[], AbstractContextManager[None]] = nullcontext
     snapshots: ReadRecords | None = None  # gives the rows of a batch whose row is a marker
@@ -117,7 +186,7 @@ class BatchFunction:
         if committed is None:
             self._replay(rows, stamp)
         self.reporter.ended(stamp, committed, time.monotonic() - started_s)
-        self.check(rows.sparkSession)
+        self.committed()
         reach("after-batch", flow, number)
 
     def _write(self, rows: DataFrame, stamp: BatchStamp) -> Committed | None:
@@ -174,12 +243,7 @@ class BatchFunction:
 
 
 def check_gate(flow: str, stop: StopSignal, lease: Lease) -> None:
-    """Check before a batch that it may run; nothing has been read or written yet.
-
-    Raises:
-        StopRequested: The update was asked to stop.
-        LeaseLostError: Another process runs the flow.
-    """
+    """Check before a batch that it may run; nothing has been read or written yet."""
     if stop.requested:
         raise StopRequested
     lease.check(flow)

@@ -8,24 +8,19 @@ from typing import TYPE_CHECKING
 
 from headrace.model.events import Emitter
 from headrace.model.ranges import Position, SourceRange
-from headrace.run.bad_records import BadRecordSearch, ReaderCounts
-from headrace.run.batch import BatchFunction, QueryState, RecordFeed
-from headrace.run.batch_ranges import BatchRanges
+from headrace.run.bad_records import BadRecordSearch, DriftCheck, ReaderCounts
+from headrace.run.batch import BatchFunction, BatchRanges, QueryState, RecordFeed
 from headrace.run.checks import DatasetChecks
 from headrace.run.context import Queries
-from headrace.run.drift import DriftCheck
 from headrace.run.failures import Failures
-from headrace.run.lag import LagGauge
-from headrace.run.limits import BatchLimits
+from headrace.run.limits import BatchLimits, most_tasks
 from headrace.run.narrowing import RecordSearch
 from headrace.run.opening import OpenedFlow
-from headrace.run.reporting import BatchReporter, Progress
-from headrace.run.sizing import most_tasks
-from headrace.run.split import BatchSplit, Split
+from headrace.run.reporting import BatchReporter, LagGauge, Progress
+from headrace.run.split import BatchSplit, Split, ViewCountingSplit
 from headrace.run.stop import StopSignal
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of
-from headrace.run.view_counts import ViewCountingSplit
 from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sources.guard import FlowRun
 from headrace.sources.guards import SourceGuards
@@ -49,6 +44,7 @@ class BatchSetup:
     update: str
     emit: Emitter
     progress: Progress  # the flow's counts so far
+    checks: DatasetChecks
     snapshots: RecordFeed | None = None  # the rows in place of the markers, if the flow reads markers
 
     def make(
@@ -93,7 +89,7 @@ class BatchSetup:
             target=flow_target(planned, settings, session, self.maintenance),
             tasks=most_tasks(session),
             reporter=self._reporter(opened, limits),
-            check=self._checks().run,
+            committed=self.checks.committed,
             state=state,
             turn=partial(self.maintenance.turn, settings.storage.table(planned.flow.target)),
             snapshots=None if feed is None else partial(feed.records, checkpoint=opened.path),
@@ -107,17 +103,6 @@ class BatchSetup:
             progress=self.progress,
             measure_lag=LagGauge(self.surveyor.systems, opened.path, limits.record_bytes).measure,
             after_batch={"the offsets": self._publish, "the limit": limits.follow},
-        )
-
-    def _checks(self) -> DatasetChecks:
-        planned = self.surveyor.planned
-        return DatasetChecks(
-            dataset=planned.flow.target,
-            flow=planned.flow.name,
-            checks=planned.checks,
-            storage=self.surveyor.settings.storage,
-            update=self.update,
-            emit=self.emit,
         )
 
     def _split(self, opened: OpenedFlow, session: SparkSession, search: RecordSearch) -> Split:

@@ -1,24 +1,39 @@
-"""Runs the checks of a whole dataset after each batch or refresh."""
+"""Runs the checks of a whole dataset: for a view after each refresh, for a table at intervals."""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.contracts.expectations import run_check
-from headrace.errors import DatasetCheckFailedError
+from headrace.errors import DatasetCheckFailedError, HeadraceError
 from headrace.model.declarations import DatasetCheck
 from headrace.model.events import DatasetChecked, Emitter
-from headrace.model.names import TableName
+from headrace.model.names import TableName, quoted_column
+from headrace.sinks.delta.data_files import DataFile, read_files
+from headrace.sinks.delta.table import newest_snapshot
 from headrace.storage.layout import Storage
-from headrace.storage.table_log import is_table
+from headrace.storage.location import Location
+from headrace.storage.table_log import commit_file, is_table, newest_version, read_actions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_LOG = logging.getLogger(__name__)
+_INTERVAL_S = 60.0
+"""Minimum seconds between two rounds of checks of a table."""
+_SHARE = 0.05
+"""The highest share of the time that checks take: they read the whole table."""
+_MANY_ADDED = 500_000
+"""Added rows from which a check of keys reads all rows."""
+UNCHECKED = "unchecked.json"
+"""A file in a flow's ledger: there are rows that were not checked, or a check that stops the flow fails."""
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(kw_only=True)
 class DatasetChecks:
     """The checks of one dataset."""
 
@@ -28,20 +43,81 @@ class DatasetChecks:
     storage: Storage
     update: str
     emit: Emitter
+    _next_s: float = field(default=0.0, init=False)
+    _is_unchecked: bool = field(default=False, init=False)
+    _unique_until: dict[str, int] = field(default_factory=dict, init=False)
+    """The version of the table at which a check of keys has passed."""
+
+    def committed(self) -> None:
+        """Note that the table has rows that were not checked."""
+        if self.checks and not self._is_unchecked:
+            self._is_unchecked = True
+            self._record(unchecked=True)
+
+    def run_due(self, session: SparkSession, *, now: bool = False) -> None:
+        """Run the checks of a table if rows were committed since, and it is time.
+
+        Args:
+            now: Whether it is time in any case, since the query has ended.
+        """
+        began = time.monotonic()
+        if not self._is_unchecked or (began < self._next_s and not now):
+            return
+        # What is committed from here on is checked the next time.
+        self._is_unchecked = False
+        try:
+            self.run(session)
+        except BaseException:
+            self._is_unchecked = True
+            raise
+        ended = time.monotonic()
+        self._next_s = ended + max(_INTERVAL_S, (ended - began) / _SHARE)
+        if not self._is_unchecked:
+            self._record(unchecked=False)
+
+    def run_left(self, session: SparkSession) -> None:
+        """Run the checks that the flow's last run has not run, or that have stopped it."""
+        if not self._file.exists():
+            return
+        if any(check.fails for check in self.checks):
+            self._is_unchecked = True
+            self.run_due(session, now=True)
+        else:
+            self._record(unchecked=False)
+
+    @property
+    def _file(self) -> Location:
+        return self.storage.ledger(self.dataset, self.flow) / UNCHECKED
+
+    def _record(self, *, unchecked: bool) -> None:
+        """Record for the next run whether there are rows that were not checked."""
+        try:
+            if not unchecked:
+                self._file.delete()
+            elif any(check.fails for check in self.checks):
+                self._file.replace_json({"headrace": 1})
+        except (OSError, HeadraceError) as error:
+            _LOG.warning("flow %s: the file %s was not written: %s", self.flow, self._file, error)
 
     def run(self, session: SparkSession) -> None:
-        """Run all checks, and report each.
-
-        Raises:
-            DatasetCheckFailedError: A check that stops the flow failed.
-        """
+        """Run all checks, and report each."""
         failed: list[tuple[DatasetCheck, str]] = []
         for check in self.checks:
             like = TableName.parse(check.like, self.dataset.schema)
+            # Before the rows are read: what is committed in between is checked twice, never left out.
+            until = newest_version(self.storage.table(self.dataset)) if check.kind == "unique" else -1
             rows = self._read(session, self.dataset)
             if rows is None:
                 continue
-            outcome = run_check(check, rows, self._read(session, like) if check.like else None)
+            outcome = run_check(
+                check,
+                self._near_added(session, check, rows, until),
+                self._read(session, like) if check.like else None,
+            )
+            if outcome.passed:
+                self._unique_until[check.name] = until
+            else:
+                self._unique_until.pop(check.name, None)
             self.emit(
                 DatasetChecked(
                     update=self.update,
@@ -63,6 +139,41 @@ class DatasetChecks:
                 remedies=("correct its rows or its sources, and run again:   headrace run",),
                 params={"dataset": str(self.dataset), "checks": [one.name for one, _ in failed]},
             )
+
+    def _near_added(
+        self, session: SparkSession, check: DatasetCheck, rows: DataFrame, until: int
+    ) -> DataFrame:
+        """The rows that can have equal keys: those with a key that was added since the check has passed.
+
+        Removed rows cannot make keys equal. All rows, if the check has not passed, many rows were added, or
+        the log no longer has their commits.
+        """
+        since = self._unique_until.get(check.name)
+        if check.kind != "unique" or since is None:
+            return rows
+        path = self.storage.table(self.dataset)
+        try:
+            files = [
+                DataFile(number, action)
+                for version in range(since + 1, until + 1)
+                for number, (_, action) in enumerate(read_actions(commit_file(path, version), "add"), 1)
+                if action.get("dataChange")
+            ]
+        except FileNotFoundError:
+            return rows
+        if sum(_MANY_ADDED if one.rows is None else one.rows for one in files) >= _MANY_ADDED:
+            return rows
+        from pyspark.sql import functions as F
+
+        keys = [F.col(quoted_column(name)) for name in check.columns]
+        added = read_files(session, path, newest_snapshot(session, path), files).select(*keys)
+        ends = added.agg(*(end(key) for key in keys for end in (F.min, F.max))).first()
+        assert ends is not None
+        # Files whose statistics show that they have none of the keys are not read.
+        near = rows
+        for place, key in enumerate(keys):
+            near = near.where(key.between(F.lit(ends[2 * place]), F.lit(ends[2 * place + 1])))
+        return near.join(F.broadcast(added.distinct()), list(check.columns), "left_semi")
 
     def _read(self, session: SparkSession, name: TableName) -> DataFrame | None:
         path = self.storage.table(name)

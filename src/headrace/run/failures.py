@@ -1,9 +1,11 @@
-"""Gives failures of queries their error codes."""
+"""Gives failures of queries, and of the conditions of expectations, their error codes."""
 
 from __future__ import annotations
 
 import json
 import re
+import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
@@ -24,19 +26,26 @@ from headrace.errors import (
     SchemaIdUnknownError,
     StartInvalidError,
     StateChangedError,
+    StorageUnreadableError,
     StorageUnwritableError,
     UpstreamLogExpiredError,
     UpstreamRewrittenError,
     UpstreamSchemaChangedError,
     text_of,
 )
-from headrace.model.declarations import AppendFlow, AutoCdcFlow, RefreshFlow, StreamingFlow, TemporaryView
+from headrace.model.declarations import (
+    AppendFlow,
+    AutoCdcFlow,
+    Expectation,
+    RefreshFlow,
+    StreamingFlow,
+    TemporaryView,
+)
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.ranges import SourceRange
 from headrace.model.secrets import Redactor
 from headrace.model.state_mismatch import StateMismatch, find_mismatch
 from headrace.plan.stages import Declared
-from headrace.run.condition_errors import raised_by
 from headrace.runtime.kafka_faults import find_fault
 from headrace.sources.avro_decoder import find_unknown_id
 from headrace.sources.records import BadRecord
@@ -126,7 +135,6 @@ _TURNED_AWAY = re.compile(
     r"(?:\w*Authentication|\w*Authorization|IllegalSaslState|UnsupportedSaslMechanism)Exception[^\n]*"
 )
 _TAKEN_OVER = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY|Concurrent update to the log")
-_DRIVER_GONE = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
 _FAILED_IN_VIEW = re.compile(re.escape(FAILED) + r'("(?:[^"\\]|\\.)*"): (\{.*?\})(?:\n|$| SQLSTATE)')
 _MALFORMED = re.compile(r"MALFORMED_RECORD_IN_PARSING|Malformed records are detected in record parsing")
 _VIOLATED = re.compile(
@@ -169,7 +177,6 @@ class Failures:
         reading: Reading | None = None,
         expectations: Sequence[Expectation] = (),
     ) -> HeadraceError:
-        """The coded error for a failure; the arguments are those of `as_error`."""
         error = as_error(failure, carried, declared, self.log_file, self.kafka, reading, expectations)
         return self.redactor.error(error)
 
@@ -187,11 +194,7 @@ def as_error(
     reading: Reading | None = None,
     expectations: Sequence[Expectation] = (),
 ) -> HeadraceError:
-    """The coded error for a failure.
-
-    Args:
-        carried: The exception of the batch function, if it raised one.
-    """
+    """The coded error for a failure; ``carried`` is the exception of the batch function, if it raised one."""
     for one in (carried, failure):
         if isinstance(one, HeadraceError):
             return one
@@ -208,8 +211,17 @@ def as_error(
         return bad.to_error(str(name), declared.location)
     if _MALFORMED.search(text) is not None:
         return _malformed(text, declared, reading)
-    if any(type(one).__name__ in _DRIVER_GONE for one in (carried, failure)):
+    if any(_is_driver_lost(one) for one in (carried, failure)):
         return driver_lost(_logged(log_file))
+    unread = carried or failure
+    if isinstance(unread, OSError) and any(one.startswith("headrace.storage.") for one in _modules(unread)):
+        return StorageUnreadableError(
+            f"{name}: the storage could not be read",
+            location=declared.location,
+            facts=(f"the system's error: {unread}", _unchanged(declared), *_logged(log_file)),
+            remedies=("headrace doctor",),
+            params={"name": str(declared.name)},
+        )
     if kafka is not None and (turned_away := _turned_away(text, declared, log_file, kafka)) is not None:
         return turned_away
     # Spark's text around the exception of a batch says only that a batch has failed.
@@ -228,6 +240,19 @@ def as_error(
         remedies=("print the stack trace:   headrace run --debug",),
         params={"name": str(declared.name)},
     )
+
+
+def _is_driver_lost(error: BaseException | None) -> bool:
+    """Whether a call of the JVM has found no JVM; a user's function can lose connections of its own."""
+    if isinstance(error, ConnectionError):
+        return [*_modules(error), ""][0].partition(".")[0] in ("py4j", "pyspark")
+    return type(error).__name__ == "Py4JNetworkError"
+
+
+def _modules(error: BaseException) -> list[str]:
+    """The modules of the functions that an error has passed, the one that has raised it first."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return [str(frame.f_globals.get("__name__")) for frame, _ in frames][::-1]
 
 
 def _failed_in_view(text: str, declared: Declared) -> ExpectationFailedError | None:
@@ -432,3 +457,40 @@ def _shortened(text: str) -> str:
     message = " ".join(" ".join(lines).split())
     root = re.findall(r"Caused by: ([^:]+: .*?)(?= Caused by: |$)", message)
     return (root[-1] if root else message)[:_MESSAGE]
+
+
+_SQL = re.compile(r"== SQL \(line \d+, position \d+\) == ")
+_PYTHON = re.compile(r'File "([^"]*)", line (\d+)')
+
+
+def find_raising(text: str, expectations: Sequence[Expectation]) -> Expectation | None:
+    """The expectation whose condition is in Spark's message; ``None`` if no condition is.
+
+    Spark shows the text of a condition in SQL, and the line of a Python function. It does not show which
+    Column has failed.
+    """
+    flat = " ".join(text.split())
+    shown = [flat[found.end() :] for found in _SQL.finditer(flat)]
+    lines = {(path.rpartition("/")[2], int(line)) for path, line in _PYTHON.findall(flat)}
+    raised = [
+        one
+        for one in expectations
+        if (
+            any(sql.startswith(one.text) for sql in shown)
+            if isinstance(one.condition, str)
+            else (one.location.path.rpartition("/")[2], one.location.line) in lines
+        )
+    ]
+    # A condition can begin with the text of another one.
+    return max(raised, key=lambda one: len(one.text), default=None)
+
+
+def raised_by(text: str, expectations: Sequence[Expectation]) -> str | None:
+    """The fact that names what raised an error in a query whose rows are checked; ``None`` without checks."""
+    if not expectations:
+        return None
+    found = find_raising(text, expectations)
+    if found is not None:
+        return f"raised by the condition of the expectation `{found.name}` ({found.location}): {found.text}"
+    names = ", ".join(f"`{one.name}`" for one in expectations)
+    return f"raised by the query, or by a condition of its expectations {names}"

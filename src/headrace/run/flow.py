@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from headrace.contracts.expectations import with_checks
 from headrace.errors import HeadraceError
 from headrace.model.declarations import AppendFlow
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
+from headrace.run.attempts import Looks, report_look
 from headrace.run.batch import BatchFunction, QueryState, RecordFeed
 from headrace.run.batch_setup import BatchSetup
+from headrace.run.checks import DatasetChecks
 from headrace.run.context import Build, MakeSession
 from headrace.run.failures import Failures
-from headrace.run.flow_reports import FlowReports, Outcome
-from headrace.run.gate import OpeningGate
-from headrace.run.late import LateRows
 from headrace.run.limits import BatchLimits
 from headrace.run.opening import FlowOpener, OpenedFlow
 from headrace.run.readiness import FeedState
-from headrace.run.reporting import Progress
-from headrace.run.snapshots import SnapshotLooks
+from headrace.run.reporting import FlowReports, Outcome, Progress
+from headrace.run.snapshots import SnapshotPoller
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.run.survey import is_drained
-from headrace.runtime.engine.attachment import pool_name
+from headrace.runtime.engine.record import pool_name
 from headrace.sources.registry import kind_of
 from headrace.state.lease import Lease
+from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_offsets
 
 if TYPE_CHECKING:
@@ -39,6 +41,89 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 _LOG = logging.getLogger(__name__)
+_GATE_POLL_S = 0.05
+
+
+class OpeningGate:
+    """Lets flows of one table open one after another, and commit only after all have tried to open.
+
+    An opening changes the table's metadata. At the same time, Delta would refuse other openings and batches
+    as conflicts, and they would be retried.
+    """
+
+    def __init__(self, flows: Iterable[str] = ()) -> None:
+        self._missing = set(flows)
+        self._turn = threading.Lock()
+
+    def expect(self, flow: str) -> None:
+        """Register a flow that will start: no flow commits before it has tried to open."""
+        self._missing.add(flow)
+
+    @contextmanager
+    def opening(self, flow: str) -> Iterator[None]:
+        """Open a flow within this context: one flow at a time."""
+        with self._turn:
+            try:
+                yield
+            finally:
+                self.leave(flow)
+
+    def leave(self, flow: str) -> None:
+        """Do not wait for this flow any more."""
+        self._missing.discard(flow)
+
+    def wait(self, stop: StopSignal) -> None:
+        """Wait until every flow has tried to open, or until the update stops."""
+        while self._missing and not stop.wait(_GATE_POLL_S):
+            pass
+
+
+class LateRows:
+    """Counts the late rows that a query reports.
+
+    Args:
+        stateful: Whether the query is stateful; only a stateful query drops late rows.
+    """
+
+    def __init__(
+        self, *, stateful: bool, ledger: Ledger, checkpoint: str, report: Callable[[int, int], None]
+    ) -> None:
+        self._stateful = stateful
+        self._ledger = ledger
+        self._checkpoint = checkpoint
+        self._report = report
+        self._looked_at = ""
+        self._counted = -1
+        self.rows = 0
+
+    def look(self, query: StreamingQuery) -> None:
+        """Count the late rows that Spark has reported since the last call."""
+        if not self._stateful:
+            return
+        newest = query.lastProgress
+        if newest is None or newest["timestamp"] == self._looked_at:
+            return
+        self._looked_at = newest["timestamp"]
+        for report in query.recentProgress:
+            batch = int(report["batchId"])
+            if batch > self._counted and (rows := _dropped(report)) > 0:
+                self._count(batch, rows)
+
+    def _count(self, batch: int, rows: int) -> None:
+        self._counted = batch
+        try:
+            if not self._ledger.record_late(self._checkpoint, batch, rows):
+                return
+        except HeadraceError as error:
+            _LOG.warning("the late rows of flow %s were not recorded: %s", self._ledger.flow, error)
+        self.rows += rows
+        self._report(batch, rows)
+
+
+def _dropped(report: Any) -> int:
+    return sum(int(one.get("numRowsDroppedByWatermark", 0)) for one in report["stateOperators"])
+
+
 _POLL_S = 0.2
 _FOLD_S = 600.0
 """Seconds between two folds of the table's log into the ledger; Delta keeps its log for days."""
@@ -61,6 +146,7 @@ class FlowRunner:
     progress: Progress
     opener: FlowOpener
     batches: BatchSetup
+    checks: DatasetChecks
     session: MakeSession
     build: Build
     failures: Failures
@@ -71,19 +157,20 @@ class FlowRunner:
     state: FeedState = field(default="pending", init=False)
     columns: str | None = field(default=None, init=False)
     is_outdated: Callable[[], bool] = field(default=lambda: False, init=False)
-    _looks_again: bool = field(default=False, init=False)
+    _reruns_when_drained: bool = field(default=False, init=False)
     """Whether the source of snapshots can have a snapshot that is not recorded."""
+    _looks: Looks = field(init=False)
+
+    def __post_init__(self) -> None:
+        reports = self.reports
+        self._looks = Looks(partial(report_look, reports.update, reports.emit, self.planned.flow.name))
 
     def run(self, lease: Lease, stop: StopSignal) -> Outcome:
-        """Open the flow's checkpoint and run its query.
-
-        Raises:
-            HeadraceError: The flow failed.
-        """
+        """Open the flow's checkpoint and run its query."""
         outcome = self._run_query(lease, stop)
         # A function gets the version that was applied last, so it is asked again after each batch.
         batches = -1
-        while outcome == "drained" and self._looks_again and self.progress.batches > batches:
+        while outcome == "drained" and self._reruns_when_drained and self.progress.batches > batches:
             batches = self.progress.batches
             again = self._run_query(lease, stop)
             outcome = "drained" if again == "up to date" else again
@@ -98,14 +185,15 @@ class FlowRunner:
             self.remedies = Remedies()
             drained = is_drained(self.planned, opened, systems)
             # Snapshots that were recorded before are applied before the source is asked again.
-            self._looks_again = self.snapshots is not None
+            self._reruns_when_drained = self.snapshots is not None
             is_new = opened.checkpoint is None or opened.checkpoint.last_planned < 0
             if self.snapshots is not None and (drained or is_new):
                 try:
-                    self._looks_again = self.snapshots.look(stop)
+                    self._reruns_when_drained = self.snapshots.look(stop)
                 except PlanAgain:
                     return "plan again"
-            if self.triggered and drained and not self._looks_again:
+            self.checks.run_left(self.opener.spark)
+            if self.triggered and drained and not self._reruns_when_drained:
                 return "up to date"
             session = self.session({**self._source_settings(opened), **flow.spark_conf})
             limits = BatchLimits(self.planned, systems, session, opened)
@@ -193,24 +281,8 @@ class FlowRunner:
         state: QueryState,
         stop: StopSignal,
     ) -> Outcome:
-        fold_at = time.monotonic() + _FOLD_S
-        looks = SnapshotLooks(self.snapshots, state)
         try:
-            while not query.awaitTermination(_POLL_S):
-                late.look(query)
-                if not self.triggered and looks.is_outdated(stop):
-                    _stop(query, state, opened, stop)
-                    return "plan again"
-                if self.state != "working" and query.status["message"] == _NOTHING_TO_READ:
-                    self.state = "working"
-                if time.monotonic() >= fold_at:
-                    self._fold(opened)
-                    fold_at = time.monotonic() + _FOLD_S
-                if stop.requested:
-                    _stop(query, state, opened, stop)
-                    late.look(query)
-                    return "stopped"
-            late.look(query)
+            return self._watch(query, opened, late, state, stop)
         except Exception as error:
             if isinstance(state.failure, StopRequested):
                 return "stopped"
@@ -221,16 +293,63 @@ class FlowRunner:
                 error, planned.flow, state.failure, state.reading, planned.expectations
             ) from error
         finally:
+            _end(query, state, opened, stop)
             if self.progress.batches:
                 self._fold(opened)
-        return "stopped" if stop.requested else "drained"
 
-    def _fold(self, opened: OpenedFlow) -> None:
-        """Write the ledger; if that fails, the next start writes it."""
-        try:
+    def _watch(
+        self,
+        query: StreamingQuery,
+        opened: OpenedFlow,
+        late: LateRows,
+        state: QueryState,
+        stop: StopSignal,
+    ) -> Outcome:
+        """Look after a query until it ends, is stopped, or needs a new plan."""
+        fold_at = time.monotonic() + _FOLD_S
+        poller = SnapshotPoller(self.snapshots, state)
+        while not query.awaitTermination(_POLL_S):
+            late.look(query)
+            if not self.triggered:
+                outdated = self._looks.ask("the source of snapshots", lambda: poller.is_outdated(stop))
+                if outdated:
+                    return "plan again"
+            if self.state != "working" and query.status["message"] == _NOTHING_TO_READ:
+                self.state = "working"
+            self._looks.ask("the checks of the table", lambda: self.checks.run_due(self.opener.spark))
+            if time.monotonic() >= fold_at and self._fold(opened):
+                fold_at = time.monotonic() + _FOLD_S
+            if stop.requested:
+                _stop(query, state, opened, stop)
+                late.look(query)
+                return "stopped"
+        late.look(query)
+        if stop.requested:
+            return "stopped"
+        self.checks.run_due(self.opener.spark, now=True)
+        return "drained"
+
+    def _fold(self, opened: OpenedFlow) -> bool:
+        """Write the ledger, and return whether that is done; the next start writes what is missing."""
+
+        def fold() -> bool:
             self.opener.fold(opened.identity.table_id)
+            return True
+
+        try:
+            return bool(self._looks.ask("the ledger", fold))
         except HeadraceError as error:
             _LOG.warning("the ledger of flow %s was not written: %s", self.planned.flow.name, error)
+            return True
+
+
+def _end(query: StreamingQuery, state: QueryState, opened: OpenedFlow, stop: StopSignal) -> None:
+    """Stop a query that still runs when its flow ends, also after an error."""
+    try:
+        if query.isActive:
+            _stop(query, state, opened, stop)
+    except Exception:
+        _LOG.warning("query %s could not be stopped", query.name, exc_info=True)
 
 
 def _stop(query: StreamingQuery, state: QueryState, opened: OpenedFlow, stop: StopSignal) -> None:
@@ -240,7 +359,9 @@ def _stop(query: StreamingQuery, state: QueryState, opened: OpenedFlow, stop: St
     if state.failure is None and not state.busy and state.last_batch >= 0:
         finished = opened.path / "commits" / str(state.last_batch)
         deadline = time.monotonic() + _COMMIT_LOG_S
-        while not finished.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        # A storage that does not answer: the next start replays the batch.
+        with suppress(OSError):
+            while not finished.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
     if not state.busy:
         query.stop()

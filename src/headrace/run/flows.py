@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import assert_never
 
-from headrace.errors import SetupError
+from headrace.errors import HeadraceError, SetupError
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage
 from headrace.run.attempts import TRIGGERED_ATTEMPTS, run_attempts
 from headrace.run.context import UpdateContext
 from headrace.run.failures import Failures
-from headrace.run.flow import FlowRunner
-from headrace.run.flow_reports import FlowReports, FlowResult
-from headrace.run.gate import OpeningGate
-from headrace.run.readiness import FeedState
+from headrace.run.flow import FlowRunner, OpeningGate
+from headrace.run.readiness import FeedState, find_blocked
+from headrace.run.reporting import FlowReports, FlowResult
 from headrace.run.runners import make_flow
 from headrace.run.stop import StopSignal
-from headrace.run.supervise import RunFlow, Supervisor
+from headrace.run.supervise import Supervisor
 from headrace.run.tables import open_table
-from headrace.run.upstream import find_blocked
 from headrace.state.lease import Lease
+
+_RunFlow = Callable[[StopSignal], FlowResult]
 
 
 class UpdateFlows:
@@ -42,7 +42,7 @@ class UpdateFlows:
             kafka=context.settings.kafka, redactor=context.settings.redactor, log_file=context.log_file
         )
         self._reports = FlowReports(context.update, context.emit)
-        self._supervisor = Supervisor(self._prepare, self._plan_again, context.stop)
+        self._supervisor: Supervisor[FlowResult] = Supervisor("flow", self._prepare, context.stop)
         self._gates: dict[TableName, OpeningGate] = defaultdict(OpeningGate)
         self._runners: dict[str, FlowRunner] = {}
         self._leases: dict[str, Lease] = {}
@@ -70,16 +70,11 @@ class UpdateFlows:
 
         Returns:
             Why flows and views cannot be started, by name.
-
-        Raises:
-            SetupError: The storage cannot be written.
         """
         blocked = self._open_tables(self._take_leases())
         for name, planned in self.planned.items():
             if (error := blocked.get(name)) is not None:
-                self._release(name)
-                coded = self._failures.as_error(error, planned.flow)
-                self._not_started[name] = self._reports.failed(planned, coded)
+                self.fail(name, self._failures.as_error(error, planned.flow))
         return blocked
 
     def start(self, *names: str) -> None:
@@ -96,6 +91,11 @@ class UpdateFlows:
         """Do not start a flow, and report why."""
         self._release(name)
         self._not_started[name] = self._reports.skipped(self.planned[name], reason)
+
+    def fail(self, name: str, error: HeadraceError) -> None:
+        """Report that a flow could not be started."""
+        self._release(name)
+        self._not_started[name] = self._reports.failed(self.planned[name], error)
 
     def end_unstarted(self, names: Iterable[str]) -> None:
         """Report flows that were never started as stopped."""
@@ -172,10 +172,12 @@ class UpdateFlows:
         return context.heart.acquire(context.settings.storage.lease(flow.target, flow.name), flow.name)
 
     def _release(self, name: str) -> None:
-        if (lease := self._leases.pop(name, None)) is not None:
-            self._context.heart.release(lease)
+        """Release a flow's lease; one that cannot be released stays the flow's, and is released later."""
+        lease = self._leases.get(name)
+        if lease is not None and self._context.heart.release(lease):
+            del self._leases[name]
 
-    def _prepare(self, name: str) -> RunFlow:
+    def _prepare(self, name: str) -> _RunFlow:
         planned = self.planned[name]
         gate = self._gates[planned.flow.target]
         gate.expect(name)
@@ -183,7 +185,14 @@ class UpdateFlows:
             self._add(name, make_flow(planned, self._plan, self._context, gate))
         runner = self._runners[name]
         runner.state = "pending"
-        return lambda stop: self._run(runner, stop)
+        return lambda stop: self._run_with_plans(name, stop)
+
+    def _run_with_plans(self, name: str, stop: StopSignal) -> FlowResult:
+        """Run a flow; if it needs a new plan, it continues with one."""
+        result = self._run(self._runners[name], stop)
+        while result.outcome == "plan again":
+            result = self._plan_again(name)(stop)
+        return result
 
     def _run(self, runner: FlowRunner, stop: StopSignal) -> FlowResult:
         planned = runner.planned
@@ -200,7 +209,7 @@ class UpdateFlows:
             runner.gate.leave(name)
             self._release(name)
 
-    def _plan_again(self, name: str) -> RunFlow:
+    def _plan_again(self, name: str) -> _RunFlow:
         """The runner of a flow with a new plan, after its table has the new columns."""
         before, context = self._runners[name], self._context
         try:

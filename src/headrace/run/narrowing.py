@@ -24,9 +24,8 @@ from headrace.model.declarations import Expectation
 from headrace.model.ranges import SourceRange
 from headrace.plan.evaluate import session_settings
 from headrace.plan.stages import PlannedFlow
-from headrace.run.condition_errors import find_raising
 from headrace.run.context import AsRecords, BuildRanges
-from headrace.run.failures import Failures
+from headrace.run.failures import Failures, find_raising
 from headrace.run.stop import StopSignal
 from headrace.sources.kind import SourceKind
 from headrace.sources.parts import ONE_FILE_EACH, FilePart, Part
@@ -139,13 +138,7 @@ class RecordSearch:
     def narrow(
         self, failure: Exception, session: SparkSession, ranges: Sequence[SourceRange]
     ) -> NarrowedBatch:
-        """The batch without the records on which the query raises an error.
-
-        Raises:
-            HeadraceError: The batch cannot be narrowed, or more than ten records fail. The error names the
-                records that were found.
-            Exception: The failure, if the query does not fail on single records.
-        """
+        """The batch without the records on which the query raises an error."""
         planned, ranges = self.planned, self.as_records(ranges)
         parts = self._parts(session, ranges) if self._is_raised(failure) else ()
         if not parts:

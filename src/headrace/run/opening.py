@@ -1,4 +1,4 @@
-"""Opening a flow's checkpoint: what `flow_start` has decided is done."""
+"""Decides how a flow starts, which `plan` reports, and opens its checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.model.ranges import SourceRange
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
 from headrace.run.failpoints import reach
-from headrace.run.flow_start import FlowStart, prepare_flow, prepare_full_refresh
+from headrace.run.failures import state_changed
 from headrace.run.survey import FlowSurveyor, find_unfinished, unfinished_refresh
 from headrace.run.targets import side_tables
 from headrace.sinks.delta.table import CLEARING, REFRESHING_PROPERTY, TableState
@@ -21,7 +21,7 @@ from headrace.sources.answers import Seed
 from headrace.sources.ranges import join_marks
 from headrace.sources.registry import kind_of
 from headrace.sources.systems import Seeding
-from headrace.state.facts import CheckpointFacts, Continue, Open, RenameFlow, SourceFacts
+from headrace.state.facts import CheckpointFacts, Continue, Open, Opening, RenameFlow, SourceFacts
 from headrace.state.identity import (
     FILE,
     QUERY,
@@ -33,11 +33,68 @@ from headrace.state.identity import (
 from headrace.state.lease import Heart
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import SHUFFLE_PARTITIONS, seed_files
+from headrace.state.opening import decide
 from headrace.storage.location import Location
-from headrace.storage.table_log import LoggedCommit
+from headrace.storage.table_log import LoggedCommit, commit_file, is_table, load_commit, stray_versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowStart:
+    """How a flow would start."""
+
+    opening: Opening  # whether the flow continues its checkpoint, opens a new one, or renames one
+    sources: tuple[SourceFacts, ...]
+    table: TableState | None  # the newest state of the target; ``None`` if it does not exist yet
+    checkpoint: CheckpointFacts | None = None
+
+
+def prepare_flow(surveyor: FlowSurveyor, remedies: Remedies) -> FlowStart:
+    """Decide how a flow starts; writes nothing."""
+    if not is_table(surveyor.table):
+        start = FlowStart(opening=Open(reason="first"), sources=surveyor.look(), table=None)
+    else:
+        survey = surveyor.survey(remedies)
+        start = FlowStart(
+            opening=decide(survey.flow, survey.facts, survey.checkpoint),
+            sources=survey.sources,
+            table=survey.table,
+            checkpoint=survey.checkpoint,
+        )
+    if isinstance(start.opening, Open):
+        _check_starts(surveyor, start.opening, start.sources)
+    if isinstance(start.opening, Continue):
+        _check_state(surveyor, start.opening)
+    return start
+
+
+def prepare_full_refresh(surveyor: FlowSurveyor) -> FlowStart:
+    """Let a flow start at the beginning of its sources, for a full refresh; writes nothing."""
+    table = surveyor.read_table(surveyor.table)
+    opening = Open(reason="full-refresh", fences=table.checkpoints.get(surveyor.planned.flow.name))
+    sources = surveyor.look()
+    _check_starts(surveyor, opening, sources)
+    return FlowStart(opening=opening, sources=sources, table=table)
+
+
+def _check_state(surveyor: FlowSurveyor, opening: Continue) -> None:
+    """Check that the state of the checkpoint fits the query."""
+    planned = surveyor.planned
+    flow, mismatch = planned.flow, planned.state_mismatch
+    checkpoint = surveyor.settings.storage.checkpoint(flow.target, flow.name, opening.identity.generation)
+    # A plan that was made before the last full refresh knows an earlier checkpoint.
+    if mismatch is not None and mismatch.checkpoint == str(checkpoint):
+        raise state_changed(flow, mismatch, ("no record was read or written",))
+
+
+def _check_starts(surveyor: FlowSurveyor, opening: Open, sources: tuple[SourceFacts, ...]) -> None:
+    """Check that each source exists, and has the position at which the flow would start."""
+    facts = {one.source.index: one for one in sources}
+    for source in surveyor.planned.sources:
+        is_new = opening.positions is None or source.index not in opening.positions
+        source.check_start(facts[source.index], surveyor.systems, is_new=is_new)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +121,7 @@ class FlowOpener:
     report: Callable[[LoggedCommit], None]
 
     def open(self, remedies: Remedies) -> OpenedFlow:
-        """Find or make the checkpoint that the flow continues with.
-
-        Raises:
-            RefusedError: The flow could lose or double records.
-            TransientError: The broker does not answer.
-        """
+        """Find or make the checkpoint that the flow continues with."""
         table = self._tidy()
         if table.properties.get(REFRESHING_PROPERTY) == CLEARING:
             # A run clears what is left before it opens flows.
@@ -105,9 +157,6 @@ class FlowOpener:
 
         Args:
             flow: Whose ledger; by default this flow's.
-
-        Raises:
-            StorageUnwritableError: The ledger cannot be written.
         """
         for commit in self._ledger(flow).fold(self.surveyor.table, table_id, join_marks):
             self.report(commit)
@@ -127,8 +176,14 @@ class FlowOpener:
         return Ledger(self._settings.storage.ledger(target, flow), target, flow)
 
     def _tidy(self) -> TableState:
-        """Fold the ledger, and complete or undo an opening that was interrupted by a crash."""
+        """Fold the ledger, complete or undo an opening that was interrupted by a crash, and remove commits of
+        the flow that are not part of the table."""
         table = self.surveyor.read_table(self.surveyor.table)
+        for version in stray_versions(self.surveyor.table):
+            stray = load_commit(self.surveyor.table, version)
+            is_mine = stray.is_ours and (stray.metadata or {}).get("flow") == self._planned.flow.name
+            if is_mine or not stray.changes_data:
+                commit_file(self.surveyor.table, version).delete()
         self.fold(table.table_id)
         unfinished = find_unfinished(self.surveyor.checkpoints, table)
         if unfinished is not None:
@@ -164,6 +219,7 @@ class FlowOpener:
         """Write a new checkpoint, and let the target name it in one commit."""
         flow, storage, table = self._planned.flow, self._settings.storage, start.table
         assert table is not None, "a run opens the table first"
+        held = None if opening.fences is None else table.transactions.get(opening.fences, -1)
         known = generations(self.surveyor.checkpoints)
         generation = int(known[-1].name) + 1 if known else 1
         identity = CheckpointIdentity.create(
@@ -193,6 +249,7 @@ class FlowOpener:
                 layout=layout,
                 refreshing=refreshing,
                 replaces=table.checkpoints.get(flow.name),
+                fenced_at=held,
             )
         )
         reach("generation-opened", flow.name, 0)

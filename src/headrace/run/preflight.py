@@ -18,11 +18,11 @@ from headrace.plan.stages import (
     RefreshViewStage,
     RunFlowStage,
 )
-from headrace.run.flow_start import prepare_flow
+from headrace.run.opening import prepare_flow
+from headrace.run.readiness import find_blocked, inputs_of
 from headrace.run.survey import FlowSurveyor, ReadTable
 from headrace.run.tables import check_table
-from headrace.run.upstream import find_blocked
-from headrace.run.views import input_missing, inputs_of
+from headrace.run.views import input_missing
 from headrace.sinks.delta.table import TableState
 from headrace.sources.systems import Systems
 from headrace.storage.location import Location

@@ -1,12 +1,25 @@
-"""When a flow or view may start: every table that it reads has data, or its flows found nothing to read."""
+"""When a flow or view may start: what it reads has its columns, and has data or flows that found none."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, assert_never
 
+from headrace.errors import HeadraceError, SourceLocation, UpstreamSchemaStaleError, text_of
+from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.names import TableName
+from headrace.plan import columns
+from headrace.plan.stages import (
+    OpenTableStage,
+    Plan,
+    PlannedFlow,
+    PlannedRefresh,
+    RefreshViewStage,
+    RunFlowStage,
+    target_of,
+)
+from headrace.plan.stored import load_stored
 from headrace.storage.location import Location
 from headrace.storage.table_log import newest_commits
 
@@ -78,3 +91,155 @@ def is_written(path: Location) -> bool:
             return False
     # The oldest commits of a long log are gone: the table is not new.
     return commit is not None and commit.version > 0
+
+
+def inputs_of(planned: PlannedRefresh, plan: Plan) -> tuple[TableName, ...]:
+    """The tables behind a view's query, also through temporary views."""
+    views = {one.view.name: one for one in plan.views}
+    found: list[TableName] = []
+    waiting = [read.table for read in planned.reads]
+    while waiting:
+        name = waiting.pop(0)
+        if name in views:
+            waiting.extend(read.table for read in views[name].reads)
+        elif name not in found:
+            found.append(name)
+    return tuple(found)
+
+
+_FIRST = "follow the help of the first error above, then run again:   headrace run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaleUpstream:
+    """A table without its declared columns, which no query may read yet."""
+
+    why: str  # the reason, as a clause that follows the name of the table
+    facts: tuple[str, ...]
+    remedy: str
+    lacks: frozenset[str] | None = None  # the missing columns, if no other column differs
+
+    def matters_to(self, schema: columns.Schema) -> bool:
+        """Whether a query that returns these columns must wait for the table.
+
+        If columns are only missing, a query that does not return them mostly does not use them. If it does
+        use one, Spark reports that the column cannot be resolved.
+        """
+        if self.lacks is None:
+            return True
+        return any(field["name"].casefold() in self.lacks for field in columns.fields(schema))
+
+
+def find_blocked(
+    plan: Plan, refused: Mapping[TableName, Exception], unleased: Mapping[str, Exception] | None = None
+) -> dict[str, Exception]:
+    """The errors of flows and views that cannot be started, by the name of the flow or view.
+
+    A flow that is not started does not update its table, so it can block the readers of the table.
+    """
+    unfit = {name: _refused(name, error) for name, error in refused.items()}
+    unfit |= _left_out(plan)
+    found: dict[str, Exception] = {}
+    # A stage comes after the stages of the tables that it reads.
+    for stage in plan.stages:
+        match stage:
+            case RunFlowStage(planned=planned):
+                flow = planned.flow
+                error = (
+                    (unleased or {}).get(flow.name)
+                    or refused.get(flow.target)
+                    or _error(f"flow {flow.name}", flow.location, reads_of(planned), planned.schema, unfit)
+                )
+                if error is None:
+                    continue
+                found[flow.name] = error
+                if plan.flows_of(flow.target) <= found.keys():
+                    unfit = _not_opened(plan, flow.target, error) | unfit
+            case RefreshViewStage(view=view, planned=refresh):
+                name = view.name
+                error = _error(name.short, view.location, inputs_of(refresh, plan), refresh.schema, unfit)
+                if error is not None:
+                    found[str(name)] = error
+                    unfit = _not_opened(plan, name, error) | unfit
+            case OpenTableStage():
+                pass
+            case _:
+                assert_never(stage)
+    return found
+
+
+def _left_out(plan: Plan) -> dict[TableName, StaleUpstream]:
+    """The tables of the pipeline that this plan does not open, and that differ from what they declare."""
+    opened = {target_of(stage) for stage in plan.stages}
+    unfit: dict[TableName, StaleUpstream] = {}
+    for dataset in plan.datasets:
+        if isinstance(dataset, StreamingTable | MaterializedView) and dataset.name not in opened:
+            unfit |= _outdated(plan, dataset.name, "was left out of this run")
+    return unfit
+
+
+def _not_opened(plan: Plan, name: TableName, error: Exception) -> dict[TableName, StaleUpstream]:
+    cause = f"[{error.code}] {error.summary}" if isinstance(error, HeadraceError) else text_of(error)
+    found = _outdated(plan, name, "was not brought up to date")
+    return {name: replace(one, facts=(cause, *one.facts), remedy=_FIRST) for name, one in found.items()}
+
+
+def reads_of(planned: PlannedFlow) -> tuple[TableName, ...]:
+    """The tables that a flow's query reads, streaming or not, also through temporary views."""
+    streamed = (source.table for source in planned.sources if source.table is not None)
+    return tuple(dict.fromkeys([*streamed, *(read.table for read in planned.reads)]))
+
+
+def _error(
+    label: str,
+    location: SourceLocation,
+    reads: Iterable[TableName],
+    schema: columns.Schema,
+    unfit: Mapping[TableName, StaleUpstream],
+) -> UpstreamSchemaStaleError | None:
+    for name in reads:
+        found = unfit.get(name)
+        if found is None or not found.matters_to(schema):
+            continue
+        return UpstreamSchemaStaleError(
+            f"{label} reads {name.short}, which {found.why}",
+            location=location,
+            facts=(*found.facts, "nothing was read or written"),
+            remedies=(found.remedy,),
+            params={"table": str(name)},
+        )
+    return None
+
+
+def _refused(name: TableName, error: Exception) -> StaleUpstream:
+    text = f"{type(error).__name__}: {text_of(error)}"
+    if isinstance(error, HeadraceError):
+        text = f"[{error.code}] {error.summary}"
+    return StaleUpstream(
+        why="this run could not open",
+        facts=(text.splitlines()[0],),
+        remedy=f"follow the help of the error of {name.short}, then run again:   headrace run",
+    )
+
+
+def _outdated(plan: Plan, name: TableName, how: str) -> dict[TableName, StaleUpstream]:
+    """The table, if it exists and its columns differ from the declared ones."""
+    stored, declared = load_stored(plan.project.storage, name), plan.schemas.get(name)
+    if stored is None or declared is None:
+        return {}
+    changed = columns.refused_changes(declared, stored.schema)
+    added = [path for path, _ in columns.new_fields(declared, stored.schema)]
+    if not changed and not added:
+        return {}
+    facts = [f"{column} is {was} in the table, and declared as {now}" for column, now, was in changed]
+    facts += [f"{'.'.join(path)} is declared, but not in the table" for path in added]
+    is_streaming = any(isinstance(one, StreamingTable) and one.name == name for one in plan.datasets)
+    verb = "full-refresh" if changed and is_streaming else "run"
+    return {
+        name: StaleUpstream(
+            why=f"does not have its declared columns, and {how}",
+            facts=tuple(facts),
+            remedy=f"update that table first:   headrace {verb} {name.short}",
+            lacks=None if changed else frozenset(path[0].casefold() for path in added),
+        )
+    }

@@ -1,4 +1,4 @@
-"""Reports after a commit: events, lag, limits. An error in a report never fails a flow."""
+"""Reports of flows: events, results, batches and lag. An error in a report fails no flow."""
 
 from __future__ import annotations
 
@@ -8,12 +8,77 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
-from headrace.model.events import Backlog, BatchCommitted, BatchReplayed, BatchStarted, Emitter
+from headrace.errors import HeadraceError
+from headrace.model.events import (
+    Backlog,
+    BatchCommitted,
+    BatchReplayed,
+    BatchStarted,
+    Emitter,
+    FlowFailed,
+    FlowFinished,
+    FlowRetrying,
+    FlowSkipped,
+    FlowStarted,
+    LateRowsDropped,
+    SnapshotSkipped,
+)
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
 from headrace.sinks.target import BatchStamp, Committed
+from headrace.sources.answers import Lag
+from headrace.sources.registry import kind_of
+from headrace.sources.systems import Systems
+from headrace.storage.location import Location
+
+_INTERVAL_S = 1.0
+"""Minimum seconds between two measurements, so that they do not delay batches."""
+
+_SHARE = 0.02
+"""The highest share of the time that measurements take: the list of a large folder takes seconds."""
+
+
+class LagGauge:
+    """Measures what a flow's sources hold beyond its last batch.
+
+    Args:
+        record_bytes: The mean size of a record of a source, by the source's index; ``None`` if unknown.
+    """
+
+    def __init__(
+        self, systems: Systems, checkpoint: Location, record_bytes: Callable[[int], float | None]
+    ) -> None:
+        self._systems = systems
+        self._checkpoint = checkpoint
+        self._record_bytes = record_bytes
+        self._next_s = 0.0
+
+    def measure(self, ranges: tuple[SourceRange, ...]) -> Backlog:
+        """The backlog behind the ends of ranges; it is not known if it was measured just before."""
+        began = time.monotonic()
+        if began < self._next_s:
+            return Backlog()
+        found = [(one, kind_of(one.kind).lag(one, self._systems, self._checkpoint)) for one in ranges]
+        ended = time.monotonic()
+        self._next_s = ended + max(_INTERVAL_S, (ended - began) / _SHARE)
+        records = [None if lag is None or lag.counts_files else lag.count for _, lag in found]
+        sizes = [None if lag is None else self._size(one, lag) for one, lag in found]
+        return Backlog(records=_total(records), size_bytes=_total(sizes))
+
+    def _size(self, one: SourceRange, lag: Lag) -> int | None:
+        if lag.size_bytes is not None or not lag.count:
+            return lag.size_bytes or 0
+        mean = self._record_bytes(one.index)
+        return None if mean is None else round(lag.count * mean)
+
+
+def _total(counts: list[int | None]) -> int | None:
+    """The sum; ``None`` if there is nothing to add, or a count is not known."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and len(known) == len(counts) else None
+
 
 _LOG = logging.getLogger(__name__)
 
@@ -140,3 +205,123 @@ def _at(values: Any, path: str) -> datetime | None:
     except ValueError:
         return None
     return found if found is None or found.tzinfo else found.replace(tzinfo=UTC)
+
+
+Outcome = Literal["drained", "stopped", "up to date", "plan again"]
+"""How a flow ends without an error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowResult:
+    """How a flow ended.
+
+    Args:
+        outcome: ``skipped`` if the flow was not started because a table that it reads was never written;
+            ``plan again`` is used only within an update.
+    """
+
+    flow: str
+    outcome: Outcome | Literal["failed", "skipped"]
+    rows: int = 0
+    batches: int = 0
+    late: int = 0  # rows that the query dropped because they were older than its watermark
+    commits: int = 0  # batches that were committed to the table
+    duration_s: float = 0.0
+    error: HeadraceError | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class FlowReports:
+    """Emits the events of flows, and makes the results of those that ended."""
+
+    update: str
+    emit: Emitter
+
+    def started(self, planned: PlannedFlow, checkpoint: str) -> None:
+        """Report that a flow's query runs."""
+        flow = planned.flow
+        self.emit(FlowStarted(update=self.update, flow=flow.name, dataset=flow.target, checkpoint=checkpoint))
+
+    def late(self, planned: PlannedFlow, batch: int, rows: int) -> None:
+        """Report rows that the query dropped because they were older than its watermark."""
+        flow = planned.flow
+        self.emit(
+            LateRowsDropped(update=self.update, flow=flow.name, dataset=flow.target, batch=batch, rows=rows)
+        )
+
+    def snapshot_skipped(self, planned: PlannedFlow, version: str, reason: str) -> None:
+        """Report a snapshot that is not applied."""
+        flow = planned.flow
+        _LOG.warning("flow %s: skipped the snapshot %s: %s", flow.name, version, reason)
+        self.emit(
+            SnapshotSkipped(
+                update=self.update, flow=flow.name, dataset=flow.target, version=version, reason=reason
+            )
+        )
+
+    def retrying(self, planned: PlannedFlow, error: HeadraceError, attempt: int, wait_s: float) -> None:
+        """Report that a flow waits for its next attempt."""
+        flow = planned.flow
+        self.emit(
+            FlowRetrying(
+                update=self.update,
+                flow=flow.name,
+                dataset=flow.target,
+                error=error.to_dict(),
+                attempt=attempt,
+                wait_s=wait_s,
+            )
+        )
+
+    def finished(
+        self, planned: PlannedFlow, outcome: Outcome, progress: Progress | None = None
+    ) -> FlowResult:
+        """Report that a flow ended without an error."""
+        flow, done = planned.flow, progress or Progress()
+        if outcome != "plan again":
+            self.emit(
+                FlowFinished(
+                    update=self.update,
+                    flow=flow.name,
+                    dataset=flow.target,
+                    outcome=outcome,
+                    rows=done.rows,
+                    batches=done.batches,
+                )
+            )
+        return _result(planned, outcome, done)
+
+    def failed(
+        self, planned: PlannedFlow, error: HeadraceError, progress: Progress | None = None
+    ) -> FlowResult:
+        """Report that a flow ended with an error."""
+        flow = planned.flow
+        # The trace is for the log alone; what a person needs is in the error.
+        _LOG.info("flow %s failed", flow.name, exc_info=error)
+        self.emit(FlowFailed(update=self.update, flow=flow.name, dataset=flow.target, error=error.to_dict()))
+        return _result(planned, "failed", progress or Progress(), error)
+
+    def skipped(self, planned: PlannedFlow, reason: str) -> FlowResult:
+        """Report that a flow is not started."""
+        flow = planned.flow
+        self.emit(FlowSkipped(update=self.update, flow=flow.name, dataset=flow.target, reason=reason))
+        return FlowResult(flow=flow.name, outcome="skipped", reason=reason)
+
+
+def _result(
+    planned: PlannedFlow,
+    outcome: Outcome | Literal["failed"],
+    progress: Progress,
+    error: HeadraceError | None = None,
+) -> FlowResult:
+    return FlowResult(
+        flow=planned.flow.name,
+        outcome=outcome,
+        rows=progress.rows,
+        batches=progress.batches,
+        late=progress.late,
+        commits=progress.commits,
+        duration_s=time.monotonic() - progress.started,
+        error=error,
+    )

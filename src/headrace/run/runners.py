@@ -10,22 +10,20 @@ from headrace.plan.sources import marker_of
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
 from headrace.run.batch import RecordFeed
 from headrace.run.batch_setup import BatchSetup
+from headrace.run.checks import DatasetChecks
 from headrace.run.context import UpdateContext
 from headrace.run.failures import Failures
-from headrace.run.flow import FlowRunner
-from headrace.run.flow_reports import FlowReports
-from headrace.run.gate import OpeningGate
-from headrace.run.once import OnceFeed
+from headrace.run.flow import FlowRunner, OpeningGate
 from headrace.run.opening import FlowOpener
-from headrace.run.reporting import Progress
-from headrace.run.snapshots import SnapshotFeed
-from headrace.run.split import RefreshSplit
+from headrace.run.readiness import inputs_of
+from headrace.run.reporting import FlowReports, Progress
+from headrace.run.snapshots import OnceFeed, SnapshotFeed
+from headrace.run.split import RefreshSplit, ViewCountingRefreshSplit
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of, refresh_target
-from headrace.run.view_counts import ViewCountingRefreshSplit
-from headrace.run.views import ViewRunner, inputs_of
+from headrace.run.views import ViewRunner
 from headrace.sinks.delta.table import read_state
-from headrace.storage.table_log import LoggedCommit
+from headrace.storage.table_log import LoggedCommit, undone_versions
 
 
 def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> FlowOpener:
@@ -40,6 +38,7 @@ def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> Flo
                 version=commit.version,
                 operation=commit.operation,
                 engine=commit.engine,
+                undone=undone_versions(context.settings.storage.table(target), commit),
             )
         )
 
@@ -91,6 +90,14 @@ def make_flow(
             reading=context.queries.snapshots,
             report=partial(reports.snapshot_skipped, planned),
         )
+    checks = DatasetChecks(
+        dataset=planned.flow.target,
+        flow=planned.flow.name,
+        checks=planned.checks,
+        storage=context.settings.storage,
+        update=context.update,
+        emit=context.emit,
+    )
     return FlowRunner(
         planned=planned,
         gate=gate,
@@ -104,8 +111,10 @@ def make_flow(
             update=context.update,
             emit=context.emit,
             progress=progress,
+            checks=checks,
             snapshots=snapshots,
         ),
+        checks=checks,
         session=context.session,
         build=context.queries.build,
         failures=failures,

@@ -1,4 +1,4 @@
-"""The snapshots of a flow in a run: new versions are recorded, and each batch applies one of them."""
+"""The rows of flows whose stream has only markers: snapshots, and a batch query that is applied once."""
 
 from __future__ import annotations
 
@@ -59,10 +59,6 @@ class SnapshotFeed:
         """Record the new versions of the source, and return whether there is one.
 
         A function is asked for one version: it gets the version that was applied last.
-
-        Raises:
-            PlanAgain: The next snapshot has other columns than the plan.
-            SnapshotInvalidError: The source returned something else than a snapshot.
         """
         self._rows.clear()
         with self.reading(self.planned) as reader:
@@ -92,11 +88,7 @@ class SnapshotFeed:
 
     @contextmanager
     def records(self, batch: DataFrame, stamp: BatchStamp, checkpoint: Location) -> Iterator[DataFrame]:
-        """The change records of the snapshot of a batch.
-
-        Raises:
-            SnapshotKeysInvalidError: The snapshot has several rows with the same key, or NULL in a key.
-        """
+        """The change records of the snapshot of a batch."""
         session = batch.sparkSession
         marker = self._marker(session, stamp, checkpoint)
         rows = self._rows.get(version_text(marker.version))
@@ -195,7 +187,7 @@ class SnapshotFeed:
         )
 
 
-class SnapshotLooks:
+class SnapshotPoller:
     """Looks for new snapshots while a query runs.
 
     Args:
@@ -235,3 +227,21 @@ def _literal(version: Version) -> Version | str:
         return version
     text = version_text(version)
     return text if text[-6:-5] in ("+", "-") else f"{text}Z"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnceFeed:
+    """The rows of a flow's batch query."""
+
+    planned: PlannedFlow
+    marker: Location
+    build: Callable[[SparkSession], DataFrame]
+
+    def look(self, stop: StopSignal) -> bool:
+        """Create the marker, and return whether it was missing."""
+        return self.marker.create_json({"headrace": 1})
+
+    @contextmanager
+    def records(self, batch: DataFrame, stamp: BatchStamp, checkpoint: Location) -> Iterator[DataFrame]:
+        """The rows of the query, in place of the marker."""
+        yield with_checks(self.build(batch.sparkSession), self.planned.expectations)

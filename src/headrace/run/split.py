@@ -1,28 +1,97 @@
-"""The split of a batch's rows, and what becomes of those that the target does not take."""
+"""Splits the rows of a batch or refresh into accepted, quarantined and dropped ones, with their counts."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from headrace.contracts.expectations import RowSplit, with_checks
-from headrace.contracts.rejected import REASONS, Rejection, as_rejected
-from headrace.errors import ExpectationFailedError, RowsNotRepeatableError
-from headrace.model.counts import BadRecordCount
-from headrace.model.declarations import Flow, RejectionLimit
+from headrace.contracts.expectations import RowSplit, read_counts, with_checks
+from headrace.contracts.rejected import REASONS, Rejection, as_rejected, describe_record
+from headrace.errors import ExpectationFailedError, MaxRejectedExceededError, RowsNotRepeatableError
+from headrace.model.counts import BadRecordCount, BatchCounts
+from headrace.model.declarations import ExpectationCount, Flow, RefreshFlow, RejectionLimit, TemporaryView
 from headrace.plan.stages import Coordinates, PlannedFlow, RefreshViewStage
 from headrace.run.bad_records import BadRecordSearch, union
 from headrace.run.narrowing import RaisingRecord
-from headrace.run.rejection import check_rejected
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.target import BatchStamp, RefreshStamp, SplitRows
 from headrace.storage.location import Location
 from headrace.storage.table_log import batches_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+_SHOWN: Final = 5
+
+
+def check_rejected(
+    flow: Flow,
+    limit: RejectionLimit,
+    counts: BatchCounts,
+    rejected: DataFrame | None,
+    outcome: str,
+    past: Iterable[Mapping[str, Any]] = (),
+) -> None:
+    """Check that no more records are rejected than a dataset allows. Nothing is committed yet.
+
+    Args:
+        rejected: The rows for the quarantine table, if there are any.
+    """
+    if not _rejected(own := counts.to_json()):
+        return
+    judged = [own, *past]
+    count, records = sum(map(_rejected, judged)), sum(one["input"] for one in judged)
+    if limit.allows(count, records):
+        return
+    name, what = f"flow {flow.name}", f"the last {len(judged)} batches" if len(judged) > 1 else "a batch"
+    if isinstance(flow, RefreshFlow):
+        name, what = flow.target.short, "a refresh"
+    shown = [] if rejected is None else rejected.select("source", "reasons").limit(_SHOWN).collect()
+    failed = [one for one in counts.expectations if one.failed and one.action in ("quarantine", "drop")]
+    raise MaxRejectedExceededError(
+        f"{name}: {count:,} of {records:,} records of {what} are rejected "
+        f"({count / records:.1%}), and max_rejected is {limit}",
+        location=flow.location,
+        facts=(
+            *(f"`{one.name}`: {one.failed:,} rows" for one in failed),
+            *(
+                f"{one.name}: {one.records:,} records"
+                for one in counts.bad_records
+                if one.action == "quarantine"
+            ),
+            *map(_line, shown),
+            outcome,
+        ),
+        remedies=(
+            "correct the source, the schema or the expectations, and run again:   headrace run",
+            "or allow more rejected records: max_rejected",
+        ),
+        params={
+            "flow": flow.name,
+            "rejected": count,
+            "records": records,
+            "max_rejected": str(limit),
+        },
+    )
+
+
+def _rejected(counts: Mapping[str, Any]) -> int:
+    """The rejected records of a batch; tombstones that a reader skips are none."""
+    skipped = sum(one["records"] for one in counts.get("bad_records", ()) if one["action"] == "drop")
+    return int(counts["quarantined"] + counts["dropped"] - skipped)
+
+
+def _line(row: Row) -> str:
+    """A rejected row in one line: its coordinates and reasons."""
+    source = row["source"]
+    place = "" if source is None else describe_record(source.asDict())
+    reasons = (one["message"] or f"`{one['name']}`" for one in row["reasons"])
+    return (f"{place}: " if place else "") + ", ".join(reasons)
+
 
 _SHOWN_ROWS = 5
 _KEPT = "the view keeps its rows"
@@ -250,3 +319,61 @@ def _value(values: Any, path: str) -> Any:
     for part in path.split("."):
         values = values.get(part) if isinstance(values, dict) else None
     return values
+
+
+class ViewCountingSplit:
+    """A split that adds the counts of temporary views to those of each batch."""
+
+    def __init__(self, split: Split, views: Sequence[TemporaryView], session: SparkSession) -> None:
+        self._split = split
+        self._views = views
+        self._session = session
+
+    def begin(self, rows: DataFrame, stamp: BatchStamp, raising: Sequence[RaisingRecord] = ()) -> SplitRows:
+        """Split a batch. Rows of a batch that was narrowed come from another query, which does not count."""
+        split = self._split.begin(rows, stamp, raising)
+        if raising:
+            return split
+
+        def read() -> tuple[ExpectationCount, ...]:
+            query: Any = next(one for one in self._session.streams.active if one.name == stamp.flow)
+            execution = query._jsq.streamingQuery().lastExecution()
+            return read_counts(execution.observedMetrics(), self._views)
+
+        return _with_counts(split, read)
+
+
+class ViewCountingRefreshSplit:
+    """A split that adds the counts of temporary views to those of each refresh.
+
+    Spark keeps the rows meanwhile, as for the expectations of the materialized view itself.
+    """
+
+    def __init__(self, split: RefreshSplit, views: Sequence[TemporaryView]) -> None:
+        self._split = split
+        self._views = views
+
+    def begin(self, rows: DataFrame, stamp: RefreshStamp) -> SplitRows:
+        """Split the rows of a refresh."""
+        split = self._split.begin(rows, stamp)
+        kept = split.keep()
+        return _with_counts(
+            split, lambda: read_counts(kept._jdf.queryExecution().observedMetrics(), self._views)
+        )
+
+
+def _with_counts(split: SplitRows, read: Callable[[], tuple[ExpectationCount, ...]]) -> SplitRows:
+    """Add the counts of temporary views to those of a split, after the rows were computed once."""
+    # Spark counts a second computation, such as that of the rejected rows, too.
+    once, settle, counts = cache(read), split.settle, split.counts
+
+    def settle_after_counts() -> None:
+        once()
+        settle()
+
+    def with_views(accepted: int) -> BatchCounts:
+        found = counts(accepted)
+        return replace(found, expectations=(*found.expectations, *once()))
+
+    split.settle, split.counts = settle_after_counts, with_views
+    return split

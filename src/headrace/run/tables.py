@@ -56,11 +56,7 @@ if TYPE_CHECKING:
 
 
 def register_tables(plan: Plan, spark: SparkSession) -> None:
-    """Register the tables that the storage holds and the plan reads in the session's catalog.
-
-    Raises:
-        TableNameTakenError: The catalog has another table with the name of one of them, or of a new view.
-    """
+    """Register the tables that the storage holds and the plan reads in the session's catalog."""
     storage = plan.project.storage
     views = [refresh.flow.target for refresh in plan.refreshes]
     for name in dict.fromkeys([*plan.tables_read, *views]):
@@ -94,11 +90,6 @@ def check_table(
 
     Args:
         emptied: Whether it is emptied next, so that its columns may have other types.
-
-    Raises:
-        SchemaMismatchError: Its columns have other types than the queries return.
-        TableLostError: It is missing, and a checkpoint has fed it.
-        TableFolderTakenError: It is missing, and its folder holds something else.
     """
     table = stage.table
     path = storage.table(table.name)
@@ -139,12 +130,6 @@ def open_table(
 
     Args:
         emptied: Whether it is emptied next, so that its columns may have other types.
-
-    Raises:
-        SchemaMismatchError: Its columns have other types than the queries return.
-        TableLostError: It is missing, and a checkpoint has fed it.
-        TableFolderTakenError: It is missing, and its folder holds something else.
-        StorageUnwritableError: The storage cannot be written.
     """
     path = storage.table(stage.table.name)
     exists = not emptied and is_table(path)
@@ -176,11 +161,7 @@ def alter(
     alterations: TableAlterations,
     table: StreamingTable | MaterializedView,
 ) -> None:
-    """Apply changes to an existing table.
-
-    Raises:
-        ColumnInvalidError: Delta refuses to rename, drop or widen a column.
-    """
+    """Apply changes to an existing table."""
     from pyspark.errors import PySparkException
 
     if alterations.is_empty:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,22 +22,22 @@ from headrace.model.events import (
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.changes import find_alterations
-from headrace.plan.stages import Plan, PlannedRefresh, RefreshViewStage
+from headrace.plan.stages import RefreshViewStage
 from headrace.run.checks import DatasetChecks
 from headrace.run.context import Build, MakeSession
 from headrace.run.failures import Failures
 from headrace.run.readiness import FeedState
-from headrace.run.split import RefreshSplit
+from headrace.run.split import RefreshSplit, ViewCountingRefreshSplit
+from headrace.run.stop import StopSignal
 from headrace.run.tables import alter, new_clustering
-from headrace.run.view_counts import ViewCountingRefreshSplit
-from headrace.run.work import refresh_jobs
-from headrace.runtime.engine.attachment import pool_name
-from headrace.runtime.unused import release_unused
+from headrace.run.task_metrics import refresh_jobs
+from headrace.runtime.engine.record import pool_name
+from headrace.runtime.gateway import release_unused
 from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.metastore import publish_table
 from headrace.sinks.delta.table import read_state, register_table
 from headrace.sinks.target import RefreshStamp, Target
-from headrace.state.lease import VIEW, Heart
+from headrace.state.lease import VIEW, Heart, Lease
 from headrace.state.ledger import record_view
 from headrace.storage.table_log import commit_mark, is_table, newest_version
 
@@ -51,7 +52,8 @@ class ViewResult:
     """How a refresh ended.
 
     Args:
-        outcome: ``skipped`` if a table that the view reads was never written.
+        outcome: ``skipped`` if a table that the view reads was never written, or the run was stopped before
+            the refresh had ended.
     """
 
     dataset: TableName
@@ -103,6 +105,8 @@ class ViewRunner:
         self._update = update
         self._emit = emit
         self._seen: dict[TableName, int] = {}
+        self._lease: Lease | None = None
+        self._tag = f"headrace-view-{uuid.uuid4().hex}"
 
     @property
     def interval_s(self) -> float:
@@ -110,7 +114,7 @@ class ViewRunner:
         trigger = self._flow.trigger
         return self._settings.view_interval_s if trigger is None else trigger.interval_s
 
-    def has_moved(self) -> bool:
+    def inputs_changed(self) -> bool:
         """Whether the view was not refreshed yet, an input has a new version, or the last refresh failed.
 
         Reads nothing but file names.
@@ -130,18 +134,36 @@ class ViewRunner:
             case _:
                 return "working"
 
-    def refresh(self) -> None:
+    def refresh(self, stop: StopSignal) -> None:
         """Refresh the view if its query or an input has changed; errors become results."""
         name = self.view.name
+        if stop.requested:
+            return
         try:
-            lease = self._heart.acquire(self._settings.storage.lease(name, VIEW), str(name))
-            try:
-                self.result = self._refresh()
-            finally:
-                self._heart.release(lease)
+            if self._lease is None:
+                self._lease = self._heart.acquire(self._settings.storage.lease(name, VIEW), str(name))
+            self.result = self._refresh()
         except Exception as failure:
-            self.fail(failure)
+            if stop.requested:
+                _LOG.info("the refresh of %s was stopped", name, exc_info=failure)
+                self.skip("the run was stopped before its refresh had ended")
+            else:
+                self.fail(failure)
+        finally:
+            self.release()
         release_unused()
+
+    def cancel(self) -> None:
+        """Cancel the jobs of the refresh that runs; called from another thread, again until it has ended."""
+        try:
+            self._spark.sparkContext.cancelJobsWithTag(self._tag)
+        except Exception as error:
+            _LOG.debug("the jobs of view %s could not be cancelled: %s", self.view.name, error)
+
+    def release(self) -> None:
+        """Release the view's lease; one that cannot be released stays, and is released later."""
+        if self._lease is not None and self._heart.release(self._lease):
+            self._lease = None
 
     def fail(self, failure: Exception) -> None:
         """Report why the view cannot be refreshed."""
@@ -180,6 +202,7 @@ class ViewRunner:
             return ViewResult(dataset=view.name, outcome="up to date")
         self._emit(ViewRefreshing(update=self._update, dataset=view.name))
         started = time.monotonic()
+        self._spark.sparkContext.addJobTag(self._tag)
         session = self._session(dict(self._flow.spark_conf))
         session.sparkContext.setLocalProperty("spark.scheduler.pool", pool_name(str(view.name)))
         df = with_declared_columns(self._build(session, self._flow), self._planned.schema)
@@ -255,17 +278,3 @@ def input_missing(flow: RefreshFlow, name: TableName) -> ViewInputMissingError:
         remedies=(f"create that table first:   headrace run {name.short}",),
         params={"view": flow.name, "input": str(name)},
     )
-
-
-def inputs_of(planned: PlannedRefresh, plan: Plan) -> tuple[TableName, ...]:
-    """The tables behind a view's query, also through temporary views."""
-    views = {one.view.name: one for one in plan.views}
-    found: list[TableName] = []
-    waiting = [read.table for read in planned.reads]
-    while waiting:
-        name = waiting.pop(0)
-        if name in views:
-            waiting.extend(read.table for read in views[name].reads)
-        elif name not in found:
-            found.append(name)
-    return tuple(found)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import ArgumentInvalidError
+from headrace.sources.decimals import DecimalReader
 from headrace.sources.decoders import Decoder, InvalidUtf8
 
 if TYPE_CHECKING:
@@ -47,8 +48,13 @@ class CsvDecoder(Decoder):
 
         text = value.cast("string")
         text = F.make_valid_utf8(text) if self.invalid_utf8 == "replace" else text
+        decimals = DecimalReader(self.schema, "csv")
         checked = StructType(
-            [*self.schema.fields, StructField(_END, StringType()), StructField(_CORRUPT, StringType())]
+            [
+                *decimals.parsed.fields,
+                StructField(_END, StringType()),
+                StructField(_CORRUPT, StringType()),
+            ]
         )
         options = {
             **_DEFAULTS,
@@ -65,8 +71,12 @@ class CsvDecoder(Decoder):
 
         def matching(parsed: Column) -> Column:
             whole = parsed[_CORRUPT].isNull() & (parsed[_END] == _END)
-            fields = F.struct(*(parsed[name].alias(name) for name in self.schema.fieldNames()))
-            return F.when(whole, fields)
+
+            def accept(record: Column, exact: Column | None) -> Column:
+                fields = F.struct(*(record[name].alias(name) for name in self.schema.fieldNames()))
+                return F.when(whole if exact is None else whole & exact, fields)
+
+            return decimals.read(parsed, accept)
 
         # The array makes Spark parse once and use the result several times.
         record = F.transform(F.array(parsed), matching)[0]

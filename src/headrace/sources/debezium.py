@@ -9,6 +9,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from headrace.errors import ArgumentInvalidError
+from headrace.sources.decimals import exact_decimal
 from headrace.sources.decoders import Decoder, InvalidUtf8, JsonDecoder, check_choice
 
 if TYPE_CHECKING:
@@ -179,12 +180,13 @@ class DebeziumDecoder(Decoder):
         scale = F.coalesce(one["scale"], F.lit(str(kind.scale)))
         inner = [F.try_variant_get(one["value"], f"$.{name}", "string") for name in ("value", "scale")]
         is_variable = one["name"].isNull() | (one["name"] == _VARIABLE_DECIMAL)
-        return (
-            F.when(is_text & (form == "precise"), _unscaled(text, scale).try_cast(kind))
-            .when(is_text & (form == "string"), text.try_cast(kind))
-            .when(~is_text & is_variable & inner[0].isNotNull(), _unscaled(*inner).try_cast(kind))
-            .when(~is_text & inner[0].isNull(), text.try_cast(kind))
+        number = (
+            F.when(is_text & (form == "precise"), _unscaled(text, scale))
+            .when(is_text & (form == "string"), text)
+            .when(~is_text & is_variable & inner[0].isNotNull(), _unscaled(*inner))
+            .when(~is_text & inner[0].isNull(), text)
         )
+        return _bound(number, lambda one: exact_decimal(one, kind))
 
 
 def build_debezium_decoder(

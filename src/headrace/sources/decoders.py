@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError
 from headrace.model.declarations import Drift
+from headrace.sources.decimals import DecimalReader
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -102,9 +103,10 @@ class JsonDecoder(Decoder):
         text = value.cast("string")
         # Spark's parser replaces invalid bytes silently, so they are checked before.
         text = F.make_valid_utf8(text) if self.invalid_utf8 == "replace" else text
+        decimals = DecimalReader(self.schema, "json")
         checked = StructType(
             [
-                StructField(_RECORDS, ArrayType(self.schema)),
+                StructField(_RECORDS, ArrayType(decimals.parsed)),
                 StructField(_END, StringType()),
                 StructField(_CORRUPT, StringType()),
             ]
@@ -117,7 +119,13 @@ class JsonDecoder(Decoder):
         def judge(looked: Column) -> Column:
             records, json = looked["json"][_RECORDS], looked["json"]
             whole = json[_END].isNotNull() & (F.size(records) == 1) & records[0].isNotNull()
-            return F.when(whole, self._accept(records[0], json[_CORRUPT].isNotNull(), text, looked))
+            mistyped = json[_CORRUPT].isNotNull()
+
+            def accept(record: Column, exact: Column | None = None) -> Column:
+                wrong = mistyped if exact is None else mistyped | ~exact
+                return self._accept(record, wrong, text, looked)
+
+            return F.when(whole, decimals.read(records[0], accept))
 
         # The array makes Spark parse once and use the result several times.
         looked = F.struct(parsed.alias("json"), *self._looks(text))

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.model.declarations import RESCUED, Drift, DriftAction, field_name
+from headrace.sources.decimals import DecimalReader
 from headrace.sources.decoders import DRIFTED, UNPARSEABLE, JsonDecoder
 
 if TYPE_CHECKING:
@@ -154,9 +155,14 @@ class DriftingJsonDecoder(JsonDecoder):
         from pyspark.sql import functions as F
         from pyspark.sql.types import StringType, StructType
 
-        alone = StructType([column]).add(_WRONG, StringType())
+        alone = DecimalReader(StructType([column]), "json")
         options = {**self.parser_options, "columnNameOfCorruptRecord": _WRONG}
-        return F.from_json(text, alone, options)[_WRONG].isNotNull()
+        parsed = F.from_json(text, alone.parsed.add(_WRONG, StringType()), options)
+
+        def is_wrong(record: Column, exact: Column | None) -> Column:
+            return parsed[_WRONG].isNotNull() if exact is None else parsed[_WRONG].isNotNull() | ~exact
+
+        return alone.read(parsed, is_wrong)
 
     def _rescued(self, text: Column, names: Column) -> Column:
         """The fields with some names, as JSON, each with its whole value; NULL if there are none."""

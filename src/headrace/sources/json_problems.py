@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
 _INTEGERS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
@@ -14,6 +14,7 @@ _NAMES = {"integer": "INT"}
 _NESTED = {"struct": ("an object", dict), "array": ("an array", list), "map": ("an object", dict)}
 _SPECIAL_NUMBERS = ("nan", "infinity", "+infinity", "-infinity", "inf", "+inf", "-inf")
 _SHOWN = 40
+_EXACT = Context(prec=1000)
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,9 @@ def _is_decimal(value: Any, kind: str) -> bool:
     except InvalidOperation:
         return False
     precision, scale = (int(digits) for digits in kind[8:-1].split(","))
-    return bool(abs(number) < 10 ** (precision - scale))
+    if not number.is_finite() or abs(number) >= 10 ** (precision - scale):
+        return False
+    return number == number.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
 
 
 def _is_time(text: str) -> bool | None:

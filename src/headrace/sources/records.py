@@ -96,6 +96,20 @@ def stop_at(
     return F.raise_error(F.concat(F.lit(_MARK), F.to_json(facts)))
 
 
+def stop_because(mismatch: str, value: Column, *, at: Sequence[Column]) -> Column:
+    """An error that stops the flow at a record that Spark has parsed, with the value that is wrong."""
+    from pyspark.sql import functions as F
+
+    facts = F.struct(
+        F.lit(UNPARSEABLE).alias("problem"),
+        F.lit(True).alias("stops"),
+        F.struct(*at).alias("at"),
+        F.lit(mismatch).alias("mismatch"),
+        F.base64(F.substring(value.cast("binary"), 1, CARRIED)).alias("record"),
+    )
+    return F.raise_error(F.concat(F.lit(_MARK), F.to_json(facts)))
+
+
 @dataclass(frozen=True)
 class BadRecord:
     """A record that could not be decoded, as Spark's message describes it."""

@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 
 from headrace.errors import LeaseLostError, LeaseUnreadableError, SecondDriverError, StorageUnwritableError
 from headrace.model.names import TableName
-from headrace.runtime.engine.attachment import find_guard, is_held
+from headrace.runtime.engine.record import find_guard, is_held
 from headrace.runtime.processes import find_boot, find_pid_namespace, find_start, has_ended
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
@@ -269,25 +269,32 @@ class Heart:
             self._leases[location] = lease
         return lease
 
-    def release(self, lease: Lease) -> None:
-        """Release a lease. One that cannot be released expires with the heartbeat of this process."""
-        with self._lock:
-            known = self._leases.pop(lease.location, None)
+    def release(self, lease: Lease) -> bool:
+        """Release a lease, and return whether that is done; else it is kept, and can be released later."""
         try:
             lease.release()
         except (OSError, StorageUnwritableError) as error:
             _LOG.warning("the lease %s was not released: %s", lease.location, error)
-        if known is not None:
-            self._leave(self._beat_of(lease.location))
+            return False
+        self._forget(lease)
+        return True
 
     def stop(self) -> None:
+        """Release all leases. One that cannot be released expires with the heartbeat of this process."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
         for lease in list(self._leases.values()):
-            self.release(lease)
+            if not self.release(lease):
+                self._forget(lease)
         for beat in self._ended:
             _discard(beat)
+
+    def _forget(self, lease: Lease) -> None:
+        with self._lock:
+            known = self._leases.pop(lease.location, None)
+        if known is not None:
+            self._leave(self._beat_of(lease.location))
 
     def _take(self, lease: Lease, flow: str) -> Lease:
         location = lease.location

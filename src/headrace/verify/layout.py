@@ -31,6 +31,10 @@ class Storage:
         """The table of a dataset's rejected rows."""
         return self.root / "quarantine" / dataset.schema / dataset.name
 
+    def tombstones(self, dataset: TableName) -> StoredPath:
+        """The table of a dataset's deleted keys."""
+        return self.root / "tombstones" / dataset.schema / dataset.name
+
     def flow_checkpoints(self, dataset: TableName, flow: str) -> StoredPath:
         """The folder that holds the flow's generations, each a checkpoint of its own."""
         return self.root / "checkpoints" / str(dataset) / flow

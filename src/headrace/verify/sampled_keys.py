@@ -1,5 +1,8 @@
 """The newest record of some keys, read again from the broker, against the rows of the table.
 
+The sample has rows of the table, and as many keys of records: a key whose row was lost is only among
+the latter. Such a key must have a row, or a tombstone that is not older than its records.
+
 Nothing here knows the query of the flow. The fields of the records that give the key and the sequence are
 found by comparing: each row names the record that it comes from, and a field counts if it has the value of
 the row in all of these records. If no field does, the sample cannot be judged.
@@ -8,7 +11,9 @@ the row in all of these records. If no field does, the sample cannot be judged.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import random
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -16,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.model.texts import counted
 from headrace.verify.brokers import Brokers
+from headrace.verify.delta_log import LogDamagedError, has_log, load_table_log
 from headrace.verify.evidence import Evidence
 from headrace.verify.keys import keys_of
 from headrace.verify.quarantine import Rejected, rows_in
@@ -34,6 +40,16 @@ _SHOWN = 3
 _TIMESTAMP = "the timestamp of Kafka"
 _RECORD_KEY = "the key of the record"
 _NOTHING = object()
+_TYPES = {
+    **dict.fromkeys(("byte", "short", "integer", "long"), int),
+    **dict.fromkeys(("float", "double"), float),
+    **dict.fromkeys(("timestamp", "timestamp_ntz"), datetime),
+    "string": str,
+    "boolean": bool,
+    "date": date,
+    "decimal": Decimal,
+}
+"""The Python type of the values of a column."""
 
 Key = tuple[Any, ...]
 Order = tuple[Any, int, str, int]
@@ -60,20 +76,48 @@ class _Record:
     sequences: Mapping[str, Any]
 
 
+class _SampledKeys:
+    """Random keys of records, each with all of its records."""
+
+    def __init__(self, size: int) -> None:
+        self.records: dict[Key, list[_Record]] = {}
+        self._size = size
+        self._salt = random.random()
+        self._limit = 1 << 32
+
+    def take(self, key: Key, record: _Record) -> None:
+        """Keep a record, unless the sample is full of keys with lower ranks."""
+        if self._rank(key) > self._limit:
+            return
+        self.records.setdefault(key, []).append(record)
+        if len(self.records) > 2 * self._size:
+            kept = sorted(self.records, key=self._rank)[: self._size]
+            self._limit = self._rank(kept[-1])
+            self.records = {key: self.records[key] for key in kept}
+
+    def _rank(self, key: Key) -> int:
+        # Equal keys may have different texts, such as 1.0 and 1.00.
+        return zlib.crc32(f"{self._salt}{hash(key)}".encode())
+
+
 @dataclass
 class _Records:
     """The records of the sampled keys: those with the key in fields of the value, and in the record's key."""
 
     rows: Mapping[Key, _Row]
     columns: Sequence[str]
+    types: Sequence[Any]  # delta's types of the key columns
     rejected: Mapping[TopicPartition, frozenset[int]]
+    read: Mapping[TopicPartition, Spans]  # what the flows have read
+    size: int
     number: int = 0
     found: dict[str, dict[Key, list[_Record]]] = field(default_factory=dict)
+    keys: dict[str, _SampledKeys] = field(default_factory=dict)
     seen: set[tuple[str, int, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         one = next(iter(self.rows.values()))
-        self._key_types = [type(value) for value in one.key]
+        self._read = {place: spans.pairs() for place, spans in self.read.items()}
         self._sequence_type = type(one.order[0])
         self._places = {row.place for row in self.rows.values()}
 
@@ -87,22 +131,23 @@ class _Records:
             return
         value = _object(message.value())
         for kind, key in self._keys(message.key(), value):
+            record = _Record(place, dict(self._sequences(value, message.timestamp()[1])))
             if key in self.rows:
-                record = _Record(place, dict(self._sequences(value, message.timestamp()[1])))
                 self.found.setdefault(kind, {}).setdefault(key, []).append(record)
+            elif any(low <= place[2] < until for low, until in self._read.get(place[:2], ())):
+                self.keys.setdefault(kind, _SampledKeys(self.size)).take(key, record)
 
     def _keys(self, key: Any, value: Mapping[str, Any] | None) -> Iterator[tuple[str, Key]]:
         if value is not None:
-            pairs = zip(self.columns, self._key_types, strict=True)
-            read = tuple(_as(kind, value.get(column, _NOTHING)) for column, kind in pairs)
-            if _NOTHING not in read:
+            pairs = zip(self.columns, self.types, strict=True)
+            read = tuple(_read_value(kind, value.get(column, _NOTHING)) for column, kind in pairs)
+            if _NOTHING not in read and None not in read:
                 yield f"the fields {', '.join(self.columns)}", read
         if len(self.columns) == 1 and isinstance(key, bytes):
             text = key.decode("utf-8", errors="replace")
-            yield (
-                _RECORD_KEY,
-                (text if self._key_types[0] is str else _as(self._key_types[0], _number(text)),),
-            )
+            one = text if self.types[0] == "string" else _read_value(self.types[0], _number(text))
+            if one is not _NOTHING and one is not None:
+                yield _RECORD_KEY, (one,)
 
     def _sequences(self, value: Mapping[str, Any] | None, timestamp_ms: int) -> Iterator[tuple[str, Any]]:
         kind = self._sequence_type
@@ -113,7 +158,9 @@ class _Records:
                 yield f"the field {name}", read
 
 
-def judge_sample(evidence: Evidence, table: StoredPath, brokers: Brokers, size: int) -> GradeReport | None:
+def judge_sample(
+    evidence: Evidence, table: StoredPath, tombstones: StoredPath, brokers: Brokers, size: int
+) -> GradeReport | None:
     """Compare rows of a table with changes by key with the newest records of their keys.
 
     Returns:
@@ -131,10 +178,11 @@ def judge_sample(evidence: Evidence, table: StoredPath, brokers: Brokers, size: 
         return unjudged_records(f"the rows cannot be read: {str(error).splitlines()[0]}", applies=False)
     if not rows:
         return unjudged_records("the table has no row", applies=False)
-    records = _Records(rows, keys, _rejected(evidence))
+    types = [_columns(evidence)[key] for key in keys]
+    records = _Records(rows, keys, types, _rejected(evidence), _committed(evidence), size)
     if (reason := _read(evidence, brokers, records)) is not None:
         return unjudged_records(reason, applies=False)
-    return _compare(records)
+    return _compare(records, _Held(evidence, table, tombstones, keys))
 
 
 def _find_obstacle(evidence: Evidence) -> str | None:
@@ -152,8 +200,9 @@ def _find_obstacle(evidence: Evidence) -> str | None:
     return None
 
 
-def _columns(evidence: Evidence) -> frozenset[str]:
-    return frozenset(one["name"] for one in json.loads(evidence.log.metadata.schema)["fields"])
+def _columns(evidence: Evidence) -> dict[str, Any]:
+    """The type of each column of the table."""
+    return {one["name"]: one["type"] for one in json.loads(evidence.log.metadata.schema)["fields"]}
 
 
 def _sample(table: StoredPath, version: int, keys: Sequence[str], size: int, where: str) -> dict[Key, _Row]:
@@ -185,6 +234,16 @@ def _rejected(evidence: Evidence) -> dict[TopicPartition, frozenset[int]]:
     return {place: frozenset(offsets) for place, offsets in found.items()}
 
 
+def _committed(evidence: Evidence) -> dict[TopicPartition, Spans]:
+    """The offsets that the batches of the table have read, as far as they are known."""
+    found: dict[TopicPartition, list[tuple[int, int]]] = {}
+    for lineage in evidence.lineages:
+        for source in (one for batch in lineage.batches for one in batch.sources):
+            for place, until in source.ends.items():
+                found.setdefault(place, []).append((source.starts.get(place, until), until))
+    return {place: Spans.of(pairs).merged() for place, pairs in found.items()}
+
+
 def _read(evidence: Evidence, brokers: Brokers, records: _Records) -> str | None:
     """Read the records that the flows have read; returns why this is not possible, if so."""
     for lineage in evidence.lineages:
@@ -208,7 +267,105 @@ def _read(evidence: Evidence, brokers: Brokers, records: _Records) -> str | None
     return None
 
 
-def _compare(records: _Records) -> GradeReport:
+@dataclass(frozen=True)
+class _Held:
+    """The keys of a table, and its tombstones."""
+
+    evidence: Evidence
+    table: StoredPath
+    tombstones: StoredPath
+    columns: Sequence[str]
+
+    def find_lost(
+        self, keys: Mapping[Key, Sequence[_Record]], fields: Sequence[str], found: Judgement
+    ) -> list[tuple[Key, Order]]:
+        """The keys that have neither a row nor a tombstone that explains it, with their newest record."""
+        version = self.evidence.log.version
+        missing = set(keys) - set(_rows_of(self.table, version, self.columns, keys))
+        dead: Mapping[Key, Any] = {}
+        if missing and has_log(self.tombstones):
+            named = [f"key_{number}" for number in range(1, len(self.columns) + 1)]
+            deletes = "\"_cdc_operation\" = 'delete'"
+            dead = _rows_of(self.tombstones, None, [*named, _SEQUENCE], missing, deletes)
+        lost = []
+        for key in missing:
+            newest = [_newest(keys[key], name) for name in fields]
+            given = [one for one in newest if one is not None]
+            if len(given) == len(fields) and not (key in dead and any(one <= dead[key] for one in given)):
+                lost.append((key, given[0]))
+        if lost and (reason := self._find_other_deletes()) is not None:
+            found.reasons.append(f"{counted(len(lost), 'key')} of records may have been deleted: {reason}")
+            return []
+        return lost
+
+    def _find_other_deletes(self) -> str | None:
+        """Why a key may have been deleted without a tombstone that is still there."""
+        evidence = self.evidence
+        if any(lineage.unknown_versions for lineage in evidence.lineages):
+            return "some commits of the table are not known"
+        batches = [batch for lineage in evidence.lineages for batch in lineage.batches]
+        if any(batch.counts.by_name.get("truncated") for batch in batches):
+            return "records have truncated the table"
+        deltas = evidence.balance.deltas.values()
+        if evidence.balance.earlier or any(one.removed and one.is_foreign for one in deltas):
+            return "another writer has deleted rows"
+        if has_log(self.tombstones):
+            try:
+                log = load_table_log(self.tombstones)
+            except LogDamagedError:
+                return "the log of the tombstones is damaged"
+            if log.first_version or any(one.operation == "DELETE" for one in log.commits):
+                return "old tombstones were removed"
+        return None
+
+
+def _rows_of(
+    table: StoredPath,
+    version: int | None,
+    columns: Sequence[str],
+    wanted: Collection[Key],
+    where: str = "true",
+) -> dict[Key, Any]:
+    """Those of some keys that a table has, with the greatest value of the column after the key columns."""
+    import pyarrow as pa
+    from deltalake import QueryBuilder
+
+    listed = ", ".join('"' + one.replace('"', '""') + '"' for one in columns)
+    query = f"SELECT {listed} FROM t WHERE {where}"
+    size = len(next(iter(wanted), ()))
+    found: dict[Key, Any] = {}
+    rows = QueryBuilder().register("t", table.open_table(version)).execute(query)
+    for batch in pa.RecordBatchReader.from_stream(rows):
+        for row in _possible(batch, size, wanted).to_pylist():
+            key, *order = (_plain(value) for value in _split(list(row.values()), size))
+            if key in wanted:
+                found[key] = max([*order, *([found[key]] if key in found else [])], default=None)
+    return found
+
+
+def _split(values: list[Any], size: int) -> list[Any]:
+    return [tuple(values[:size]), *values[size:]]
+
+
+def _possible(batch: Any, size: int, wanted: Collection[Key]) -> Any:
+    """The rows of a batch that may have one of some keys; nested values are not compared here."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    # Views cannot be filtered.
+    text, columns = pa.string(), zip(batch.schema.names, batch.columns, strict=True)
+    batch = pa.table(
+        {name: one.cast(text) if pa.types.is_string_view(one.type) else one for name, one in columns}
+    )
+    for number in range(size):
+        column = batch.column(number)
+        if not pa.types.is_nested(column.type):
+            values = pa.array({key[number] for key in wanted}, type=column.type)
+            batch = batch.filter(pc.is_in(column, values))
+    return batch
+
+
+def _compare(records: _Records, table: _Held) -> GradeReport:
     kind = next((one for one, held in records.found.items() if _gives_keys(records, held)), None)
     if kind is None:
         return unjudged_records("no field of the records has the key of the rows", applies=False)
@@ -233,9 +390,20 @@ def _compare(records: _Records) -> GradeReport:
         found.find("ROW_STALE", text, topic=topic, partition=partition, offset=offset)
     if len(stale) > _SHOWN:
         found.find("ROW_STALE", f"{len(stale) - _SHOWN:,} more rows are not those of their newest records")
-    text = f"{counted(len(records.rows), 'key')} replayed from {counted(records.number, 'record')} of Kafka"
-    text += "" if stale else ": each row is that of its newest record"
-    figures = {"keys": len(records.rows), "records": records.number, "stale": len(stale)}
+    others = records.keys[kind].records if kind in records.keys else {}
+    lost = table.find_lost(others, fields, found) if others else []
+    for key, order in lost[:_SHOWN]:
+        text = (
+            f"the key {_text(key)} has no row, and its newest record is {order[2]}/{order[1]} "
+            f"at offset {order[3]}; no tombstone says that it was deleted"
+        )
+        found.find("KEY_LOST", text, topic=order[2], partition=order[1], offset=order[3])
+    if len(lost) > _SHOWN:
+        found.find("KEY_LOST", f"{len(lost) - _SHOWN:,} more keys of records have no row")
+    number = len(records.rows) + len(others)
+    text = f"{counted(number, 'key')} replayed from {counted(records.number, 'record')} of Kafka"
+    text += "" if stale or lost else ": each row is that of its newest record"
+    figures = {"keys": number, "records": records.number, "stale": len(stale), "lost": len(lost)}
     return found.report("records", text, figures, {"key": kind, "sequence": fields})
 
 
@@ -280,6 +448,22 @@ def _number(text: str) -> Any:
         return text
 
 
+def _read_value(kind: Any, value: Any) -> Any:
+    """A value of JSON as a column of one of Delta's types reads it; `_NOTHING` if the column would not."""
+    if value is None or value is _NOTHING:
+        return value
+    if not isinstance(kind, dict):
+        known = _TYPES.get(kind.split("(")[0])
+        return _NOTHING if known is None else _as(known, value)
+    if kind["type"] == "struct" and isinstance(value, dict):
+        parts = [_read_value(one["type"], value.get(one["name"])) for one in kind["fields"]]
+    elif kind["type"] == "array" and isinstance(value, list):
+        parts = [_read_value(kind["elementType"], one) for one in value]
+    else:
+        return _NOTHING
+    return _NOTHING if any(one is _NOTHING for one in parts) else tuple(parts)
+
+
 def _as(kind: type, value: Any) -> Any:
     """A value of JSON as a column of this type reads it; `_NOTHING` if the column would not."""
     try:
@@ -304,7 +488,9 @@ def _plain(value: Any) -> Any:
     """A value that can be compared: times in UTC."""
     if isinstance(value, datetime):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-    return tuple(map(_plain, value.values())) if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    return tuple(map(_plain, value)) if isinstance(value, tuple | list) else value
 
 
 def _text(key: Key) -> str:

@@ -16,7 +16,7 @@ from headrace.cli.watching import Watch, show_outcome, stopping
 from headrace.errors import RefusedError
 from headrace.model.events import UpdateFinished, UpdateStarted
 from headrace.model.project import ProjectSettings
-from headrace.run.flow_reports import FlowResult
+from headrace.run.reporting import FlowResult
 from headrace.run.stop import StopSignal
 from headrace.run.update import RunResult
 from headrace.storage.layout import Storage

@@ -27,9 +27,8 @@ from headrace.model.events import (
 )
 from headrace.model.names import TableName
 from headrace.observe import event_log as event_log_module
-from headrace.observe.event_completion import find_missing
-from headrace.observe.event_log import EventLog
-from headrace.observe.event_reading import EventFilter, LoggedEvent, read_events
+from headrace.observe.event_log import EventLog, find_missing
+from headrace.observe.event_reading import EventFilter, LoggedEvent, follow_events, read_events
 from headrace.observe.event_rows import Origin, RowBuilder
 from headrace.observe.event_table import FOLD_FILES, EventTable, event_schema
 from headrace.storage.layout import Storage
@@ -319,3 +318,20 @@ class TestCompletion:
         )  # fmt: skip
         rows = RowBuilder(Origin("shop", "s", "u1")).rows(event)
         assert rows[-1]["id"] == row["id"]
+
+
+def test_events_that_another_process_writes_late_are_followed_too(storage: Storage) -> None:
+    """An event of another update is written after newer ones: it comes once, and so do all others."""
+    now = datetime.now(UTC)
+    early, other = replace(batch(0, flow="early"), at=now - timedelta(seconds=90)), replace(batch(1), at=now)
+    write(storage, other)
+    following = follow_events(storage, EventFilter(pipeline="shop", schema="default"))
+    shown = [next(following) for _ in read(storage)]
+    write(storage, early, update="u0")
+    write(storage, replace(batch(2), at=now + timedelta(seconds=1)))
+    late = len(read(storage)) - len(shown)
+    thread = threading.Thread(target=lambda: shown.extend(next(following) for _ in range(late)), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert sorted(event.id for event in shown) == sorted(event.id for event in read(storage))
+    assert {"early", "orders"} == {event.flow for event in shown}

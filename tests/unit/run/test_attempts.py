@@ -18,8 +18,7 @@ from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
 from headrace.run.attempts import TRIGGERED_ATTEMPTS, run_attempts
 from headrace.run.flow import FlowRunner
-from headrace.run.flow_reports import FlowReports
-from headrace.run.reporting import Progress
+from headrace.run.reporting import FlowReports, Progress
 from headrace.run.stop import StopSignal
 from headrace.state.lease import Heart, Lease
 from headrace.storage.layout import Storage

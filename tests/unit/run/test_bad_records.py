@@ -9,8 +9,7 @@ import pytest
 
 from headrace.errors import RowsNotRepeatableError
 from headrace.model.ranges import SourceRange
-from headrace.run.bad_records import BadRecordSearch, ReadCounts
-from headrace.run.drift import DriftCheck
+from headrace.run.bad_records import BadRecordSearch, DriftCheck, ReadCounts
 from headrace.sinks.target import BatchStamp
 from headrace.sources.kafka.position import KafkaOffsets
 

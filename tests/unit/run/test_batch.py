@@ -137,7 +137,7 @@ def run(steps: Steps, *, stateful: bool = False, rows: Rows | None = None, split
         target=cast(Any, steps),
         tasks=2,
         reporter=cast(Any, steps),
-        check=lambda _: None,
+        committed=lambda: None,
         state=state,
     )
     try:

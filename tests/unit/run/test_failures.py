@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,6 +20,8 @@ from headrace.model.ranges import SourceRange
 from headrace.run.failures import Reading, as_error
 from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.kafka.position import KafkaOffsets
+from headrace.storage.local import LocalFiles
+from headrace.storage.location import Location
 
 HERE = SourceLocation("sales.py", 7)
 FLOW = AppendFlow(name="sales", target=TableName("default", "sales"), query=PythonQuery(lambda: None, HERE))
@@ -133,6 +139,39 @@ def test_an_upstream_that_was_rewritten_is_refused(word: str) -> None:
 def test_a_jvm_that_is_gone_is_named() -> None:
     error = as_error(Py4JNetworkError("Answer from Java side is empty"), None, FLOW, None)
     assert error.code == "DRIVER_LOST"
+
+
+def raised(call: Callable[[], object]) -> BaseException:
+    with pytest.raises(Exception) as caught:
+        call()
+    return caught.value
+
+
+def test_a_connection_that_a_user_s_function_loses_is_not_the_jvm() -> None:
+    lost = raised(lambda: socket.create_connection(("127.0.0.1", 1), timeout=5))
+    assert isinstance(lost, ConnectionRefusedError)
+    for failure, carried in ((lost, None), (Exception("[STREAM_FAILED]"), lost)):
+        error = as_error(failure, carried, FLOW, None)
+        assert (error.code, error.transient) == ("FLOW_INTERRUPTED", True)
+
+
+def test_a_connection_that_py4j_loses_is_the_jvm() -> None:
+    from py4j.clientserver import ClientServerConnection, JavaParameters, PythonParameters
+
+    gateway: Any = SimpleNamespace(pool=None)
+    connection = ClientServerConnection(JavaParameters(port=1), PythonParameters(), gateway, None)
+    lost = raised(connection.connect_to_java_server)
+    assert isinstance(lost, ConnectionRefusedError)
+    assert as_error(lost, None, FLOW, None).code == "DRIVER_LOST"
+
+
+def test_a_storage_that_cannot_be_read_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    read = Location(str(tmp_path / "folder"), LocalFiles()).read_bytes
+    error = as_error(raised(read), None, FLOW, None)
+    assert (error.code, error.transient) == ("STORAGE_UNREADABLE", True)
+    own = as_error(raised(lambda: (tmp_path / "folder").read_bytes()), None, FLOW, None)
+    assert own.code == "FLOW_FAILED", "a file of the user"
 
 
 def test_the_batch_function_s_own_error_is_the_one_that_counts() -> None:

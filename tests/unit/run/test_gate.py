@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from headrace.run.gate import OpeningGate
+from headrace.run.flow import OpeningGate
 from headrace.run.stop import StopSignal
 
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from headrace.model.events import Backlog
-from headrace.run import lag as lag_module
-from headrace.run.lag import LagGauge
+from headrace.run import reporting as lag_module
+from headrace.run.reporting import LagGauge
 from headrace.sources.answers import Lag
 
 KAFKA, FILES, TABLE = (cast(Any, SimpleNamespace(kind=kind, index=n)) for n, kind in enumerate("kft"))

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from headrace.model.ranges import SourceRange
-from headrace.run.sizing import count_records, limit_tasks
+from headrace.run.limits import count_records, limit_tasks
 from headrace.sources.files.position import FilePosition
 from headrace.sources.kafka.position import KafkaOffsets
 

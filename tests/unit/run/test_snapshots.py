@@ -127,11 +127,11 @@ def test_a_snapshot_with_a_new_column_waits_for_a_new_plan(make: Make) -> None:
 
 def test_a_flow_asks_its_source_again_until_it_has_no_more_snapshots() -> None:
     found, outcomes = [True, True, False], ["drained", "drained", "up to date"]
-    runner = SimpleNamespace(_looks_again=False, progress=SimpleNamespace(batches=0))
+    runner = SimpleNamespace(_reruns_when_drained=False, progress=SimpleNamespace(batches=0))
 
     def run_query(*_: object) -> str:
-        runner._looks_again = found.pop(0)
-        runner.progress.batches += runner._looks_again
+        runner._reruns_when_drained = found.pop(0)
+        runner.progress.batches += runner._reruns_when_drained
         return outcomes.pop(0)
 
     runner._run_query = run_query

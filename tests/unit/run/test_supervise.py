@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from headrace.run.flow_reports import FlowResult
+from headrace.run.reporting import FlowResult
 from headrace.run.stop import StopSignal
-from headrace.run.supervise import RunFlow, Supervisor
+from headrace.run.supervise import Supervisor
 from waiting import until
 
 LIMIT_S = 10.0
@@ -23,18 +23,13 @@ class Flows:
     def __init__(self) -> None:
         self.stop = StopSignal()
         self.prepared: Counter[str] = Counter()
-        self.replanned: Counter[str] = Counter()
         self.started = {name: threading.Event() for name in ("a", "b")}
         self.outcomes: dict[str, str] = {}
-        self.supervisor = Supervisor(self._prepare, self._replan, self.stop)
+        self.supervisor = Supervisor("flow", self._prepare, self.stop)
 
-    def _prepare(self, name: str) -> RunFlow:
+    def _prepare(self, name: str) -> Callable[[StopSignal], FlowResult]:
         self.prepared[name] += 1
         return lambda stop: self._run(name, stop)
-
-    def _replan(self, name: str) -> RunFlow:
-        self.replanned[name] += 1
-        return lambda stop: FlowResult(flow=name, outcome="drained")
 
     def _run(self, name: str, stop: StopSignal) -> FlowResult:
         self.started[name].set()
@@ -92,13 +87,6 @@ def test_the_update_s_own_signal_stops_all(flows: Flows) -> None:
     assert wait_for_end(flows, "a").outcome == wait_for_end(flows, "b").outcome == "stopped"
 
 
-def test_a_flow_that_asks_for_it_is_planned_again_and_goes_on(flows: Flows) -> None:
-    flows.outcomes["a"] = "plan again"
-    flows.supervisor.start("a")
-    assert wait_for_end(flows, "a").outcome == "drained"
-    assert flows.replanned == {"a": 1}
-
-
 def test_an_error_of_the_caller_stops_the_flows() -> None:
     flows = Flows()
     with pytest.raises(KeyboardInterrupt), flows.supervisor:
@@ -111,7 +99,7 @@ def test_a_bug_in_a_flow_s_thread_is_raised(flows: Flows) -> None:
     def broken(stop: StopSignal) -> FlowResult:
         raise ZeroDivisionError
 
-    supervisor = Supervisor(lambda name: broken, lambda name: broken, StopSignal())
+    supervisor = Supervisor("flow", lambda name: broken, StopSignal())
     with pytest.raises(ZeroDivisionError), supervisor:
         supervisor.start("a")
         supervisor.wait()
@@ -128,7 +116,7 @@ def test_an_aborted_run_does_not_wait_for_a_flow_that_does_not_end(monkeypatch: 
 
     stop = StopSignal()
     began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), Supervisor(lambda name: stuck, lambda name: stuck, stop) as one:
+    with pytest.raises(KeyboardInterrupt), Supervisor("flow", lambda name: stuck, stop) as one:
         one.start("a")
         stop.abort()
         raise KeyboardInterrupt

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import decimal
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import deltalake
@@ -10,10 +15,12 @@ import pyarrow as pa
 import pytest
 
 from headrace.model.counts import BatchCounts, HistoryChanges, sum_counts
+from headrace.verify import sampled_keys
 from headrace.verify.delta_log import TableLog, TableMetadata
 from headrace.verify.equations import RowCounts
 from headrace.verify.keys import judge_keys
 from headrace.verify.report import Judgement
+from headrace.verify.spans import Spans
 from headrace.verify.stored import StoredPath
 
 PLAIN = pa.int64()
@@ -72,3 +79,94 @@ def test_the_rows_of_a_history_grow_by_those_that_are_added_and_removed() -> Non
         found = RowCounts.parse(stated)
         assert (found.by_key, found.added, found.broken) == (True, 2 * times, [])
         assert found.text.endswith(f"{3 * times} rows added, {times} row{'s' if times > 1 else ''} removed")
+
+
+def test_rows_of_sampled_keys_are_found_by_keys_of_every_type(tmp_path: Path) -> None:
+    nested = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.int64()))])
+    at = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    rows = pa.table(
+        {
+            "id": pa.array([{"a": 1, "b": None}, {"a": 2, "b": [None]}, {"a": 2, "b": []}], nested),
+            "name": ["a", "b", "b"],
+            "at": pa.array([at] * 3, pa.timestamp("us", "UTC")),
+            "price": pa.array([decimal.Decimal("1.50")] * 3, pa.decimal128(10, 2)),
+            "place": [{"value": n} for n in (4, 5, 6)],
+        }
+    )
+    deltalake.write_deltalake(tmp_path / "t", rows)
+    others = at, decimal.Decimal("1.5")
+    wanted = {((1, None), "a", *others), ((2, (None,)), "b", *others), ((2, None), "b", *others)}
+    columns = ["id", "name", "at", "price", "place"]
+    found = sampled_keys._rows_of(StoredPath(str(tmp_path / "t")), None, columns, wanted)
+    assert found == {((1, None), "a", *others): (4,), ((2, (None,)), "b", *others): (5,)}
+
+
+@dataclass
+class _Message:
+    """A record of a topic, as the client of Kafka gives it."""
+
+    at: int
+    data: bytes
+
+    def topic(self) -> str:
+        return "t"
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self.at
+
+    def key(self) -> None:
+        return None
+
+    def value(self) -> bytes:
+        return self.data
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 0
+
+
+def _judge_records(tmp_path: Path, lost: Any, tombstone_at: int | None) -> list[str]:
+    """The findings of a sample of three keys of records; two of them have rows, the third one has not."""
+    nested = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.int64()))])
+    kept = [{"a": 1, "b": None}, {"a": 2, "b": [None]}]
+
+    def place(number: int) -> dict[str, Any]:
+        return {"value": number, "partition": 0, "source": "t", "position": number}
+
+    rows = {"id": pa.array(kept, nested), "_sequence": [place(0), place(1)]}
+    deltalake.write_deltalake(tmp_path / "t", pa.table(rows))
+    if tombstone_at is not None:
+        dead = {
+            "key_1": pa.array([lost], nested),
+            "_sequence": [place(tombstone_at)],
+            "_cdc_operation": ["delete"],
+        }
+        deltalake.write_deltalake(tmp_path / "dead", pa.table(dead))
+    keys: list[sampled_keys.Key] = [((1, None),), ((2, (None,)),)]
+    sample = {key: sampled_keys._Row(key, (at, 0, "t", at)) for at, key in enumerate(keys)}
+    kind = {
+        "type": "struct",
+        "fields": [
+            {"name": "a", "type": "long"},
+            {"name": "b", "type": {"type": "array", "elementType": "long"}},
+        ],
+    }
+    records = sampled_keys._Records(sample, ["id"], [kind], {}, {("t", 0): Spans.of([(0, 3)])}, 10)
+    for offset, key in enumerate([*kept, lost]):
+        records.take(_Message(offset, json.dumps({"id": key, "at": offset}).encode()))
+    balance = SimpleNamespace(deltas={}, earlier=())
+    evidence: Any = SimpleNamespace(log=SimpleNamespace(version=0), lineages=(), balance=balance)
+    held = sampled_keys._Held(
+        evidence, StoredPath(str(tmp_path / "t")), StoredPath(str(tmp_path / "dead")), ["id"]
+    )
+    return [one.code for one in sampled_keys._compare(records, held).findings]
+
+
+@pytest.mark.parametrize("lost", [{"b": [1]}, {"a": 2, "b": []}, {"a": None, "b": None}])
+def test_a_key_of_a_record_has_a_row_or_a_tombstone_that_is_not_older(tmp_path: Path, lost: Any) -> None:
+    lost = {"a": None, "b": None, **lost}
+    assert _judge_records(tmp_path / "lost", lost, None) == ["KEY_LOST"]
+    assert _judge_records(tmp_path / "deleted", lost, 2) == []
+    assert _judge_records(tmp_path / "written again", lost, 1) == ["KEY_LOST"]

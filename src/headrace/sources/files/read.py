@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError
+from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError, did_you_mean
 from headrace.model.declarations import Drift
 from headrace.model.folders import FileFolder
 from headrace.sources.bad_records import (
@@ -17,12 +17,14 @@ from headrace.sources.bad_records import (
     BadRecords,
     RecordRules,
 )
+from headrace.sources.decimals import DecimalReader, has_decimals
 from headrace.sources.decoders import Decoder, InvalidUtf8, choose_decoder
 from headrace.sources.new_fields import SCHEMA_NUMBER, Evolving
+from headrace.sources.records import stop_because
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructField, StructType
 
 FileFormat = Literal["json", "csv", "parquet", "avro", "text", "orc"]
 
@@ -124,10 +126,9 @@ def check_format(format: str) -> None:
     """
     formats = get_args(FileFormat)
     if format not in formats:
-        near = difflib.get_close_matches(format, formats, n=1)
         raise ArgumentInvalidError(
             f"read_files: format={format!r} is not one of {', '.join(formats)}",
-            remedies=(f"did you mean `{near[0]}`?",) if near else (),
+            remedies=did_you_mean(format, formats),
             params={"argument": "format", "value": format},
         )
 
@@ -240,7 +241,11 @@ def read(
     ).alias("_source")
     decoder = _choose_decoder(format, schema, partitions, options, invalid_utf8, drift)
     if decoder is None:
-        return _read_records(spark, folder, format, schema, given).select("*", source)
+        rows = _read_records(spark, folder, format, schema, given)
+        if format not in ("csv", "json") or schema is None or not has_decimals(schema):
+            return rows.select("*", source)
+        kept = {one.name: _exact(one, format) for one in schema.fields if one.name not in partitions}
+        return rows.select(*(kept.get(name, F.col(f"`{name}`")) for name in rows.columns), source)
     rules = RecordRules(
         decoder=decoder,
         bad_records=bad_records,
@@ -291,13 +296,43 @@ def _read_records(
     schema: StructType | None,
     options: Mapping[str, str],
 ) -> DataFrame:
-    """The rows of files that a reader of Spark parses."""
+    """The rows of files that a reader of Spark parses; decimals of JSON and CSV are texts."""
+    from pyspark.sql.types import StructType
+
     reader = spark.readStream.format(format)
     if format == "csv" and not any(name.lower() == "enforceschema" for name in options):
         # By default Spark assigns columns by position and ignores the names in the header.
         reader = reader.option("enforceSchema", "false")
     reader = reader.options(**options)
-    return (reader if schema is None else reader.schema(schema)).load(folder.path)
+    if schema is None:
+        return reader.load(folder.path)
+    if format in ("csv", "json"):
+        # Spark reads the values of partition columns from the names of folders, and rounds none.
+        written = DecimalReader(schema, format).parsed
+        partitions = folder.partition_columns()
+        schema = StructType([schema[one.name] if one.name in partitions else one for one in written.fields])
+    return reader.schema(schema).load(folder.path)
+
+
+def _exact(column: StructField, format: Literal["json", "csv"]) -> Column:
+    """A column whose decimals were read as they are written; one that would be rounded stops the flow."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    written = F.col(f"`{column.name}`")
+    if not has_decimals(column.dataType):
+        return written
+    where = F.col("_metadata.file_path").alias("path")
+    wrong = f"a value of `{column.name}` is not exactly one of {column.dataType.simpleString().upper()}"
+    shown = F.to_json(F.struct(written.alias(column.name)))
+    stop = stop_because(wrong, shown, at=[where])
+
+    def exact(record: Column, is_exact: Column | None) -> Column:
+        value = record[column.name]
+        return value if is_exact is None else F.when(is_exact, value).otherwise(stop)
+
+    own = DecimalReader(StructType([column]), format)
+    return own.read(F.struct(written.alias(column.name)), exact).alias(column.name)
 
 
 def _read_lines(

@@ -1,4 +1,4 @@
-"""What Spark's tasks have used for batches and refreshes, from Spark's status store.
+"""Spark's task metrics by batch and refresh, from Spark's status store.
 
 The event log asks for it in its own thread, at most once a second and for all flows together: two calls to
 the JVM, which no batch waits for.

@@ -1,0 +1,288 @@
+"""Decides when the flows of an update start, and when its views are refreshed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import assert_never
+
+from headrace.errors import HeadraceError
+from headrace.model.names import TableName
+from headrace.plan.stages import OpenTableStage, Plan, RefreshViewStage, RunFlowStage, Stage
+from headrace.run.attempts import TRIGGERED_ATTEMPTS, Looks, report_look
+from headrace.run.context import UpdateContext
+from headrace.run.flows import UpdateFlows
+from headrace.run.readiness import Feed, Skip, Verdict, is_written, judge_inputs, reads_of
+from headrace.run.stop import StopSignal
+from headrace.run.supervise import Supervisor
+from headrace.run.views import ViewRunner
+from headrace.runtime.defaults import available_cores
+
+_POLL_S = 0.2
+_FIRST_VIEWS_S = 5.0
+"""Seconds from the start of the flows to the first refresh of the views."""
+_GRACE_S = 5.0
+"""Seconds that a refresh may take to end by itself at a stop; then its jobs are cancelled."""
+
+
+class Schedule:
+    """Starts the flows of an update, and refreshes its views, each in a thread of its own.
+
+    A view is refreshed after the views that it reads. `most_refreshes` limits how many run at the same time.
+    """
+
+    def __init__(
+        self,
+        flows: UpdateFlows,
+        views: Sequence[ViewRunner],
+        context: UpdateContext,
+    ) -> None:
+        self._flows = flows
+        self._views = {view.view.name: view for view in views}
+        self._stop = stop = context.stop
+        self._storage = context.settings.storage
+        report = partial(report_look, context.update, context.emit, None)
+        self._looks = Looks(report, TRIGGERED_ATTEMPTS if context.mode == "triggered" else None)
+        self._refreshes = Supervisor("view", self._prepare, stop)
+        self._started = 0
+        self._names = {str(name): name for name in self._views}
+        # The names of the failed flows and views because of which another one was skipped.
+        self._causes: dict[str, tuple[str, ...]] = {}
+        self._due: dict[TableName, float] = {}
+        # The views that have changed inputs, and wait for the refreshes of other views.
+        self._waiting: set[TableName] = set()
+
+    def __enter__(self) -> Schedule:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._stop.request()
+        self._end_refreshes()
+        self._refreshes.__exit__(kind, error, trace)
+        for view in self._views.values():
+            view.release()
+
+    def _end_refreshes(self) -> None:
+        """At a stop, give refreshes a short time to end, then cancel their jobs."""
+        until = time.monotonic() + _GRACE_S
+        while (running := self._refreshes.running) and self._stop.requested and not self._stop.aborted:
+            if time.monotonic() > until:
+                for name in running:
+                    self._views[self._names[name]].cancel()
+            self._refreshes.wait(seconds=_POLL_S)
+        if self._stop.aborted:
+            for name in self._refreshes.running:
+                self._views[self._names[name]].cancel()
+
+    def block_views(self, blocked: Mapping[str, Exception]) -> None:
+        """Report the views that cannot be refreshed as failed."""
+        for name, view in self._views.items():
+            if (error := blocked.get(str(name))) is not None:
+                view.fail(error)
+
+    def run_once(self, plan: Plan) -> None:
+        """Process what the sources hold now, level by level."""
+        for level in plan.levels:
+            flows, views = by_kind(level)
+            waiting = self._start_ready(stage.planned.flow.name for stage in flows)
+            while any(self._looks.repeats(_inputs_of(name)) for name in waiting):
+                if self._stop.wait(_POLL_S):
+                    break
+                waiting = self._start_ready(waiting)
+            self._flows.end_unstarted(waiting)
+            self._flows.wait()
+            # A view that cannot be refreshed has its result already.
+            names = [stage.view.name for stage in views]
+            self._refresh_all([name for name in names if self._views[name].result is None])
+            if self._stop.requested:
+                break
+
+    def run_continuously(self) -> None:
+        """Run all flows until they end or are stopped; refresh views when their inputs have changed."""
+        # The flows' first batches must not wait for views that have nothing to show yet.
+        now = time.monotonic()
+        self._due = {
+            n: now + max(_FIRST_VIEWS_S, v.interval_s) for n, v in self._views.items() if not v.result
+        }
+        waiting = self._start_ready(self._flows.planned)
+        # Views whose last refresh may be older than the last commit of a flow that has ended by itself.
+        last: set[TableName] | None = None
+        while not self._stop.wait(_POLL_S):
+            waiting = self._start_ready(waiting)
+            if not self._flows.planned or self._flows.is_running:
+                last = None
+                self._refresh_outdated(n for n, at in self._due.items() if time.monotonic() >= at)
+                continue
+            last = set(self._due) if last is None else last
+            if self._refresh_last(last):
+                waiting = self._start_ready(waiting)
+                if not self._flows.is_running:
+                    break
+        self._flows.end_unstarted(waiting)
+        self._end_refreshes()
+        self._flows.wait()
+
+    def _start_ready(self, names: Iterable[str]) -> list[str]:
+        """Start the flows whose inputs are ready, skip those whose inputs failed, and return the others."""
+        ready: list[str] = []
+        waiting: list[str] = []
+        for name in [name for name in names if self._flows.result(name) is None]:
+            planned = self._flows.planned[name]
+            tables = [table for table in reads_of(planned) if table != planned.flow.target]
+            try:
+                verdict: Verdict | None = "wait" if self._stop.requested else self._judge(name, tables)
+            except HeadraceError as error:
+                self._flows.fail(name, error)
+                continue
+            if isinstance(verdict, Skip):
+                self._causes[name] = verdict.failed
+                self._flows.skip(name, verdict.reason)
+            else:
+                (ready if verdict == "ready" else waiting).append(name)
+        self._flows.start(*ready)
+        return waiting
+
+    def _refresh_all(self, names: list[TableName]) -> None:
+        """Refresh views of one level, and wait for them."""
+        while names and not self._stop.requested:
+            for name in list(names):
+                if len(self._refreshes.running) >= most_refreshes():
+                    break
+                # A view whose inputs are not known yet is looked at again.
+                if self._decide(self._views[name]) is not None or not self._looks.repeats(_inputs_of(name)):
+                    names.remove(name)
+            if len(self._refreshes.running) >= most_refreshes():
+                self._refreshes.wait(most_refreshes() - 1, _POLL_S)
+            elif names:
+                self._stop.wait(_POLL_S)
+        while self._refreshes.running and not self._stop.requested:
+            self._refreshes.wait(seconds=_POLL_S)
+
+    def _refresh_last(self, names: set[TableName]) -> bool:
+        """Refresh views after the last batch of all flows, each once; return whether all are done."""
+        is_idle, started = not self._refreshes.running, self._started
+        names -= self._refresh_outdated(names)
+        return is_idle and started == self._started and not self._waiting and not self._looks_again(names)
+
+    def _refresh_outdated(self, names: Iterable[TableName]) -> set[TableName]:
+        """Start the refreshes of views whose inputs have changed since their last one.
+
+        Returns: The views that were started, or need no refresh.
+        """
+        before, self._waiting = self._waiting, set()
+        running = {self._names[one] for one in self._refreshes.running}
+        done: set[TableName] = set()
+        # In the order of the plan: a view comes after the views that it reads.
+        chosen = set(names)
+        for name, view in self._views.items():
+            if name not in chosen or name in running or self._stop.requested:
+                continue
+            decided = self._decide(view, outdated_only=True, start=False)
+            is_blocked = any(one in running or one in self._waiting for one in view.inputs)
+            if decided is None or (decided == "unchanged" and is_blocked):
+                # A view that waits for its inputs stays due until they are written.
+                continue
+            if decided == "start":
+                if any(name in self._views[one].inputs for one in before):
+                    # Views that wait for its refresh before are refreshed first.
+                    continue
+                if is_blocked or len(running) >= most_refreshes():
+                    self._waiting.add(name)
+                    continue
+                running.add(name)
+                self._refreshes.start(str(name))
+            done.add(name)
+            self._due[name] = time.monotonic() + view.interval_s
+        return done
+
+    def _decide(self, view: ViewRunner, *, outdated_only: bool = False, start: bool = True) -> str | None:
+        """Skip or start the refresh of a view.
+
+        Returns: ``start``, ``unchanged`` or ``skipped``; ``None`` if that is not known yet.
+        """
+        name = view.view.name
+        try:
+            verdict = self._judge(str(name), view.inputs)
+            changed = True
+            if verdict == "ready" and outdated_only:
+                found = self._looks.ask(f"the versions that {name.short} reads", view.inputs_changed)
+                if found is None:
+                    return None
+                changed = found
+        except HeadraceError as error:
+            view.fail(error)
+            return "skipped"
+        if verdict is None or verdict == "wait":
+            return None
+        if isinstance(verdict, Skip):
+            self._causes[str(name)] = verdict.failed
+            view.skip(verdict.reason)
+            return "skipped"
+        if not changed:
+            return "unchanged"
+        if start:
+            self._refreshes.start(str(name))
+        return "start"
+
+    def _prepare(self, name: str) -> Callable[[StopSignal], None]:
+        view = self._views[self._names[name]]
+        self._started += 1
+
+        def refresh(stop: StopSignal) -> None:
+            view.refresh(stop)
+            self._due[view.view.name] = time.monotonic() + view.interval_s
+
+        return refresh
+
+    def _judge(self, name: str, tables: Iterable[TableName]) -> Verdict | None:
+        """Whether a flow or view may start; ``None`` if the storage does not answer."""
+
+        def judge() -> Verdict:
+            return judge_inputs(tables, self._feeds, lambda table: is_written(self._storage.table(table)))
+
+        return self._looks.ask(_inputs_of(name), judge)
+
+    def _looks_again(self, names: Iterable[TableName]) -> bool:
+        """Whether a look at the inputs of one of these views has failed, and is repeated."""
+        looks = (what for n in names for what in (_inputs_of(n), f"the versions that {n.short} reads"))
+        return any(self._looks.repeats(what) for what in looks)
+
+    def _feeds(self, table: TableName) -> list[Feed]:
+        """The flows and the view of this update that write a table."""
+        if (view := self._views.get(table)) is not None:
+            return [Feed(f"view {table}", view.state, self._causes.get(str(table), ()))]
+        names = self._flows.feeding.get(table, ())
+        return [Feed(f"flow {one}", self._flows.state(one), self._causes.get(one, ())) for one in names]
+
+
+def most_refreshes() -> int:
+    """The number of views that are refreshed at the same time; they share Spark's memory."""
+    return max(2, min(4, available_cores() // 2))
+
+
+def by_kind(stages: Iterable[Stage]) -> tuple[list[RunFlowStage], list[RefreshViewStage]]:
+    """The stages that start flows, and those that refresh views."""
+    flows: list[RunFlowStage] = []
+    views: list[RefreshViewStage] = []
+    for stage in stages:
+        match stage:
+            case RunFlowStage():
+                flows.append(stage)
+            case RefreshViewStage():
+                views.append(stage)
+            case OpenTableStage():
+                # Tables are opened before anything is started.
+                pass
+            case _:
+                assert_never(stage)
+    return flows, views
+
+
+def _inputs_of(name: str | TableName) -> str:
+    """The name of a look at what a flow or view reads."""
+    return f"the tables that {name} reads"

@@ -1,0 +1,157 @@
+"""Decimals of records without rounding: Spark's parsers round `0.001` to `0.00` for ``DECIMAL(12, 2)``.
+
+A parser reads such a value as it is written: CSV as text, JSON as a variant, which keeps 38 digits.
+(Read as text, a number in JSON is first a double in Spark.)
+What is written becomes the decimal if it is exactly one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType, DecimalType, StructType
+
+_DIGITS = 38
+"""The digits of Spark's longest decimal."""
+
+
+@dataclass(frozen=True)
+class DecimalReader:
+    """Reads the decimals of a schema from records in JSON or CSV."""
+
+    schema: StructType
+    format: Literal["json", "csv"]
+
+    @property
+    def parsed(self) -> StructType:
+        """The schema for Spark's parser."""
+        from pyspark.sql.types import StructType
+
+        found = self._as_written(self.schema)
+        assert isinstance(found, StructType)
+        return found
+
+    def read(self, written: Column, use: Callable[[Column, Column | None], Column]) -> Column:
+        """The result of a function of the record as declared.
+
+        Args:
+            written: The struct that the parser has returned.
+            use: Takes the record, and whether all its decimals are exactly what is written; ``None`` for a
+                schema without decimals.
+        """
+        from pyspark.sql import functions as F
+
+        if not has_decimals(self.schema):
+            return use(written, None)
+        # The array makes Spark compute the record once and use it several times.
+        both = F.array(F.struct(written.alias("written"), self._read(written, self.schema).alias("record")))
+        return F.transform(
+            both, lambda one: use(one["record"], self._is_exact(one["written"], one["record"], self.schema))
+        )[0]
+
+    def _as_written(self, kind: DataType) -> DataType:
+        from pyspark.sql.types import (
+            ArrayType,
+            DecimalType,
+            MapType,
+            StringType,
+            StructField,
+            StructType,
+            VariantType,
+        )
+
+        if not has_decimals(kind):
+            return kind
+        match kind:
+            case DecimalType():
+                return VariantType() if self.format == "json" else StringType()
+            case StructType():
+                fields = [StructField(one.name, self._as_written(one.dataType)) for one in kind.fields]
+                return StructType(fields)
+            case ArrayType():
+                return ArrayType(self._as_written(kind.elementType), kind.containsNull)
+            case MapType():
+                return MapType(kind.keyType, self._as_written(kind.valueType), kind.valueContainsNull)
+        raise AssertionError(kind)
+
+    def _read(self, written: Column, kind: DataType) -> Column:
+        """A value as its declared type; a decimal is NULL if it is not exactly what is written."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
+
+        if not has_decimals(kind):
+            return written
+        match kind:
+            case DecimalType() if self.format == "json":
+                text = F.array(F.try_variant_get(written, "$", "string"))
+                return F.transform(text, lambda one: exact_decimal(one, kind))[0]
+            case DecimalType():
+                return exact_decimal(written, kind)
+            case StructType():
+                fields = (self._read(written[one.name], one.dataType).alias(one.name) for one in kind.fields)
+                found: Column = F.when(written.isNotNull(), F.struct(*fields))
+                return found
+            case ArrayType():
+                return F.transform(written, lambda item: self._read(item, kind.elementType))
+            case MapType():
+                return F.transform_values(written, lambda _, item: self._read(item, kind.valueType))
+        raise AssertionError(kind)
+
+    def _is_exact(self, written: Column, value: Column, kind: DataType) -> Column:
+        """Whether each decimal in a value is exactly what is written, and NULL only if that is null."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import ArrayType, MapType, StructType
+
+        match kind:
+            case StructType():
+                fields = [one for one in kind.fields if has_decimals(one.dataType)]
+                parts = (self._is_exact(written[one.name], value[one.name], one.dataType) for one in fields)
+                return reduce(and_, parts, F.lit(True))
+            case ArrayType():
+                item = kind.elementType
+                found = F.zip_with(written, value, lambda text, one: self._is_exact(text, one, item))
+            case MapType():
+                item = kind.valueType
+                found = F.transform(
+                    F.map_keys(written), lambda key: self._is_exact(written[key], value[key], item)
+                )
+            case _:
+                is_null = written.isNull()
+                if self.format == "json":
+                    is_null = is_null | F.is_variant_null(written)
+                return is_null | value.isNotNull()
+        return F.coalesce(F.forall(found, lambda one: one), F.lit(True))
+
+
+def has_decimals(kind: DataType) -> bool:
+    """Whether a type is a decimal, or has one within."""
+    from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
+
+    match kind:
+        case StructType():
+            return any(has_decimals(one.dataType) for one in kind.fields)
+        case ArrayType():
+            return has_decimals(kind.elementType)
+        case MapType():
+            return has_decimals(kind.valueType)
+        case _:
+            return isinstance(kind, DecimalType)
+
+
+def exact_decimal(text: Column, kind: DecimalType) -> Column:
+    """The decimal in a text; NULL if it is none, has more digits before the point, or more after it."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import DecimalType
+
+    number = text.try_cast(kind)
+    is_plain = text.rlike(rf"^[+-]?\d*(\.\d{{0,{kind.scale}}}0*)?\z")
+    wide = text.try_cast(DecimalType(_DIGITS, _DIGITS - kind.precision + kind.scale))
+    is_same = (wide == number) & (text.try_cast("double") == number.cast("double"))
+    found: Column = F.when(is_plain | (text.rlike(r"^\S*[eE]\S*\z") & is_same), number)
+    return found
