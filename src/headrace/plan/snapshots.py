@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import PurePosixPath
-from typing import Any, assert_never
+from typing import Any
 
 from headrace.contracts.changes import snapshot_columns, with_known_types, without_own_columns
 from headrace.errors import FeatureUnsupportedError, HeadraceError, SnapshotInvalidError, SnapshotMissingError
@@ -20,7 +20,6 @@ from headrace.model.snapshots import (
     SnapshotFunction,
     SnapshotMarker,
     Snapshots,
-    StoredSnapshots,
     Version,
     version_type,
 )
@@ -28,7 +27,7 @@ from headrace.plan.evaluate import run_code
 from headrace.plan.intercept import Interception, suspended
 from headrace.plan.modes import Loading
 from headrace.plan.names import NameRules, split_name
-from headrace.runtime.active_session import new_frame
+from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession, T
 from headrace.sources.files.read import ANY_FILE_NAME
 from headrace.sources.limits import FILES_MAX_AGE
@@ -112,37 +111,26 @@ class SnapshotReader:
     def find(self, markers: Sequence[SnapshotMarker]) -> FoundSnapshots:
         """Ask the source for the next snapshot."""
         last = markers[-1].version if markers else None
-        match self._source:
-            case SnapshotFunction(function=function):
-                return self._after(last, self._call(function, last))
-            case StoredSnapshots():
-                location = self.location
-                if location is None:
-                    return FoundSnapshots()
-                if is_table(location):
-                    return self._after(last, self._newest(location))
-                return self._find_folder(location, markers)
-            case _:
-                assert_never(self._source)
+        if isinstance(self._source, SnapshotFunction):
+            return self._after(last, self._call(self._source.function, last))
+        location = self.location
+        if location is None:
+            return FoundSnapshots()
+        if is_table(location):
+            return self._after(last, self._newest(location))
+        return self._find_folder(location, markers)
 
     def read(self, marker: SnapshotMarker) -> DataFrame | None:
         """The rows of a snapshot; ``None`` if the source no longer has it."""
-        match self._source:
-            case SnapshotFunction(function=function):
-                found = self._call(function, marker.after)
-                return None if found is None or found.version != marker.version else found.rows
-            case StoredSnapshots():
-                if "table" in marker.location:
-                    table, version = marker.location["table"], marker.location["version"]
-                    return (
-                        self._read_table(table, version)
-                        if version in readable_versions(locate(table))
-                        else None
-                    )
-                path = locate(marker.location["path"]) if "path" in marker.location else None
-                return self._read_files(path) if path is not None and path.exists() else None
-            case _:
-                assert_never(self._source)
+        if isinstance(self._source, SnapshotFunction):
+            found = self._call(self._source.function, marker.after)
+            return None if found is None or found.version != marker.version else found.rows
+        if "table" in marker.location:
+            table, version = marker.location["table"], marker.location["version"]
+            is_readable = version in readable_versions(locate(table))
+            return self._read_table(table, version) if is_readable else None
+        path = locate(marker.location["path"]) if "path" in marker.location else None
+        return self._read_files(path) if path is not None and path.exists() else None
 
     def newest(self) -> DataFrame:
         """The rows of the next snapshot, or of the last one if the source still has it."""
@@ -177,16 +165,13 @@ class SnapshotReader:
     @property
     def location(self) -> Location | None:
         """The table or the folder; ``None`` for a function, and for names that are not of this storage."""
-        match self._source:
-            case StoredSnapshots(name=name) if self._source.is_path:
-                return locate(name, self._settings.root.absolute(), self._flow.location)
-            case StoredSnapshots(name=name):
-                table = NameRules.of(self._settings).table(split_name(name) or (name,))
-                return None if table is None else self._settings.storage.table(table)
-            case SnapshotFunction():
-                return None
-            case _:
-                assert_never(self._source)
+        if isinstance(self._source, SnapshotFunction):
+            return None
+        name = self._source.name
+        if self._source.is_path:
+            return locate(name, self._settings.root.absolute(), self._flow.location)
+        table = NameRules.of(self._settings).table(split_name(name) or (name,))
+        return None if table is None else self._settings.storage.table(table)
 
     def _after(self, last: Version | None, found: Snapshot | None) -> FoundSnapshots:
         if found is None or found.version == last:
