@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace.errors import BatchFencedError
 from headrace.model.counts import BatchCounts
 from headrace.model.names import quoted_column
-from headrace.runtime.active_session import active_session
+from headrace.runtime.gateway import active_session
 from headrace.sinks.delta.confirm import (
     confirm_batch,
     confirm_statement,

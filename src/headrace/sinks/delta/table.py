@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TableNameTakenError
 from headrace.model.names import TableName, quoted_column, quoted_path
-from headrace.runtime.active_session import active_session
+from headrace.runtime.gateway import active_session
 from headrace.storage.location import Location
 from headrace.storage.table_log import checksum_matches_log, is_table, load_checksum, newest_version
 
