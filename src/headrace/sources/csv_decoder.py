@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import ArgumentInvalidError
@@ -45,21 +44,14 @@ class CsvDecoder(Decoder):
 
     def decode(self, value: Column) -> Column:
         from pyspark.sql import functions as F
+        from pyspark.sql.types import StringType, StructField, StructType
 
         text = value.cast("string")
         text = F.make_valid_utf8(text) if self.invalid_utf8 == "replace" else text
-        record = DecimalReader(self.schema, "csv").choose(text, self.options, partial(self._read, text))
-        record = F.when(value.isNotNull(), record)
-        return record if self.invalid_utf8 == "replace" else F.when(F.is_valid_utf8(text), record)
-
-    def _read(self, text: Column, decimals: DecimalReader | None) -> Column:
-        """The record as a struct; NULL if it cannot be decoded."""
-        from pyspark.sql import functions as F
-        from pyspark.sql.types import StringType, StructField, StructType
-
+        decimals = DecimalReader(self.schema, "csv")
         checked = StructType(
             [
-                *(decimals.parsed if decimals else self.schema).fields,
+                *decimals.parsed.fields,
                 StructField(_END, StringType()),
                 StructField(_CORRUPT, StringType()),
             ]
@@ -80,14 +72,16 @@ class CsvDecoder(Decoder):
         def matching(parsed: Column) -> Column:
             whole = parsed[_CORRUPT].isNull() & (parsed[_END] == _END)
 
-            def accept(record: Column, exact: Column | None = None) -> Column:
+            def accept(record: Column, exact: Column | None) -> Column:
                 fields = F.struct(*(record[name].alias(name) for name in self.schema.fieldNames()))
                 return F.when(whole if exact is None else whole & exact, fields)
 
-            return decimals.read(parsed, accept) if decimals else accept(parsed)
+            return decimals.read(parsed, accept)
 
         # The array makes Spark parse once and use the result several times.
-        return F.transform(F.array(parsed), matching)[0]
+        record = F.transform(F.array(parsed), matching)[0]
+        record = F.when(value.isNotNull(), record)
+        return record if self.invalid_utf8 == "replace" else F.when(F.is_valid_utf8(text), record)
 
     @property
     def _delimiter(self) -> str:
