@@ -13,6 +13,7 @@ from headrace.contracts.rejected import ID, PROBLEM, rows_of_json
 from headrace.errors import ReadConditionInvalidError
 from headrace.maintain.dataset_tables import DatasetTable
 from headrace.maintain.erasures import ErasedRest, record_erasure
+from headrace.maintain.holders import find_holders, lag_seconds
 from headrace.model.changes import SEQUENCE
 from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
@@ -34,7 +35,7 @@ from headrace.sinks.delta.erase import (
 from headrace.sinks.delta.hidden_events import ROW
 from headrace.state.lease import held_leases
 from headrace.storage.location import Location
-from headrace.storage.table_log import is_table
+from headrace.storage.table_log import is_table, versions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -146,6 +147,7 @@ class Eraser:
                     continue
                 steps.append(ErasureStep(dataset=dataset, part="table", path=path, where=where, rows=rows))
                 steps += self._side_steps(session, dataset, where, notes)
+                notes += self._unread(dataset, path)
         return ErasurePlan(
             table=name,
             where=where,
@@ -206,6 +208,17 @@ class Eraser:
         storage, target = self._settings.storage, DatasetTable(dataset, part)
         table_id = self._engine.read_table(target.path(storage)).table_id
         record_erasure(storage, target, table_id, awaits_refresh=awaits_refresh)
+
+    def _unread(self, dataset: TableName, path: Location) -> Iterator[str]:
+        """The flows that have not read all rows of a table, so that they can still add rows that match."""
+        table_id, now = self._engine.read_table(path).table_id, datetime.now(UTC)
+        for one in find_holders(self._settings.storage, dataset, table_id):
+            lags = one.reads_all or lag_seconds(one, path, versions(path), now) is not None
+            if one.kind == "flow" and lags:
+                yield (
+                    f"flow {one.name} has not read all rows of {dataset.short}, and can add rows that match "
+                    "later. First run it:   headrace run"
+                )
 
     def _side_steps(
         self, session: SparkSession, dataset: TableName, where: str, notes: list[str]
