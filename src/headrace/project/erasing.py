@@ -74,6 +74,7 @@ class ErasurePlan:
     final_at: datetime  # when the retention of old files ends
     views: tuple[TableName, ...] = ()  # the views downstream: the next run computes them again
     rest: tuple[ErasedRest, ...] = ()  # what the storage still has of the rows, after they were deleted
+    unchecked: tuple[str, ...] = ()  # the tables of which this is not known: a note has the reason
 
     @property
     def rows(self) -> int:
@@ -86,8 +87,12 @@ class ErasurePlan:
 
     def final_lines(self) -> Iterator[str]:
         """What the storage still has of the rows, and until when."""
+        if self.unchecked:
+            names = ", ".join(self.unchecked)
+            yield f"Old files and the logs of these tables can still have the rows, see above: {names}"
+        elif not self.rest:
+            yield "No file and no log entry of these tables has the rows."
         if not self.rest:
-            yield "No file of the storage and no entry of a table's log has these rows."
             return
         yield "The newest versions do not have these rows, but old files and the logs of the tables do:"
         for one in self.rest:
@@ -103,6 +108,7 @@ class ErasurePlan:
             "notes": list(self.notes),
             "final_at": self.final_at.isoformat(),
             "rest": [one.to_json() for one in self.rest],
+            "unchecked": list(self.unchecked),
         }
 
 
@@ -190,9 +196,11 @@ class Eraser:
         options = MaintenanceOptions(steps=("vacuum", "log"))
         kept = TableMaintenance(settings=self._settings, engine=self._engine, options=options).maintain(names)
         warnings = [f"{one.target.title}  {one.warning}" for one in kept if one.warning is not None]
-        notes = dict.fromkeys((*erased.notes, *warnings))
         return replace(
-            erased, notes=tuple(notes), rest=tuple(one.rest for one in kept if one.rest is not None)
+            erased,
+            notes=tuple(dict.fromkeys((*erased.notes, *warnings))),
+            rest=tuple(one.rest for one in kept if one.rest is not None),
+            unchecked=tuple(one.target.title for one in kept if one.warning is not None and one.rest is None),
         )
 
     def wait(self, erased: ErasurePlan) -> ErasurePlan:
