@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+from pyspark.sql import SparkSession
 
 from decoded import files_with
 from headrace.cli.main import run
@@ -131,7 +132,7 @@ def near():
 
 @pytest.mark.guarantee
 def test_a_flow_that_stopped_between_two_batches_loses_no_row_to_an_erasure(
-    make_shop: Callable[..., Shop], capsys: pytest.CaptureFixture[str]
+    make_shop: Callable[..., Shop], spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shop = make_shop(partitions=1, maintenance={"retention": "0s", "allow_short_retention": True})
     shop.write(STEPS)
@@ -159,3 +160,11 @@ def test_a_flow_that_stopped_between_two_batches_loses_no_row_to_an_erasure(
     shop.run_well()
     assert amounts(shop, "near") == [("bob", 0), ("bob", 2), ("bob", 4), ("eve", 5)]
     shop.verify()
+
+    # A log with V2 checkpoints cannot be examined.
+    spark.sql(f"ALTER TABLE delta.`{shop.table('near')}` SET TBLPROPERTIES ('delta.checkpointPolicy' = 'v2')")
+    capsys.readouterr()
+    assert run(["erase", "orders", "--where", "name = 'eve'", "--wait", "--yes", *project]) == 0
+    shown = capsys.readouterr()
+    assert "can still have the rows, see above: near" in shown.out, shown
+    assert "No file and no log entry" not in shown.out
