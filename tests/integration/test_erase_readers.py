@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from decoded import files_with
 from headrace.cli.main import run
+from headrace.project.pipeline import Pipeline
 from headrace.storage.locate import locate
 from headrace.storage.table_log import versions
 from proof.shop import Shop, rows
@@ -104,6 +105,10 @@ def test_all_readers_continue_behind_an_erasure_with_exactly_the_new_rows(
 
     assert amounts(shop, "near") == [("bob", 1), ("bob", 4)]
     produce(shop, ("eve", 5), ("eve", 6))
+    shop.run_well("orders")
+    with Pipeline.load(shop.root) as pipeline:
+        flows = [flow for one in pipeline.status().datasets for flow in one.flows]
+    assert {flow.flow: flow.lag for flow in flows}["near"] == 2
     shop.run_well()
     other.run_well()
     all_rows = [("bob", 1), ("bob", 4), ("eve", 5), ("eve", 6)]
