@@ -64,15 +64,12 @@ EVERY_ROW = RowFilter()
 
 @dataclass(frozen=True, kw_only=True)
 class QuarantineSummary:
-    """The rejected rows of a dataset.
-
-    Args:
-        reasons: The same rows by reason, the most frequent first; a row can have several.
-    """
+    """The rejected rows of a dataset."""
 
     dataset: TableName
     states: Mapping[RowState, int] = field(default_factory=dict)
     flows: Mapping[str, int] = field(default_factory=dict)
+    # The same rows by reason, the most frequent first; a row can have several.
     reasons: Mapping[str, int] = field(default_factory=dict)
     oldest: datetime | None = None
     newest: datetime | None = None
@@ -128,13 +125,7 @@ class RejectedRows:
         )
 
     def read(self, chosen: RowFilter = EVERY_ROW, limit: int | None = None) -> Rows:
-        """Read rows, the oldest first.
-
-        Raises:
-            ReadColumnUnknownError: The condition names a column that the table does not have.
-            ReadConditionInvalidError: The condition cannot be evaluated.
-            TableUnreadableError: The quarantine table is damaged.
-        """
+        """Read rows, the oldest first."""
         table, schema = table_schema(self.path)
         columns = tuple(one["name"] for one in schema["fields"])
         order = "quarantined_at, source['path'], source['partition'], source['offset'], id"

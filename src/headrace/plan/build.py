@@ -51,7 +51,7 @@ from headrace.plan.stages import (
     build_levels,
 )
 from headrace.plan.validate import check_declarations
-from headrace.runtime.active_session import active_session
+from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.files.options import PARSED_FORMATS
 from headrace.sources.files.read import FORMAT_OPTION

@@ -14,7 +14,7 @@ from headrace.model.names import TableName
 from headrace.plan import columns
 from headrace.plan.intercept import LOCATION_OPTION, suspended
 from headrace.plan.modes import TableAccess
-from headrace.runtime.active_session import kept_active_session
+from headrace.runtime.gateway import kept_active_session
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, T
 from headrace.sources.delta.starting import CHANGE_FEED
 from headrace.storage.location import Location

@@ -27,7 +27,7 @@ from headrace.plan.evaluate import run_code
 from headrace.plan.intercept import Interception, suspended
 from headrace.plan.modes import Loading
 from headrace.plan.names import NameRules, split_name
-from headrace.runtime.active_session import new_frame
+from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession, T
 from headrace.sources.files.read import ANY_FILE_NAME
 from headrace.sources.limits import FILES_MAX_AGE

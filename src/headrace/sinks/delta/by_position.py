@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from headrace.model.changes import DELETE, OPERATION, SEQUENCE, TRUNCATE, UPSERT
 from headrace.model.counts import RowChanges
 from headrace.model.names import quoted_column
-from headrace.runtime.active_session import new_frame
+from headrace.runtime.gateway import new_frame
 from headrace.sinks.delta.changed_rows import check_positions, table_rows
 from headrace.sinks.delta.data_files import NoPositionsError, position_columns
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, RECORDS, find_effects, newest_truncate

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from headrace.model.changes import END, OPERATION, SEQUENCE, START, ChosenColumns
 from headrace.model.counts import HistoryChanges
 from headrace.model.names import quoted_column
-from headrace.runtime.active_session import new_frame
+from headrace.runtime.gateway import new_frame
 from headrace.sinks.delta.changed_rows import check_positions, table_rows
 from headrace.sinks.delta.data_files import (
     NoPositionsError,
