@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -14,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import HeadraceError
-from headrace.model.events import BatchCommitted, Event
 from headrace.project.pipeline import Pipeline
 from proof.shop import Shop
 from waiting import until
@@ -120,53 +118,6 @@ def test_commits_that_a_log_has_lost_before_they_were_read_are_refused(
     error = shop.refused()
     assert error.code == "UPSTREAM_LOG_EXPIRED"
     assert any("full-refresh" in remedy for remedy in error.remedies)
-
-
-def lose_log(path: Path) -> None:
-    """The log is cleaned by another program."""
-    deltalake.DeltaTable(path).create_checkpoint()
-    for version in range(3):
-        (path / "_delta_log" / f"{version:020d}.json").unlink()
-
-
-def lose_commit(path: Path) -> None:
-    (path / "_delta_log" / f"{2:020d}.json").unlink()
-
-
-def lose_file(path: Path) -> None:
-    log = (path / "_delta_log" / f"{2:020d}.json").read_text().splitlines()
-    (added,) = (action["add"]["path"] for action in map(json.loads, log) if "add" in action)
-    (path / added).unlink()
-
-
-@pytest.mark.guarantee
-@pytest.mark.parametrize(
-    ("lose", "code", "read"),
-    [
-        (lose_log, "UPSTREAM_LOG_EXPIRED", 10),
-        (lose_commit, "UPSTREAM_LOG_EXPIRED", 20),
-        (lose_file, "UPSTREAM_LOG_EXPIRED", 20),
-    ],
-)
-def test_commits_and_files_that_are_lost_between_two_batches_are_refused(
-    shop: Shop, tmp_path: Path, lose: Callable[[Path], None], code: str, read: int
-) -> None:
-    path = tmp_path / "foreign"
-    for number in range(4):
-        append(path, number)
-    write(shop, path, '.option("maxFilesPerTrigger", 1).option("startingVersion", 0)')
-    committed: list[Event] = []
-
-    def emit(event: Event) -> None:
-        if isinstance(event, BatchCommitted):
-            committed.append(event)
-            if len(committed) == 1:
-                lose(path)
-
-    with Pipeline.load(shop.root) as pipeline:
-        errors = pipeline.run(emit=emit).errors
-    assert [error.code for error in errors] == [code], errors
-    assert committed and rows(shop) == read
 
 
 def append(path: Path, number: int) -> None:
