@@ -28,7 +28,7 @@ from headrace.run.flows import UpdateFlows
 from headrace.run.opening import FlowOpener
 from headrace.run.stop import PlanAgain, StopSignal
 from headrace.state.lease import Lease
-from headrace.storage.local import LocalFiles
+from headrace.storage.local import LocalEntry, LocalFiles
 from proof.shop import BRONZE, SILVER, Shop
 from waiting import until
 
@@ -146,14 +146,14 @@ def test_a_ledger_that_cannot_be_read_for_a_while_ends_no_flow(
     """The flow goes on with its query; the ledger is written when the storage answers again."""
     monkeypatch.setattr(flow, "_FOLD_S", 0.1)
     monkeypatch.setattr(attempts, "_FIRST_WAIT_S", 0.05)
-    is_away, list_files = threading.Event(), LocalFiles.list_files
+    is_away, entries = threading.Event(), LocalFiles.entries
 
-    def meet(files: LocalFiles, folder: str) -> list[str]:
+    def meet(files: LocalFiles, folder: str) -> list[LocalEntry]:
         if is_away.is_set() and "/ledger/" in folder:
             raise OSError("503 Slow Down")
-        return list_files(files, folder)
+        return entries(files, folder)
 
-    monkeypatch.setattr(LocalFiles, "list_files", meet)
+    monkeypatch.setattr(LocalFiles, "entries", meet)
     shop.write(BRONZE)
     shop.produce(30)
     with shop.running():
