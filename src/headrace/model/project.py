@@ -59,8 +59,8 @@ class ProjectSettings:
         max_rejected: The limit of rejected records of a batch, for tables without one of their own.
         max_value_bytes: The longest value that readers decode, for readers without a limit of their own;
             ``None`` is 8 MiB.
-        index_memory: The largest key index of a table with changes by key, in bytes; ``None`` is a quarter of
-            the machine's memory.
+        index_memory: The memory of the key indexes of all tables, in bytes; ``None`` is a quarter of the
+            machine's memory.
         duplicate_keys: What a flow does with a record whose key has several rows in the table.
         tables: The names of other systems' tables, with their paths or catalogs here.
         redactor: Replaces the secrets among these settings.
