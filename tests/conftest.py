@@ -27,10 +27,10 @@ from headrace.runtime.broker import Broker
 from headrace.runtime.defaults import available_cores
 from headrace.runtime.engine.client import stop_engines
 from headrace.runtime.fetch import ensure_jars
+from headrace.runtime.gateway import release_unused
 from headrace.runtime.jars import locked_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.session import RunningSpark, open_spark
-from headrace.runtime.unused import release_unused
 from headrace.storage.layout import Storage
 from secured_broker import SecuredBroker
 from workers import choose_workers, free_memory, in_blocks

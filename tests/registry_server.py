@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-from headrace.runtime.ivy import _ivy_jar, _proxy_options, _settings
+from headrace.runtime.jars import _ivy_jar, _proxy_options, _settings
 from headrace.runtime.java import find_java
 from headrace.runtime.places import cache_folder
 from headrace.runtime.processes import end, start_bound

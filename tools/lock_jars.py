@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from headrace.runtime.ivy import Coordinate, start_ivy
+from headrace.runtime.jars import Coordinate, start_ivy
 from headrace.runtime.java import find_java
 
 SPARK = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 import click
 from pydantic import BaseModel
 
-from headrace.cli.main import COMMANDS
+from headrace.cli.main import COMMANDS, load_command
 from headrace.declare.spec_model import Overridable, Spec, describe_fields
 from headrace.errors import ErrorPage, build_pages
 
@@ -94,8 +93,7 @@ def build_commands() -> str:
 
 def _commands() -> Iterator[tuple[str, click.Command]]:
     for name in COMMANDS:
-        module = importlib.import_module(f"headrace.cli.commands.{name.replace('-', '_')}")
-        yield from _with_inner(name, module.command)
+        yield from _with_inner(name, load_command(name))
 
 
 def _with_inner(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:

@@ -17,7 +17,7 @@ what to do. Its code is its name in capitals: ``TopicNotFoundError`` has the cod
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -146,6 +146,14 @@ class HeadraceError(Exception):
             "params": dict(self.params),
             "transient": self.transient,
         }
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None) -> tuple[str, ...]:
+    """The remedy for a misspelt name: the known name that is most like it, else another remedy, if any."""
+    import difflib
+
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return (f"did you mean `{near[0]}`?",) if near else () if otherwise is None else (otherwise,)
 
 
 def more_command(code: str) -> str:
@@ -353,6 +361,7 @@ class LeaseUnreadableError(RefusedError): ...
 class KeyTwiceError(RefusedError): ...
 class LeaseLostError(RefusedError): ...
 class BatchFencedError(RefusedError): ...
+class CommitLostError(TransientError): ...
 class StorageUnreadableError(TransientError): ...
 class StorageUnwritableError(SetupError): ...
 class StorageNewerError(RefusedError): ...

@@ -14,7 +14,7 @@ from headrace.cli.main import run as headrace
 from headrace.errors import ReplayImpossibleError
 from headrace.observe.quarantine import RowFilter
 from headrace.project.pipeline import Pipeline
-from headrace.project.replaying import ReplayResult
+from headrace.project.quarantine import ReplayResult
 from proof.shop import Shop
 
 pytestmark = pytest.mark.usefixtures("spark")

@@ -10,7 +10,7 @@ from py4j.java_gateway import JavaObject
 
 from headrace.model.events import BatchCommitted, ViewRefreshed
 from headrace.project.pipeline import Pipeline
-from headrace.runtime import unused
+from headrace.runtime import gateway
 from proof.shop import BRONZE, SILVER, Shop
 
 FEW = 80
@@ -23,9 +23,9 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
 
     Objects are freed only by the product, which looks whenever it is asked.
     """
-    monkeypatch.setattr(unused, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(unused, "_SHARE", 1e9)
-    monkeypatch.setattr(unused, "_next_s", 0.0)
+    monkeypatch.setattr(gateway, "_GC_PAUSE_S", 0.0)
+    monkeypatch.setattr(gateway, "_GC_SHARE", 1e9)
+    monkeypatch.setattr(gateway, "_next_gc_s", 0.0)
     gc.collect()
     before = _count()
     gc.disable()

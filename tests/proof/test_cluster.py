@@ -12,7 +12,7 @@ import psutil
 import pytest
 from bench.java import make_java_home
 
-from headrace.runtime.ivy import spark_jars_folder
+from headrace.runtime.jars import spark_jars_folder
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import MODULE_OPTIONS, class_path
 from headrace.runtime.processes import end, start_bound

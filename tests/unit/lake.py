@@ -156,12 +156,13 @@ class LakeTable:
         metadata: Mapping[str, Any] | None = None,
         timestamp_ms: int | None = None,
         metrics: Mapping[str, str] | None = None,
+        parameters: Mapping[str, Any] | None = None,
     ) -> int:
         self.version += 1
         info: dict[str, Any] = {
             "timestamp": timestamp_ms or int(time.time() * 1000),
             "operation": operation,
-            "operationParameters": {},
+            "operationParameters": dict(parameters or {}),
             "engineInfo": engine,
         }
         if metrics is not None:

@@ -17,8 +17,16 @@ from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.files.position import FilePosition
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.state.facts import FENCED, Open
+from headrace.storage.table_log import replay_transaction
 from headrace.verify import source_range
-from headrace.verify.commits import Batches, CommitClaims, Opening, Refresh, build_claims
+from headrace.verify.commits import (
+    Batches,
+    CommitClaims,
+    Opening,
+    Refresh,
+    build_claims,
+    replay_transaction as verified_transaction,
+)
 from headrace.verify.delta_log import Commit, TableLog, TableMetadata
 from headrace.verify.equations import RowCounts
 
@@ -88,6 +96,18 @@ WRITTEN: dict[str, dict[str, Any]] = {
     "batch": batch_metadata(
         BatchStamp(pipeline="shop", flow="sales", checkpoint="headrace-2", batch=3, ranges=RANGES),
         BatchCounts(input=8, accepted=5, quarantined=2, dropped=1),
+    ),
+    "replay": batch_metadata(
+        BatchStamp(
+            pipeline="shop",
+            flow="sales",
+            checkpoint="headrace-replays-sales",
+            batch=6,
+            ranges=(),
+            replayed=3,
+            replay="headrace-replays-sales#6",
+        ),
+        BatchCounts(input=3, accepted=2, dropped=1),
     ),
     "opening": opened("headrace-1", 1, Open(reason="first")),
     "seeded opening": opened(
@@ -164,6 +184,15 @@ def test_verify_reads_a_batch() -> None:
 def test_verify_believes_no_range_without_its_transaction() -> None:
     assert read("batch", {}).batches == ()
     assert read("batch", {"headrace-2": 2}).batches == ()
+
+
+def test_verify_reads_a_replay() -> None:
+    name = "headrace-replays-sales#6"
+    said = read("replay", {"headrace-replays-sales": 6})
+    assert [(one.id, one.rows, one.counts.added) for one in said.replays] == [(name, 3, 2)]
+    assert read("replay", {"headrace-replays-sales": 8}).replays == ()
+    assert (replay_transaction(name), verified_transaction(name)) == (("headrace-replays-sales", 6),) * 2
+    assert replay_transaction("headrace-replay-1f") == ("headrace-replay-1f", 0)
 
 
 def test_verify_reads_an_opening() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import gc
 import importlib
 import io
+import json
 import logging
 import os
 import platform
@@ -13,18 +15,49 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import PurePath
 from types import FrameType
+from typing import IO
 
 import click
 
-from headrace.cli.encoding import replace_unencodable
-from headrace.cli.output import JsonOutput, Output, Result, TextOutput, discard_stdout
-from headrace.cli.redacted import RedactingFormatter
-from headrace.errors import GONE, CommandLineError, HeadraceError, InternalError, text_of
+from headrace.cli.output import JsonOutput, Output, RedactingFormatter, Result, TextOutput, discard_stdout
+from headrace.errors import GONE, CommandLineError, HeadraceError, InternalError, JavaUnsuitableError, text_of
 from headrace.model.secrets import Redactor
+
+_PLAIN = {
+    "✓": "ok", "✗": "FAIL", "⚡": "!", "→": "->", "≠": "!=", "×": "x", "…": "...", "·": "-", "–": "-",  # noqa: RUF001
+    "─": "-", "│": "|", "├": "+", "└": "+", "┬": "+", "▶": ">",
+}  # fmt: skip
+"""The characters of our own texts. The characters of users' data become escapes."""
+
+
+def replace_unencodable(stream: IO[str], *, is_json: bool) -> None:
+    """Make a stream write a replacement for each character that its encoding lacks. `is_json`: whether JSON
+    is written, whose escapes lose nothing."""
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors=_JSON if is_json else _TEXT)
+
+
+def _as_text(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end]
+    plain = "".join(_PLAIN.get(one) or one.encode("ascii", "backslashreplace").decode() for one in lacking)
+    return plain, error.end
+
+
+def _as_json(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+_TEXT, _JSON = "headrace.text", "headrace.json"
+codecs.register_error(_TEXT, _as_text)
+codecs.register_error(_JSON, _as_json)
+
 
 COMMANDS = {
     "init": "Write a new pipeline",
@@ -57,7 +90,20 @@ COMMANDS = {
     "doctor": "Check whether this machine can run a pipeline",
     "demo": "Run an example, kill it in mid-run, and verify the result",
 }
-"""Each is `headrace.cli.commands.<name>`, attribute `command`, and is loaded when it is called."""
+_MODULES = {
+    "completion": "explain",
+    "consume": "produce",
+    "demo": "init",
+    "engine": "doctor",
+    "erase": "maintain",
+    "full-refresh": "refresh",
+    "pin": "maintain",
+    "preview": "plan",
+    "quality": "events",
+    "read": "tables",
+    "reset": "refresh",
+}
+"""The modules of `headrace.cli.commands` with several commands; the others are called as their command."""
 ALIASES = {"dry-run": "plan"}
 """Commands of Spark's `spark-pipelines`, with ours."""
 _GARBAGE = 50_000
@@ -74,6 +120,13 @@ class Terminated(BaseException):
     """SIGTERM has come; unwinds like `KeyboardInterrupt`, so that everything started is ended."""
 
 
+def load_command(name: str) -> click.Command:
+    """A command of the table; only its module is imported."""
+    module = importlib.import_module(f"headrace.cli.commands.{_MODULES.get(name, name)}")
+    command: click.Command = getattr(module, name.replace("-", "_"))
+    return command
+
+
 class LazyCommands(click.Group):
     """The commands of the table, of which only the called one is imported."""
 
@@ -84,9 +137,7 @@ class LazyCommands(click.Group):
         cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"headrace.cli.commands.{cmd_name.replace('-', '_')}")
-        command: click.Command = module.command
-        return command
+        return load_command(cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -113,7 +164,6 @@ class LazyCommands(click.Group):
 def _show_versions(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
-    from headrace.cli.versions import find_versions, versions_text
 
     versions = find_versions()
     output: Output = ctx.obj
@@ -224,11 +274,9 @@ def _driver_lost(error: BaseException | None) -> HeadraceError | None:
 
 
 def set_up_logging(redactor: Redactor, *, debug: bool) -> None:
-    """Warnings go to the error stream, also those of the user's files; py4j's own traces do not.
-
-    py4j logs every connection that a JVM has closed, through the root logger, with a trace; what it
-    means is said by the error that follows.
-    """
+    """Warnings go to the error stream, also those of the user's files; py4j's own traces do not. py4j logs
+    every connection that a JVM has closed, through the root logger, with a trace; what it means is said by
+    the error that follows."""
     handler = logging.StreamHandler()
     handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s", redactor))
     if not debug:
@@ -316,3 +364,37 @@ def _write_trace(error: Exception, redactor: Redactor) -> str | None:
     except OSError:
         return None
     return str(file)
+
+
+def find_versions() -> Mapping[str, str | None]:
+    """The versions by name; `None` for a Java that was not found."""
+    from headrace.runtime.jars import locked_jars
+    from headrace.runtime.java import find_java
+
+    jars = {
+        name.partition("_")[0]: jar.coordinate.version
+        # The broker's set holds clients of its own.
+        for jar in locked_jars("broker", "spark")
+        for name in [jar.coordinate.artifact]
+    }
+    try:
+        java = find_java()
+        running = f"{java.version} ({java.origin})"
+    except JavaUnsuitableError:
+        running = None
+    return {
+        "headrace": version("headrace"),
+        "spark": version("pyspark"),
+        "delta": jars["delta-spark"],
+        "kafka": jars["kafka"],
+        "kafka_clients": jars["kafka-clients"],
+        "java": running,
+    }
+
+
+def versions_text(versions: Mapping[str, str | None]) -> str:
+    """The versions as lines."""
+    names = {"headrace": "headrace", "spark": "Spark", "delta": "Delta Lake", "kafka": "Kafka broker"}
+    names |= {"kafka_clients": "Kafka clients", "java": "Java"}
+    lines = [f"{names[name]} {found or 'not found: headrace doctor'}" for name, found in versions.items()]
+    return "\n".join([lines[0], *(f"  {line}" for line in lines[1:])])

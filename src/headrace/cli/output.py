@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import linecache
+import logging
 import os
 import shutil
 import sys
@@ -13,18 +16,106 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
-from headrace.cli.excerpt import error_lines
-from headrace.cli.redacted import redacted
-from headrace.errors import HeadraceError, NotConfirmedError
+from headrace.errors import HeadraceError, NotConfirmedError, SourceLocation, more_command
 from headrace.model.secrets import Redactor
 from headrace.model.texts import wrap
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+_LONGEST = 200
+"""Characters of a line that are shown."""
+
+
+def error_lines(error: HeadraceError, folders: Sequence[Path] = (), width: int | None = None) -> list[str]:
+    """The error as styled lines. `folders`: where the location's relative path may start; the first that
+    holds the file wins."""
+    head = click.style(f"error[{error.code}]", fg="red", bold=True)
+    lines = wrap(f"{head} {click.style(error.summary, bold=True)}", width, rest="  ")
+    if error.location is not None:
+        lines += _place_lines(error.location, folders)
+    for fact in error.facts:
+        for line in fact.splitlines():
+            lines += wrap(line, width, "  ", "    ")
+    for index, remedy in enumerate(error.remedies):
+        label = click.style("help:", fg="cyan") if index == 0 else "     "
+        lines += wrap(remedy, width, f"  {label} ", " " * 8)
+    lines.append(click.style(f"  more: {more_command(error.code)}", dim=True))
+    return lines
+
+
+def _place_lines(location: SourceLocation, folders: Sequence[Path]) -> list[str]:
+    arrow = click.style("-->", fg="blue", bold=True)
+    lines = [f"  {arrow} {location}"]
+    source = _source_line(location, folders)
+    if source is None:
+        return lines
+    number = str(location.line)
+    bar = click.style("|", fg="blue", bold=True)
+    gap = " " * (len(number) + 2)
+    column = location.column
+    if len(source) > _LONGEST:
+        cut = max(0, (column or 1) - _LONGEST // 2)
+        source = f"{source[cut : cut + _LONGEST]} ..."
+        column = None if column is None else column - cut
+    # Tabs would put the carets elsewhere than the eye expects.
+    lines += [f"{gap}{bar}", f" {click.style(number, fg='blue', bold=True)} {bar} {source.expandtabs(4)}"]
+    if column is not None:
+        start = len(source[: column - 1].expandtabs(4))
+        length = min(location.length or 1, max(1, len(source) - column + 1))
+        lines.append(f"{gap}{bar} {' ' * start}{click.style('^' * length, fg='red', bold=True)}")
+    return lines
+
+
+def _source_line(location: SourceLocation, folders: Sequence[Path]) -> str | None:
+    if location.path.startswith("<"):
+        # Statements that were typed, and not read from a file.
+        return linecache.getline(location.path, location.line).rstrip() or None
+    for folder in (*folders, Path()):
+        try:
+            # The place can be in a file of data, which is larger than a file of code.
+            with (folder / location.path).open(encoding="utf-8", errors="replace") as lines:
+                found = next(itertools.islice(lines, max(location.line, 1) - 1, None), "")
+        except OSError:
+            continue
+        if found.strip():
+            return found.rstrip()
+    return None
+
+
+def redacted(stream: IO[str], redactor: Redactor) -> IO[str]:
+    """The stream, with secrets replaced in texts that are written to it."""
+    return cast(IO[str], _RedactedStream(stream, redactor))
+
+
+class _RedactedStream:
+    def __init__(self, stream: IO[str], redactor: Redactor) -> None:
+        self._stream = stream
+        self._redactor = redactor
+
+    def write(self, text: str) -> int:
+        self._stream.write(self._redactor(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        # Whether it is a terminal, its encoding, and whatever else a writer asks.
+        return getattr(self._stream, name)
+
+
+class RedactingFormatter(logging.Formatter):
+    """Formats log lines, with their traces, without the secrets."""
+
+    def __init__(self, form: str, redactor: Redactor) -> None:
+        super().__init__(form)
+        self._redactor = redactor
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._redactor(super().format(record))
+
 
 PROGRESS_AFTER_S = 2.0
 """Seconds after which a command shows its progress."""
@@ -38,27 +129,19 @@ EXIT_CHANGES = 4
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a command.
-
-    Args:
-        text: The same facts as text (with ANSI styles), or a function that gives something `rich` can render;
-            it is called only for text output.
-        errors: Errors that are printed after the text; the data has them in its own form.
-    """
+    """The result of a command."""
 
     data: Any
+    # The same facts as text (with ANSI styles), or a function that gives something `rich` can render; it is
+    # called only for text output.
     text: str | Callable[[], str | RenderableType] = ""
+    # Errors that are printed after the text; the data has them in its own form.
     errors: Sequence[HeadraceError] = ()
     exit_code: int = 0  # 0 done, 1 failed or not proven, 3 cannot be judged, 4 a run would change something
 
 
 class Output(ABC):
-    """Renders what commands return.
-
-    Args:
-        stderr: Where text-form errors, notes and progress go.
-        debug: Whether errors carry their trace.
-    """
+    """Renders what commands return."""
 
     is_json: bool
 
@@ -118,11 +201,7 @@ class Output(ABC):
 
     @abstractmethod
     def confirm(self, question: str, *, remedy: str) -> bool:
-        """Ask yes or no.
-
-        Raises:
-            NotConfirmedError: There is no terminal; ``remedy`` is the command that needs no answer.
-        """
+        """Ask yes or no."""
 
 
 class TextOutput(Output):
@@ -191,7 +270,7 @@ class TextOutput(Output):
             return
         from rich.console import Console
 
-        from headrace.runtime.progress import FETCHING
+        from headrace.runtime.fetch import FETCHING
 
         console = Console(file=self.stderr)
         while not done.wait(_LOOK_S):

@@ -23,9 +23,7 @@ _NUMBERS = ("byte", "short", "integer", "long", "float", "double", "decimal")
 @dataclass(frozen=True)
 class RowsTable:
     """Rows for `rich` to render, under the names of their columns: numbers to the right, long values folded.
-
-    If a terminal is too narrow for the names, each row is a list of its columns and values.
-    """
+    If a terminal is too narrow for the names, each row is a list of its columns and values."""
 
     columns: Sequence[str]
     types: Sequence[str]
@@ -87,12 +85,8 @@ def _cell(value: Any) -> Text:
 
 
 def table_rows(rows: Rows, *, with_sequences: bool = False) -> tuple[RowsTable, str]:
-    """Rows of a table, and a remark if columns are left out.
-
-    Args:
-        with_sequences: Whether to show the columns that changes by key are ordered by. They are wide, and
-            rarely of interest.
-    """
+    """Rows of a table, and a remark if columns are left out. `with_sequences`: whether to show the columns
+    that changes by key are ordered by. They are wide, and rarely of interest."""
     left_out = [] if with_sequences else [one for one in rows.columns if one in (SEQUENCE, COLUMN_SEQUENCES)]
     kept = [number for number, name in enumerate(rows.columns) if name not in left_out]
     columns, types = ([all_[one] for one in kept] for all_ in (rows.columns, rows.types))

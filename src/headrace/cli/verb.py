@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.completion import complete_profile
+from headrace.cli.options import complete_profile
 from headrace.cli.output import Output, Result
 from headrace.errors import SpecNotFoundError
 from headrace.model.secrets import is_secret_key
@@ -66,9 +66,7 @@ class Invocation:
     @contextmanager
     def pipeline(self) -> Iterator[Pipeline]:
         """The pipeline of ``--project`` or of the current folder, with its folder as working directory.
-
-        Pipeline files may open files by relative paths, wherever the command is typed.
-        """
+        Pipeline files may open files by relative paths, wherever the command is typed."""
         from headrace.project.pipeline import Pipeline
 
         settings = self.settings()
@@ -83,14 +81,10 @@ class LocalFolder(click.Path):
         super().__init__(path_type=Path, **settings)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path.
-
-        Raises:
-            StorageUnsupportedError: The value is a URI of anything else.
-        """
+        """Return the path."""
         from headrace.storage.locate import is_uri, locate
 
-        local = locate(value).local_path if isinstance(value, str) and is_uri(value) else value
+        local = locate(value).path if isinstance(value, str) and is_uri(value) else value
         return super().convert(local, param, ctx)
 
 
@@ -123,16 +117,13 @@ def _write_examples(examples: tuple[str, ...], formatter: click.HelpFormatter) -
 
 
 def verb(
-    *, examples: tuple[str, ...], name: str | None = None, project: bool = True
+    *,
+    examples: tuple[str, ...],
+    name: str | None = None,
+    project: bool = True,
+    group: click.Group | None = None,
 ) -> Callable[[Callable[..., Result | None]], Verb]:
-    """Make a command of a function ``(invocation, **parameters) -> Result | None``.
-
-    Args:
-        examples: At least two command lines, shown at the end of the help.
-        name: The command's name; by default the module's last word, since functions are all
-            called ``command``.
-        project: Whether the command is about a pipeline, and so takes ``--project`` and the like.
-    """
+    """Make a command of a function ``(invocation, **parameters) -> Result | None``."""
 
     def decorate(function: Callable[..., Result | None]) -> Verb:
         def invoke(**parameters: Any) -> Result | None:
@@ -147,14 +138,17 @@ def verb(
 
         options = [*(_project_options() if project else ()), *_output_options()]
         declared = list(reversed(getattr(function, "__click_params__", [])))
-        return Verb(
-            name or function.__module__.rsplit(".", 1)[-1].replace("_", "-"),
+        made = Verb(
+            name or function.__name__.replace("_", "-"),
             callback=invoke,
             help=function.__doc__,
             short_help=(function.__doc__ or "").strip().split("\n")[0].rstrip("."),
             params=[*declared, *options],
             examples=examples,
         )
+        if group is not None:
+            group.add_command(made)
+        return made
 
     return decorate
 

@@ -15,7 +15,7 @@ from headrace.cli.output import Output, Result
 from headrace.model.texts import duration_text
 from headrace.observe.display import Display, open_display
 from headrace.observe.events import event_to_json
-from headrace.runtime.signals import handling_signals
+from headrace.runtime.processes import handling_signals
 
 if TYPE_CHECKING:
     from headrace.model.events import Event
@@ -88,13 +88,9 @@ class Watch:
 
 @contextmanager
 def stopping(stop: StopSignal, watch: Watch, *, careful: bool = False) -> Iterator[list[int]]:
-    """SIGINT and SIGTERM stop the update after its batches, a second one aborts it. Yields what came.
-
-    Each signal is acknowledged at once. An update that has not begun is aborted by the first one.
-
-    Args:
-        careful: Whether the first one stops the update also before its first event.
-    """
+    """SIGINT and SIGTERM stop the update after its batches, a second one aborts it. Yields what came. Each
+    signal is acknowledged at once. An update that has not begun is aborted by the first one. `careful`:
+    whether the first one stops the update also before its first event."""
     received: list[int] = []
     # A handler runs in the middle of anything, and so may not take the display's lock itself.
     notes: SimpleQueue[str | None] = SimpleQueue()
@@ -124,11 +120,8 @@ def stopping(stop: StopSignal, watch: Watch, *, careful: bool = False) -> Iterat
 
 @contextmanager
 def stopping_on_signals(stop: StopSignal) -> Iterator[list[int]]:
-    """Let SIGINT and SIGTERM set the stop signal, and a second signal end the process at once.
-
-    Yields:
-        The numbers of the received signals.
-    """
+    """Let SIGINT and SIGTERM set the stop signal, and a second signal end the process at once. Yield the
+    numbers of the received signals."""
     received: list[int] = []
 
     def handle(number: int, otherwise: Callable[[], object]) -> None:

@@ -178,7 +178,8 @@ def _find(rows: DataFrame, given: Any) -> str:
 
 def _place(rows: DataFrame) -> list[Column]:
     """The position of each record in its source, which orders records with equal sequences."""
-    fields = _struct_fields(rows.schema, _RECORD)
+    record = next((one for one in rows.schema.fields if one.name == _RECORD), None)
+    fields = set() if record is None else set(getattr(record.dataType, "names", ()))
     if {"topic", "partition", "offset"} <= fields:
         place = (F.col("_source.partition"), F.col("_source.topic"), F.col("_source.offset"))
     elif {"path", "modified"} <= fields:
@@ -189,11 +190,6 @@ def _place(rows: DataFrame) -> list[Column]:
         place = (F.lit(0), F.lit(""), row_hash(rows))
     types = (("partition", "bigint"), ("source", "string"), ("position", "bigint"))
     return [one.cast(kind).alias(name) for one, (name, kind) in zip(place, types, strict=True)]
-
-
-def _struct_fields(schema: StructType, name: str) -> set[str]:
-    field = next((one for one in schema.fields if one.name == name), None)
-    return set(getattr(field.dataType, "names", ())) if field is not None else set()
 
 
 def _check_comparable(schema: StructType) -> None:

@@ -234,14 +234,7 @@ _INPUT, _QUARANTINED, _DROPPED, _STOPPING = "input", "quarantined", "dropped", "
 
 
 class RowSplit:
-    """The rows of one batch, split.
-
-    Example:
-        >>> split = RowSplit(with_checks(rows, expectations), expectations, "orders")  # doctest: +SKIP
-        >>> split.accepted.write.save(path)                                            # doctest: +SKIP
-        >>> split.counts(accepted=97).quarantined                                      # doctest: +SKIP
-        3
-    """
+    """The rows of one batch, split; the counts are known after `accepted` has been computed."""
 
     def __init__(
         self, rows: DataFrame, expectations: Sequence[Expectation], dataset: str, *, is_counted: bool = False
@@ -279,23 +272,23 @@ class RowSplit:
 
     @property
     def stopping_rows(self) -> int:
-        """How many rows stop the flow; after `accepted` has been computed."""
+        """How many rows stop the flow."""
         return int(self._seen[_STOPPING])
 
     @property
     def quarantined_rows(self) -> int:
-        """How many rows go to the quarantine; after `accepted` has been computed."""
+        """How many rows go to the quarantine."""
         return int(self._seen[_QUARANTINED])
 
     @property
     def rejected_rows(self) -> tuple[int, int]:
-        """How many rows are quarantined or dropped, and how many there are; after `accepted` was computed."""
+        """How many rows are quarantined or dropped, and how many there are."""
         seen = self._seen
         return int(seen[_QUARANTINED] + seen[_DROPPED]), int(seen[_INPUT])
 
     @property
     def stopping_expectations(self) -> tuple[Expectation, ...]:
-        """The expectations that stop the flow; after `accepted` has been computed."""
+        """The expectations that stop the flow."""
         if self._observation is None:
             return ()
         counts = failed_counts(self._seen, len(self._expectations))
@@ -306,7 +299,7 @@ class RowSplit:
         )
 
     def counts(self, accepted: int) -> BatchCounts:
-        """The batch's counts; after `accepted` has been computed."""
+        """The batch's counts."""
         if self._observation is None:
             return BatchCounts(input=accepted, accepted=accepted)
         seen = self._seen

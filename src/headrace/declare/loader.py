@@ -192,20 +192,16 @@ def _run(file: Path, active: ActivePipeline, dbutils: Dbutils, ran: set[Path]) -
     root = active.settings.root
     name = ".".join(_parts(file.with_suffix(""), root))
     loaded = sys.modules.get(name)
-    if loaded is not None and _is_file_of(loaded, file):
+    origin = getattr(loaded, "__file__", None)
+    if origin is not None and Path(origin).resolve() == file.resolve():
         # An earlier file has imported it: its decorators have run.
-        loaded.__dict__.setdefault("spark", spark)
+        vars(loaded).setdefault("spark", spark)
         return
     taken = loaded is not None or name.partition(".")[0] in sys.stdlib_module_names
     module = ModuleType(f"headrace_pipeline.{name}" if taken else name)
     module.__dict__.update(__file__=str(file), spark=spark, dbutils=dbutils)
     sys.modules[module.__name__] = module
     run_file(file, module.__dict__, active, ran)
-
-
-def _is_file_of(module: ModuleType, file: Path) -> bool:
-    origin = getattr(module, "__file__", None)
-    return origin is not None and Path(origin).resolve() == file.resolve()
 
 
 _PREFIX = re.compile(r"^# MAGIC(?: %sql\b)?", re.IGNORECASE)

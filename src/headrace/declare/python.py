@@ -270,8 +270,7 @@ def append_flow(
         )
         scope.register(flow)
 
-    decorator: Callable[[QueryT], QueryT] = _decorate("@hr.append_flow", declare, None)
-    return decorator
+    return _decorate("@hr.append_flow", declare, None)  # type: ignore[no-any-return]
 
 
 def create_streaming_table(

@@ -38,13 +38,7 @@ Expected = Expectation | DatasetCheck
 
 
 class Registry:
-    """Collects declarations while a pipeline's files run.
-
-    Example:
-        >>> registry = Registry()
-        >>> registry.declarations()
-        Declarations(datasets=(), flows=())
-    """
+    """Collects declarations while a pipeline's files run."""
 
     def __init__(self, default_schema: str = "default") -> None:
         self._default_schema = default_schema

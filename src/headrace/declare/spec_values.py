@@ -261,7 +261,7 @@ def build_values(text: str, path: str) -> Mapped:
             SourceLocation(path, mark.line + 1, mark.column + 1, 1) if mark else SourceLocation(path, 1)
         )
         remedies = []
-        if "\t" in _line(text, location.line):
+        if "\t" in "".join(text.splitlines()[location.line - 1 : location.line]):
             remedies.append("indent with spaces; YAML does not allow tabs")
         raise SpecInvalidError(
             f"{path} is not valid YAML: {error.problem or error.context or 'it cannot be read'}",
@@ -285,11 +285,6 @@ def build_values(text: str, path: str) -> Mapped:
             params={"path": path},
         )
     return value
-
-
-def _line(text: str, number: int) -> str:
-    lines = text.splitlines()
-    return lines[number - 1] if number <= len(lines) else ""
 
 
 class _Builder:

@@ -156,7 +156,9 @@ def _auto_loader(arguments: _Arguments, path: str, options: Mapping[str, str], s
 def _read_files(arguments: _Arguments) -> _Reads:
     names = {name.lower().replace("_", "") for name in arguments.named}
     if ("schema" not in names and not names & _OWN) or names & _AUTO_LOADER:
-        values = {_camel(name): _text(value) for name, value in arguments.named.items()}
+        # Spark's options are in camel case: `maxFilesPerTrigger`.
+        camel = {name: re.sub(r"_([a-z])", lambda found: found[1].upper(), name) for name in arguments.named}
+        values = {camel[name]: _text(value) for name, value in arguments.named.items()}
         if len(arguments.positional) != 1 or not isinstance(arguments.positional[0], str):
             remedy = "write read_files('landing', format => 'json')"
             raise arguments.cursor.invalid("read_files needs a path", arguments.function, remedy)
@@ -232,11 +234,6 @@ def _split(
 
 def _options(given: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     return {"options": {name: _text(value) for name, value in options.items()}} if options else {}
-
-
-def _camel(name: str) -> str:
-    """An argument as an option of Spark: ``max_files_per_trigger`` is ``maxFilesPerTrigger``."""
-    return re.sub(r"_([a-z])", lambda found: found[1].upper(), name)
 
 
 def _text(value: Any) -> str:

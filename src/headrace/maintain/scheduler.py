@@ -39,7 +39,7 @@ from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import DAY_S
-from headrace.runtime.engine.attachment import pool_name
+from headrace.runtime.engine.record import pool_name
 from headrace.sinks.delta.checkpointer import LogCheckpointer
 from headrace.sinks.delta.compaction import Compaction, compact_files, conflict_kind
 from headrace.sinks.delta.erase import close_erasure

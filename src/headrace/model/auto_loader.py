@@ -46,18 +46,14 @@ class AutoLoaderError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class AutoLoader:
-    """A read of Auto Loader.
-
-    Args:
-        partitions: The columns of folders named ``key=value``; ``None`` finds them.
-    """
+    """A read of Auto Loader."""
 
     format: str | None  # the format of the files; ``None`` if it is to be found out
     infers_types: bool = False  # whether types are inferred; else columns are strings
     hints: str | None = None  # names and types of columns, as DDL
     rescued: str | None = None  # the column with the data that has no column; ``None`` if there is none
     mode: EvolutionMode = "none"
-    partitions: tuple[str, ...] | None = None
+    partitions: tuple[str, ...] | None = None  # the columns of folders named `key=value`; `None` finds them
     recursive: bool = False  # whether folders below are read, and their names are not columns
     glob: str | None = None
     limits: Mapping[str, str] = field(default_factory=dict)  # spark's options for the size of a batch
@@ -66,15 +62,9 @@ class AutoLoader:
 
 
 def parse_options(options: Mapping[str, str], *, has_schema: bool, infers_types: bool = False) -> AutoLoader:
-    """The read behind the options of a reader.
-
-    Args:
-        options: The options, with and without the prefix ``cloudFiles.``, in any letter case.
-        infers_types: Whether types are inferred if the options do not say it.
-
-    Raises:
-        AutoLoaderError: An option cannot be used.
-    """
+    """The read behind the options of a reader. `options`: the options, with and without the prefix
+    ``cloudFiles.``, in any letter case. `infers_types`: whether types are inferred if the options do not say
+    it."""
     names = {name.lower().removeprefix(_PREFIX): name for name in options}
     values = {key: options[name] for key, name in names.items()}
     unused = [names[key] for key in values if key in _NO_EFFECT or key.startswith("resourcetag.")]
@@ -154,12 +144,7 @@ def _flag(values: Mapping[str, str], key: str, default: bool) -> bool:
 
 
 def split_hints(hints: str) -> tuple[tuple[tuple[str, ...], str], ...]:
-    """The columns of schema hints, each as the parts of its name and its type.
-
-    Example:
-        >>> split_hints("a.b INT, `c.d` DECIMAL(10, 2)")
-        ((('a', 'b'), 'INT'), (('c.d',), 'DECIMAL(10, 2)'))
-    """
+    """The columns of schema hints, each as the parts of its name and its type."""
     found = []
     for text in re.findall(r"(?:`[^`]*`|<(?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*>|\([^()]*\)|[^,`<(])+", hints):
         named = re.match(

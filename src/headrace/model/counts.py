@@ -28,28 +28,23 @@ CountKind = Literal["append", "merge", "history", "send"]
 
 @dataclass(frozen=True, kw_only=True)
 class RowChanges:
-    """What the accepted change records of a batch did to the rows of their table.
-
-    Args:
-        superseded: Records without an effect of their own: a newer record of their key was there or came in
-            the same batch, their key had no row to delete, or they are truncates.
-        truncated: Rows that truncates deleted, and second rows of a key that were replaced with the first.
-    """
+    """What the accepted change records of a batch did to the rows of their table."""
 
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
+    # Records without an effect of their own: a newer record of their key was there or came in the same batch,
+    # their key had no row to delete, or they are truncates.
     superseded: int = 0
+    # Rows that truncates deleted, and second rows of a key that were replaced with the first.
     truncated: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryChanges(RowChanges):
     """What the accepted change records of a batch did to the histories of their keys (SCD type 2).
-
     ``inserted`` records begin a row, ``updated`` ones give a row that an earlier record began its values, and
-    ``deleted`` ones end a row.
-    """
+    ``deleted`` ones end a row."""
 
     rows_added: int = 0  # rows that the table has more; a record that splits a row adds two
     rows_changed: int = 0
@@ -58,27 +53,17 @@ class HistoryChanges(RowChanges):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchCounts:
-    """The row counts of one batch, as its commit states them: input = accepted + quarantined + dropped.
-
-    Args:
-        expectations: The rows that passed and failed each expectation; a row can fail several.
-        kind: Whether the accepted rows were appended, merged by key, added to the history of their key, or
-            sent to another system.
-
-    Raises:
-        ValueError: The counts do not add up.
-
-    Example:
-        >>> BatchCounts(input=7, accepted=5, quarantined=2).to_json()
-        {'input': 7, 'accepted': 5, 'quarantined': 2, 'dropped': 0}
-    """
+    """The row counts of one batch, as its commit states them: input = accepted + quarantined + dropped."""
 
     input: int  # rows that the query returned, and the records that readers have left out
     accepted: int
     quarantined: int = 0  # rows and records that the quarantine table takes
     dropped: int = 0  # rows that an expectation drops, and records that a reader skips
+    # The rows that passed and failed each expectation; a row can fail several.
     expectations: tuple[ExpectationCount, ...] = ()
     bad_records: tuple[BadRecordCount, ...] = ()  # the records that readers have left out, by reason
+    # Whether the accepted rows were appended, merged by key, added to the history of their key, or sent to
+    # another system.
     kind: CountKind = "append"
     changes: RowChanges | None = None  # what the accepted rows did, if they were merged
 

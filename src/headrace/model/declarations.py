@@ -42,13 +42,10 @@ class Expectation:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetCheck:
-    """A check of a whole table or materialized view, after each batch or refresh.
+    """A check of a whole table or materialized view, after each batch or refresh."""
 
-    Args:
-        kind: ``unique``: no two rows have equal keys. ``row_count``: the dataset has as many rows as another.
-            ``fresh``: the newest value of a column is recent.
-    """
-
+    # `unique`: no two rows have equal keys. `row_count`: the dataset has as many rows as another. `fresh`:
+    # the newest value of a column is recent.
     kind: Literal["unique", "row_count", "fresh"]
     columns: tuple[str, ...] = ()
     like: str = ""
@@ -112,13 +109,11 @@ class Drift:
     ``evolve`` adds a column for a new field, and quarantines records with a value of another type; ``rescue``
     keeps the value in `RESCUED`, ``quarantine`` sets the record apart, ``fail`` stops the flow. Without an
     action a record with a value of another type is quarantined, and a field without a column is ignored.
-
-    Args:
-        columns: Actions by the dotted name of the field. An action for an object is also that for its fields
-            that have none of their own.
     """
 
     default: DriftAction | None = None
+    # Actions by the dotted name of the field. An action for an object is also that for its fields that have
+    # none of their own.
     columns: Mapping[str, DriftAction] = field(default_factory=dict)
 
     def own(self, path: str, name: str) -> DriftAction | None:
@@ -140,14 +135,7 @@ _WINDOW = re.compile(r"(.+?) +of +([1-9]\d{0,2}) +batches")
 
 @dataclass(frozen=True)
 class RejectionLimit:
-    """The maximum share, or the maximum number, of rejected records in one or more batches.
-
-    Example:
-        >>> RejectionLimit.parse("5%").allows(6, 100)
-        False
-        >>> RejectionLimit.parse("6 of 20 batches").allows(6, 100)
-        True
-    """
+    """The maximum share, or the maximum number, of rejected records in one or more batches."""
 
     percent: float | None = None  # the share in percent; ``None`` for a number
     records: int | None = None  # the number; ``None`` for a share
@@ -155,11 +143,7 @@ class RejectionLimit:
 
     @classmethod
     def parse(cls, value: Any) -> Self:
-        """The limit from ``5%``, a number of records, or one of the two ``of 20 batches``.
-
-        Raises:
-            ValueError: The value is something else.
-        """
+        """The limit from ``5%``, a number of records, or one of the two ``of 20 batches``."""
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return cls(records=value)
         text = value.strip() if isinstance(value, str) else ""
@@ -217,15 +201,8 @@ class Sink:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamingTable:
-    """A table fed by one or more flows, which either append rows or apply changes by key.
-
-    Args:
-        max_rejected: The limit of rejected records of a batch; ``None`` takes the pipeline's.
-        maintenance: How the table is maintained, by the names of `TablePolicy`.
-        can_be_view: Whether a query that reads no stream makes it a materialized view, as in Lakeflow.
-        renamed_columns: New names for columns of an existing table, by their old names.
-    """
+class StoredDataset:
+    """A dataset that is a Delta table."""
 
     name: TableName
     location: SourceLocation
@@ -237,38 +214,29 @@ class StreamingTable:
     """A DDL string or a ``pyspark.sql.types.StructType``; ``None`` takes the query's."""
     format: str | None = None
     expectations: tuple[Expectation, ...] = ()
+    # The limit of rejected records of a batch or a refresh; `None` takes the pipeline's.
     max_rejected: RejectionLimit | None = None
     checks: tuple[DatasetCheck, ...] = ()
+    # How the table is maintained, by the names of `TablePolicy`.
     maintenance: Mapping[str, Any] = field(default_factory=dict)
-    sink: Sink | None = None  # where the rows go, if the table is a sink, which only records the batches
-    can_be_view: bool = False
-    renamed_columns: Mapping[str, str] = field(default_factory=dict)
-    dropped_columns: tuple[str, ...] = ()
-    is_private: bool = False
+    is_private: bool = False  # whether the table is left out of lists of tables
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaterializedView:
-    """A table that a refresh flow keeps equal to the result of its query.
+class StreamingTable(StoredDataset):
+    """A table fed by one or more flows, which either append rows or apply changes by key."""
 
-    Args:
-        max_rejected: The limit of rejected rows of a refresh; ``None`` takes the pipeline's.
-        maintenance: How the table is maintained, by the names of `TablePolicy`.
-    """
+    sink: Sink | None = None  # where the rows go, if the table is a sink, which only records the batches
+    # Whether a query that reads no stream makes it a materialized view, as in Lakeflow.
+    can_be_view: bool = False
+    # New names for columns of an existing table, by their old names.
+    renamed_columns: Mapping[str, str] = field(default_factory=dict)
+    dropped_columns: tuple[str, ...] = ()
 
-    name: TableName
-    location: SourceLocation
-    comment: str | None = None
-    table_properties: Mapping[str, str] = field(default_factory=dict)
-    partition_cols: tuple[str, ...] = ()
-    cluster_by: tuple[str, ...] = ()
-    schema: Any | None = None
-    format: str | None = None
-    expectations: tuple[Expectation, ...] = ()
-    max_rejected: RejectionLimit | None = None
-    checks: tuple[DatasetCheck, ...] = ()
-    maintenance: Mapping[str, Any] = field(default_factory=dict)
-    is_private: bool = False  # whether the table is left out of lists of tables
+
+@dataclass(frozen=True, kw_only=True)
+class MaterializedView(StoredDataset):
+    """A table that a refresh flow keeps equal to the result of its query."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,21 +266,14 @@ class Groups:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AppendFlow:
-    """A streaming query whose rows are appended to a streaming table; it owns exactly one checkpoint.
+class TableFlow:
+    """A query that feeds a table."""
 
-    Args:
-        groups: The groups of a query that aggregates without a watermark: the table has one row for each.
-            ``None`` appends all rows.
-    """
-
-    name: str
     target: TableName
     query: Query
-    groups: Groups | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
-    trigger: Trigger | None = None  # ``None`` takes the pipeline's
-    once: bool = False  # whether the query is a batch query, whose rows are appended once
+    # When batches start; of a view, the minimum time between two refreshes. `None` takes the pipeline's.
+    trigger: Trigger | None = None
 
     @property
     def location(self) -> SourceLocation:
@@ -320,54 +281,44 @@ class AppendFlow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutoCdcFlow:
-    """A streaming query of change records that are applied to a table by key; it owns one checkpoint.
-
-    Args:
-        null_keys: What happens to a record without a key or a sequence.
-        history: The tracked columns of a table with the history of each key (SCD type 2); ``None`` if it has
-            the current row of each key (SCD type 1).
-        kept_if_null: The columns that keep their value where a record has NULL; ``None`` if none does.
-        snapshots: Where the snapshots come from whose differences are the change records; ``None`` if the
-            query gives the records.
-    """
+class AppendFlow(TableFlow):
+    """A streaming query whose rows are appended to a streaming table; it owns exactly one checkpoint."""
 
     name: str
-    target: TableName
-    query: Query  # gives the change records, with the columns of `contracts.changes`
+    # The groups of a query that aggregates without a watermark: the table has one row for each. `None`
+    # appends all rows.
+    groups: Groups | None = None
+    once: bool = False  # whether the query is a batch query, whose rows are appended once
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoCdcFlow(TableFlow):
+    """A streaming query of change records that are applied to a table by key; it owns one checkpoint."""
+
+    name: str
     keys: tuple[str, ...]
     sequence_by: str  # what orders the records of a key, for people
     truncates: bool = False  # whether records can truncate the table
+    # What happens to a record without a key or a sequence.
     null_keys: Literal["quarantine", "fail"] = "quarantine"
+    # The tracked columns of a table with the history of each key (SCD type 2); `None` if it has the current
+    # row of each key (SCD type 1).
     history: ChosenColumns | None = None
+    # The columns that keep their value where a record has NULL; `None` if none does.
     kept_if_null: ChosenColumns | None = None
+    # Where the snapshots come from whose differences are the change records; `None` if the query gives the
+    # records.
     snapshots: Snapshots | None = None
-    spark_conf: Mapping[str, str] = field(default_factory=dict)
-    trigger: Trigger | None = None
     once: bool = False  # whether the query is a batch query, whose records are applied once
-
-    @property
-    def location(self) -> SourceLocation:
-        return self.query.location
 
 
 @dataclass(frozen=True, kw_only=True)
-class RefreshFlow:
+class RefreshFlow(TableFlow):
     """A batch query whose result replaces the rows of a materialized view."""
-
-    target: TableName
-    query: Query
-    spark_conf: Mapping[str, str] = field(default_factory=dict)
-    trigger: Trigger | None = None
-    """The minimum time between two refreshes of a continuous update; ``None`` uses the pipeline's."""
 
     @property
     def name(self) -> str:
         return str(self.target)
-
-    @property
-    def location(self) -> SourceLocation:
-        return self.query.location
 
 
 StreamingFlow = AppendFlow | AutoCdcFlow

@@ -12,10 +12,7 @@ _TEXT, _NUMBER = "string", "long"
 _FRAME = {"declaring_class": _TEXT, "method_name": _TEXT, "file_name": _TEXT, "line_number": _NUMBER}
 _COLUMNS: Mapping[str, Any] = {
     "id": _TEXT,
-    "sequence": {
-        "data_plane_id": {"instance": _TEXT, "seq_no": _NUMBER},
-        "control_plane_seq_no": _NUMBER,
-    },
+    "sequence": {"data_plane_id": {"instance": _TEXT, "seq_no": _NUMBER}, "control_plane_seq_no": _NUMBER},
     "origin": {
         "cloud": _TEXT,
         "region": _TEXT,
@@ -40,10 +37,7 @@ _COLUMNS: Mapping[str, Any] = {
     "message": _TEXT,
     "level": _TEXT,
     "maturity_level": _TEXT,
-    "error": {
-        "fatal": "boolean",
-        "exceptions": [{"class_name": _TEXT, "message": _TEXT, "stack": [_FRAME]}],
-    },
+    "error": {"fatal": "boolean", "exceptions": [{"class_name": _TEXT, "message": _TEXT, "stack": [_FRAME]}]},
     "details": _TEXT,
     "event_type": _TEXT,
 }

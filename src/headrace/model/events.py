@@ -25,6 +25,21 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FlowEvent(Event):
+    """Something that happened to one flow."""
+
+    flow: str
+    dataset: TableName
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewEvent(Event):
+    """Something that happened to one materialized view."""
+
+    dataset: TableName
+
+
+@dataclass(frozen=True, kw_only=True)
 class UpdateStarted(Event):
     pipeline: str
     mode: Literal["triggered", "continuous"]
@@ -39,16 +54,12 @@ class UpdateFinished(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlowStarted(Event):
-    flow: str
-    dataset: TableName
+class FlowStarted(FlowEvent):
     checkpoint: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchStarted(Event):
-    flow: str
-    dataset: TableName
+class BatchStarted(FlowEvent):
     batch: int
 
 
@@ -72,18 +83,9 @@ class BatchWork:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchCommitted(Event):
-    """A batch is in the table.
+class BatchCommitted(FlowEvent):
+    """A batch is in the table."""
 
-    Args:
-        latency_s: Oldest and newest record's age at the commit, by the record's own
-            timestamp; ``None`` where the table keeps no timestamp.
-        expectations: The passed and failed rows of each expectation, as the commit holds them.
-        bad_records: The records that gave no row, by reason, as the commit holds them.
-    """
-
-    flow: str
-    dataset: TableName
     batch: int
     version: int
     rows: int
@@ -91,10 +93,14 @@ class BatchCommitted(Event):
     ranges: tuple[SourceRange, ...]
     lag: int | None = None  # records that the source holds beyond the batch; ``None`` where unknown
     lag_bytes: int | None = None  # their bytes, or those of files; ``None`` where unknown
+    # Oldest and newest record's age at the commit, by the record's own timestamp; `None` where the table
+    # keeps no timestamp.
     latency_s: tuple[float, float] | None = None
     quarantined: int = 0  # rows that went to the quarantine table
     dropped: int = 0
+    # The passed and failed rows of each expectation, as the commit holds them.
     expectations: tuple[Mapping[str, Any], ...] = ()
+    # The records that gave no row, by reason, as the commit holds them.
     bad_records: tuple[Mapping[str, Any], ...] = ()
     checkpoint: str = ""
     work: BatchWork | None = None  # what Spark's tasks have used; the event log finds it out
@@ -103,30 +109,24 @@ class BatchCommitted(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchReplayed(Event):
+class BatchReplayed(FlowEvent):
     """The table already held the batch, with equal ranges: nothing was written."""
 
-    flow: str
-    dataset: TableName
     batch: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class LateRowsDropped(Event):
+class LateRowsDropped(FlowEvent):
     """A stateful query left out rows that came behind its watermark."""
 
-    flow: str
-    dataset: TableName
     batch: int
     rows: int  # how many, as Spark counts them: an aggregation has merged some of them before
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchemaDrifted(Event):
+class SchemaDrifted(FlowEvent):
     """Records have fields that have no column."""
 
-    flow: str
-    dataset: TableName
     batch: int
     fields: tuple[str, ...]
     added: bool  # whether they have become columns; else they are ignored
@@ -135,9 +135,7 @@ class SchemaDrifted(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlowRetrying(Event):
-    flow: str
-    dataset: TableName
+class FlowRetrying(FlowEvent):
     error: Mapping[str, Any]
     attempt: int
     wait_s: float
@@ -155,61 +153,47 @@ class LookFailed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlowReconnecting(Event):
+class FlowReconnecting(FlowEvent):
     """No Kafka broker answers; the flow waits for one."""
 
-    flow: str
-    dataset: TableName
     error: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlowReconnected(Event):
+class FlowReconnected(FlowEvent):
     """A Kafka broker answers again."""
 
-    flow: str
-    dataset: TableName
-
 
 @dataclass(frozen=True, kw_only=True)
-class FlowFailed(Event):
-    flow: str
-    dataset: TableName
+class FlowFailed(FlowEvent):
     error: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlowFinished(Event):
+class FlowFinished(FlowEvent):
     """The flow has ended without a failure."""
 
-    flow: str
-    dataset: TableName
     outcome: Literal["drained", "stopped", "up to date"]
     rows: int
     batches: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlowSkipped(Event):
+class FlowSkipped(FlowEvent):
     """The flow was not started: a table that it reads was never written, because its own flow failed."""
 
-    flow: str
-    dataset: TableName
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewRefreshing(Event):
+class ViewRefreshing(ViewEvent):
     """The view is being computed; its readers still see what it was."""
-
-    dataset: TableName
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewRefreshed(Event):
+class ViewRefreshed(ViewEvent):
     """The rows of the view were replaced; the counts are those of its commit."""
 
-    dataset: TableName
     version: int
     rows: int
     duration_s: float
@@ -220,21 +204,19 @@ class ViewRefreshed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewUpToDate(Event):
-    dataset: TableName
+class ViewUpToDate(ViewEvent):
+    """The view was not computed: nothing that it reads has changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewFailed(Event):
-    dataset: TableName
+class ViewFailed(ViewEvent):
     error: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewSkipped(Event):
+class ViewSkipped(ViewEvent):
     """The view was not refreshed: a table that it reads was never written, because its flow failed."""
 
-    dataset: TableName
     reason: str  # names the table and the flow that failed
 
 
@@ -246,24 +228,33 @@ class ForeignCommitSeen(Event):
     version: int
     operation: str
     engine: str
+    undone: tuple[int, ...] = ()  # versions of the pipeline that a RESTORE has undone
+
+    @property
+    def remedy(self) -> str:
+        """What was undone, and what to do; empty if nothing was."""
+        if not self.undone:
+            return ""
+        first, last = self.undone[0], self.undone[-1]
+        return (
+            f"it has undone {len(self.undone)} commits of this pipeline, versions {first} to {last}; "
+            f"bring them back: RESTORE .. TO VERSION AS OF {self.version - 1}, or read everything again: "
+            f"headrace full-refresh {self.dataset.short}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class SnapshotSkipped(Event):
+class SnapshotSkipped(FlowEvent):
     """A snapshot of a source was not applied."""
 
-    flow: str
-    dataset: TableName
     version: str
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class DatasetChecked(Event):
-    """A check of a whole dataset has ended."""
+class DatasetChecked(FlowEvent):
+    """A check of a whole dataset has ended, after a batch of the flow, or after the refresh of a view."""
 
-    flow: str  # the flow after whose batch, or the view after whose refresh
-    dataset: TableName
     check: str
     passed: bool
     fact: str

@@ -16,10 +16,8 @@ _SINK_LOG = "_spark_metadata"
 
 
 class Entry(Protocol):
-    """A file or a folder in the listing of a folder.
-
-    A file that is deleted after the listing can raise `FileNotFoundError` for its size and its time.
-    """
+    """A file or a folder in the listing of a folder. A file that is deleted after the listing can raise
+    `FileNotFoundError` for its size and its time."""
 
     @property
     def name(self) -> str: ...
@@ -52,10 +50,8 @@ class Folders(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class FileFolder:
-    """A folder, or a pattern of folders and files, as a stream of files reads it.
-
-    Spark ignores names that begin with ``.`` or ``_``, and names that end in ``._COPYING_``.
-    """
+    """A folder, or a pattern of folders and files, as a stream of files reads it. Spark ignores names that
+    begin with ``.`` or ``_``, and names that end in ``._COPYING_``."""
 
     path: str  # may hold ``*``, ``?``, ``[..]`` and ``{a,b}``
     storage: Folders = field(repr=False, compare=False)
@@ -92,10 +88,8 @@ class FileFolder:
         return self.storage.exists(self.base)
 
     def files(self) -> Iterator[FoundFile]:
-        """The files that a stream would read, in no order, without those that vanish meanwhile.
-
-        Raises `OSError` if the folder does not exist or cannot be listed.
-        """
+        """The files that a stream would read, in no order, without those that vanish meanwhile. Raises
+        `OSError` if the folder does not exist or cannot be listed."""
         yield from filter(self._chooses, self._all())
 
     def count_ignored(self) -> int:
@@ -169,10 +163,8 @@ class FileFolder:
 
 
 def plain_path(uri: str) -> str:
-    """A path as it is, and a ``file:`` URI as its path; another URI is returned unchanged.
-
-    As Hadoop does, a URI is read as a path: ``#`` and ``?`` are characters of names.
-    """
+    """A path as it is, and a ``file:`` URI as its path; another URI is returned unchanged. As Hadoop does, a
+    URI is read as a path: ``#`` and ``?`` are characters of names."""
     scheme, _, path = uri.partition(":")
     if scheme.lower() != "file":
         return uri

@@ -105,22 +105,14 @@ class KafkaConnection:
         return next((self.places[key] for key in keys if key in self.places), None)
 
     def for_spark(self) -> dict[str, str]:
-        """Options of Spark's Kafka source, which is a Java client.
-
-        Raises:
-            SpecInvalidError: A key or a certificate cannot be read.
-        """
+        """Options of Spark's Kafka source, which is a Java client."""
         try:
             return {f"kafka.{key}": value for key, value in _build_java(self.settings).items()}
         except SettingError as error:
             raise self._invalid(error) from error
 
     def for_librdkafka(self) -> dict[str, str]:
-        """Settings of ``confluent_kafka`` clients.
-
-        Raises:
-            SpecInvalidError: A store of Java's is not to be read by anything else.
-        """
+        """Settings of ``confluent_kafka`` clients."""
         try:
             return _build_librdkafka(self.settings)
         except SettingError as error:
@@ -154,11 +146,7 @@ _LOGIN_MODULES = re.compile(r"Plain|Scram")
 
 
 def _build_librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings for librdkafka.
-
-    Raises:
-        SettingError: Certificates are in a store that only Java reads.
-    """
+    """The settings for librdkafka."""
     found = {key: value for key, value in settings.items() if _KNOWN.fullmatch(key)}
     _login(settings, found)
     _authorities(settings, found)
@@ -237,11 +225,7 @@ _PLAIN_KEY = "-----BEGIN PRIVATE KEY-----"
 
 
 def _build_java(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings for Java.
-
-    Raises:
-        SettingError: A key or a certificate cannot be read.
-    """
+    """The settings for Java."""
     left = {key: value for key, value in settings.items() if not key.startswith(REGISTRY)}
     _java_login(left)
     _java_authorities(left)

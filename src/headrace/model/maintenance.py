@@ -39,40 +39,35 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class TablePolicy:
-    """How one table is maintained.
-
-    Args:
-        commits: The table is also compacted after so many commits, if that makes any file fewer; ``None``
-            looks at the files alone.
-        target_file_size: The bytes of a compacted file; ``None`` chooses them by the size of the table.
-        closed_partitions: Only partitions whose day or hour ended at least so many seconds ago are
-            compacted, each as soon as this reduces its number of files; with `WATERMARK`, partitions that
-            ended before the watermark of the table's flows; ``None`` compacts all partitions.
-        reader_lag_s: A reader that has not read a commit for so long does not hold a vacuum back silently.
-    """
+    """How one table is maintained."""
 
     compact: bool = True
     auto: bool = True  # whether runs compact it; else only ``headrace maintain`` does
     small_files: int = 32  # the table is compacted if that makes at least so many files fewer
+    # The table is also compacted after so many commits, if that makes any file fewer; `None` looks at the
+    # files alone.
     commits: int | None = None
+    # The bytes of a compacted file; `None` chooses them by the size of the table.
     target_file_size: int | None = None
     deleted_ratio: float = 0.5  # files are rewritten if deletion vectors hide a larger part of their rows
     z_order: tuple[str, ...] = ()  # the columns by which ``headrace maintain`` orders rows when it compacts
+    # Only partitions whose day or hour ended at least so many seconds ago are compacted, each as soon as this
+    # reduces its number of files; with `WATERMARK`, partitions that ended before the watermark of the table's
+    # flows; `None` compacts all partitions.
     closed_partitions: float | Watermark | None = None
     vacuum: bool = True  # whether old files are deleted
     vacuum_every_s: float = DAY_S  # the time between two vacuums in a continuous run
     retention_s: float = SAFE_RETENTION_S  # how long files are kept that are no longer part of the table
     log_retention_s: float = 30 * DAY_S  # how long the commits of the table's log are kept
     cleans_log: bool = True  # whether Headrace deletes old commits; else Delta does, or nobody
+    # A reader that has not read a commit for so long does not hold a vacuum back silently.
     reader_lag_s: float = 30 * DAY_S
     allow_short_retention: bool = False  # whether the retention may be shorter than `SAFE_RETENTION_S`
 
     @property
     def for_secondary_tables(self) -> TablePolicy:
         """The policy for quarantine and tombstone tables, without the keys that are only for the table.
-
-        Neither `verify` nor the ledger needs their commits, so these are kept for a week at most.
-        """
+        Neither `verify` nor the ledger needs their commits, so these are kept for a week at most."""
         kept_s = min(self.log_retention_s, _SECONDARY_LOG_S)
         only = {"z_order": (), "closed_partitions": None, "commits": None}
         return self.with_values({**only, "cleans_log": True, "log_retention_s": kept_s})
@@ -123,32 +118,22 @@ class TablePolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class MaintenanceSettings:
-    """The key ``maintenance`` of a spec.
+    """The key ``maintenance`` of a spec."""
 
-    Args:
-        values: The values for all tables, by the names of `TablePolicy`.
-    """
-
+    # The values for all tables, by the names of `TablePolicy`.
     values: Mapping[str, Any] = field(default_factory=dict)
     tables: Mapping[TableName, Mapping[str, Any]] = field(default_factory=dict)
 
     def of(self, table: TableName, properties: Mapping[str, str]) -> TablePolicy:
-        """The policy of a table: the later of these wins.
-
-        The defaults, the spec for all tables, the properties of Delta and Databricks, the declaration of the
-        table, the spec for this table.
-        """
+        """The policy of a table: the later of these wins. The defaults, the spec for all tables, the
+        properties of Delta and Databricks, the declaration of the table, the spec for this table."""
         policy = TablePolicy().with_values(self.values).with_properties(properties)
         policy = policy.with_values(_declared(properties))
         return policy.with_values(self.tables.get(table, {}))
 
 
 def parse_bytes(value: Any) -> int:
-    """The bytes of ``128m``, ``64mb`` or ``134217728``.
-
-    Raises:
-        ValueError: The value is not a size of at least one byte.
-    """
+    """The bytes of ``128m``, ``64mb`` or ``134217728``."""
     found = _SIZE.fullmatch(str(value)) if isinstance(value, str | int) else None
     size = int(float(found[1]) * 1024 ** (" kmgt".index(found[2].lower() or " "))) if found else 0
     if size < 1 or isinstance(value, bool):

@@ -27,23 +27,14 @@ class MappedPath:
 
 @dataclass(frozen=True)
 class PathMap:
-    """The entries of `paths`: prefixes of paths, and the locations that replace them.
+    """The entries of `paths`: prefixes of paths, and the locations that replace them."""
 
-    Args:
-        targets: The location of each prefix; an absolute path, or a URI.
-
-    Example:
-        >>> PathMap({"dbfs:/": "/data"}).find("dbfs:/raw/orders")
-        MappedPath(path='/data/raw/orders', rule='dbfs:/')
-    """
-
+    # The location of each prefix; an absolute path, or a URI.
     targets: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, path: str) -> MappedPath | None:
-        """The entry of a path, the one with the longest prefix; ``None`` if there is none.
-
-        A path below a target is never mapped again.
-        """
+        """The entry of a path, the one with the longest prefix; ``None`` if there is none. A path below a
+        target is never mapped again."""
         path = re.sub(r"^([a-zA-Z0-9]+):///", r"\1:/", path)
         if not self.targets or any(_below(path, target) is not None for target in self.targets.values()):
             return None
@@ -80,16 +71,9 @@ class MappedTable:
 
 @dataclass(frozen=True)
 class TableMap:
-    """The entries of `tables`: names of tables, schemas (``a.b.*``) and catalogs (``a.*``) of other systems.
+    """The entries of `tables`: names of tables, schemas (`a.b.*`) and catalogs (`a.*`) of other systems."""
 
-    Args:
-        targets: The target of each pattern: an absolute path, a URI, or the name of a catalog.
-
-    Example:
-        >>> TableMap({"samples.*": "/data"}).find(("samples", "nyctaxi", "trips"))
-        MappedTable(rule='samples.*', path='/data/nyctaxi/trips', parts=())
-    """
-
+    # The target of each pattern: an absolute path, a URI, or the name of a catalog.
     targets: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, parts: tuple[str, ...]) -> MappedTable | None:

@@ -33,11 +33,8 @@ class TableName:
 
     @classmethod
     def of_parts(cls, parts: Sequence[str], default_schema: str, catalog: str | None = None) -> TableName:
-        """The dataset of a name with one, two or three parts.
-
-        A catalog that is not the pipeline's becomes a part of the schema: ``silver.sales.orders`` is the
-        table ``silver__sales.orders``.
-        """
+        """The dataset of a name with one, two or three parts. A catalog that is not the pipeline's becomes a
+        part of the schema: ``silver.sales.orders`` is the table ``silver__sales.orders``."""
         if len(parts) == 1:
             return cls(default_schema, parts[0])
         if len(parts) == 2 or is_own_catalog(parts[0], catalog):
@@ -62,13 +59,9 @@ def quoted_path(path: str) -> str:
 
 @dataclass(frozen=True)
 class NamesInUse:
-    """The catalog and the schema that complete names with one or two parts.
+    """The catalog and the schema that complete names with one or two parts."""
 
-    Args:
-        catalog: The catalog that ``USE CATALOG`` has set; ``None`` for the pipeline's catalog.
-    """
-
-    catalog: str | None = None
+    catalog: str | None = None  # the catalog that `USE CATALOG` has set; `None` for the pipeline's catalog
     schema: str | None = None  # the schema that ``USE SCHEMA`` has set; ``None`` for the pipeline's schema
 
     def qualified(self, parts: tuple[str, ...]) -> tuple[str, ...]:
@@ -78,12 +71,8 @@ class NamesInUse:
         return (self.catalog, *parts) if self.catalog is not None and len(parts) == 2 else parts
 
     def used(self, catalog: str | None, schema: str | None, own_catalog: str | None) -> NamesInUse:
-        """Returns the catalog and the schema in use after a ``USE`` statement.
-
-        Args:
-            catalog: The catalog, if the statement names one. Its default schema is then used, unless the
-                statement names a schema.
-        """
+        """Returns the catalog and the schema in use after a ``USE`` statement. `catalog`: the catalog, if the
+        statement names one. Its default schema is then used, unless the statement names a schema."""
         if catalog is None:
             return NamesInUse(self.catalog, schema or self.schema)
         if is_own_catalog(catalog, own_catalog):

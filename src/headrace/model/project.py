@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 
 
 def code_language(file: PurePath) -> Literal["python", "sql"] | None:
-    """The language of a file by the end of its name, in any letter case; ``None`` for other files.
-
-    Example:
-        >>> code_language(PurePath("orders.SQL"))
-        'sql'
-    """
+    """The language of a file by the end of its name, in any letter case; ``None`` for other files."""
     match file.suffix.lower():
         case ".py":
             return "python"
@@ -48,23 +43,7 @@ OnDataLoss = Literal["refuse", "record"]
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectSettings:
-    """The settings of ``headrace.yml``, resolved for one profile.
-
-    Args:
-        configuration: Spark settings of the pipeline (``spark.*``) and values of the user's own.
-        secrets: The secrets of ``dbutils.secrets``, by scope and key.
-        master: The Spark master; ``None`` runs locally on all cores, or uses that of the session.
-        expectation_nulls: Whether a row passes an expectation whose condition is NULL, for expectations
-            without a rule of their own.
-        max_rejected: The limit of rejected records of a batch, for tables without one of their own.
-        max_value_bytes: The longest value that readers decode, for readers without a limit of their own;
-            ``None`` is 8 MiB.
-        index_memory: The memory of the key indexes of all tables, in bytes; ``None`` is a quarter of the
-            machine's memory.
-        duplicate_keys: What a flow does with a record whose key has several rows in the table.
-        tables: The names of other systems' tables, with their paths or catalogs here.
-        redactor: Replaces the secrets among these settings.
-    """
+    """The settings of ``headrace.yml``, resolved for one profile."""
 
     name: str
     file: Path  # the spec file; relative paths in it are relative to its folder
@@ -73,27 +52,38 @@ class ProjectSettings:
     libraries: tuple[str, ...]  # globs of the pipeline's files, relative to the spec's folder
     database: str = "default"  # the schema of datasets whose names have one part
     catalog: str | None = None  # the name of a Spark catalog; ``None`` uses that of the session
+    # Spark settings of the pipeline (`spark.*`) and values of the user's own.
     configuration: Mapping[str, str] = field(default_factory=dict, repr=False)
     configuration_locations: Mapping[str, SourceLocation] = field(default_factory=dict, repr=False)
+    # The secrets of `dbutils.secrets`, by scope and key.
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     kafka: KafkaConnection = field(default_factory=KafkaConnection)
     trigger: Trigger = field(default_factory=Trigger)  # when batches start, for flows without a trigger
     view_interval_s: float = 10.0  # minimum seconds between two refreshes of a materialized view
     on_data_loss: OnDataLoss = "refuse"  # what happens if a source has lost records that were not read yet
+    # Whether a row passes an expectation whose condition is NULL, for expectations without a rule of their
+    # own.
     expectation_nulls: NullRule = "pass"
+    # The limit of rejected records of a batch, for tables without one of their own.
     max_rejected: RejectionLimit | None = None
+    # The longest value that readers decode, for readers without a limit of their own; `None` is 8 MiB.
     max_value_bytes: int | None = None
+    # The memory of the key indexes of all tables, in bytes; `None` is a quarter of the machine's memory.
     index_memory: int | None = None
+    # What a flow does with a record whose key has several rows in the table.
     duplicate_keys: DuplicateKeys = "fail"
+    # The Spark master; `None` runs locally on all cores, or uses that of the session.
     master: str | None = None
     memory: str | None = None  # the heap size of the JVM; ``None`` chooses it by the memory of the machine
     maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
     readers: tuple[str, ...] = ()  # engines that read the tables besides Spark
     consumer_groups: bool = True  # whether flows publish their offsets to the broker
+    # The names of other systems' tables, with their paths or catalogs here.
     tables: TableMap = field(default_factory=TableMap)
     paths: PathMap = field(default_factory=PathMap)  # the paths of other systems, with their locations here
     root_path: Path | None = None  # A further folder from which files import modules
     ignored: tuple[str, ...] = ()  # the settings of an asset bundle that have no meaning here
+    # Replaces the secrets among these settings.
     redactor: Redactor = field(default_factory=Redactor, repr=False, compare=False)
 
     @property

@@ -42,43 +42,32 @@ def original_index(index: int, edits: Iterable[Edit]) -> int:
 
 @dataclass(frozen=True)
 class PythonQuery:
-    """A Python function that returns a ``pyspark.sql.DataFrame`` and needs no arguments.
-
-    Args:
-        declared: The globals of the modules that it uses, as they were at its declaration, by the id
-            of the module's dictionary.
-    """
+    """A Python function that returns a ``pyspark.sql.DataFrame`` and needs no arguments."""
 
     function: Callable[[], Any]  # the function. It sees the globals and closure values of its declaration
     location: SourceLocation  # the line of its ``def``
+    # The globals of the modules that it uses, as they were at its declaration, by the id of the module's
+    # dictionary.
     declared: Mapping[int, Mapping[str, Any]] = field(default_factory=dict, repr=False, compare=False)
     names: NamesInUse = field(default_factory=names_in_use)
 
 
 @dataclass(frozen=True)
 class SqlCall:
-    """A table function in an SQL query, such as ``STREAM read_kafka(..)``; Headrace reads its rows.
-
-    Args:
-        read: Gives its rows, as a ``pyspark.sql.DataFrame``.
-        is_known: Whether its columns depend on nothing but the statement, the settings and schema files.
-    """
+    """A table function in an SQL query, such as ``STREAM read_kafka(..)``; Headrace reads its rows."""
 
     start: int  # the index of its first character in the statement after the edits
     stop: int  # the index behind its last character
     location: SourceLocation
-    read: Callable[[], Any] = field(repr=False, compare=False)
+    read: Callable[[], Any] = field(repr=False, compare=False)  # gives its rows, as a `pyspark.sql.DataFrame`
+    # Whether its columns depend on nothing but the statement, the settings and schema files.
     is_known: bool = True
     hides: tuple[Edit, ...] = ()  # the edits that keep the hidden columns of its rows out of ``*``
 
 
 @dataclass(frozen=True, kw_only=True)
 class SqlQuery:
-    """A query in a statement of an SQL file.
-
-    Args:
-        then: What makes the rows of the flow from the rows of the query; ``None`` if they are the same.
-    """
+    """A query in a statement of an SQL file."""
 
     statement: str
     begins: SourceLocation  # the location of the statement's first character
@@ -89,6 +78,7 @@ class SqlQuery:
     edits: tuple[Edit, ...] = ()
     calls: tuple[SqlCall, ...] = ()
     names: NamesInUse = field(default_factory=NamesInUse)
+    # What makes the rows of the flow from the rows of the query; `None` if they are the same.
     then: Callable[[Any], Any] | None = field(default=None, repr=False, compare=False)
 
 

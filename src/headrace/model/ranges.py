@@ -19,10 +19,8 @@ class Position(Protocol):
         ...
 
     def continues(self, ended: Position) -> bool:
-        """Whether a batch that starts here continues exactly where another one ended.
-
-        It may start with partitions that are new since.
-        """
+        """Whether a batch that starts here continues exactly where another one ended. It may start with
+        partitions that are new since."""
         ...
 
 
@@ -41,17 +39,14 @@ class OpaquePosition:
 
 @dataclass(frozen=True)
 class SourceRange:
-    """What one batch read from one source of its query.
-
-    Args:
-        marks: What the kind of source adds for later checks, by key of the commit's JSON.
-    """
+    """What one batch read from one source of its query."""
 
     index: int  # the number of the source in the query, as Spark counts from 0
     kind: str
     identity: Mapping[str, Any]  # what tells this source from another of the same name
     start: Position | None  # where the batch begins; ``None`` where the source does not say where it starts
     until: Position  # where the batch ends; holds every partition, not only those that moved
+    # What the kind of source adds for later checks, by key of the commit's JSON.
     marks: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

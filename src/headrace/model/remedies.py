@@ -12,29 +12,18 @@ _OFFSET = re.compile(r"(?P<topic>[\w.-]+):(?P<partition>\d+)=(?P<offset>\d+)")
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenStart:
-    """Where a new checkpoint of a flow starts.
+    """Where a new checkpoint of a flow starts."""
 
-    Args:
-        edge: All partitions start at their first record, or after their last one.
-        offsets: The first offset to read, by topic and partition; other partitions continue.
-
-    Example:
-        >>> ChosenStart.parse("orders:0=17,orders:1=20").offsets
-        {'orders': {0: 17, 1: 20}}
-    """
-
+    # All partitions start at their first record, or after their last one.
     edge: Literal["earliest", "latest"] | None = None
+    # The first offset to read, by topic and partition; other partitions continue.
     offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     allow_duplicates: bool = False  # whether offsets that were committed may be read again
     accept_loss: bool = False  # whether offsets that were never read may be passed over
 
     @classmethod
     def parse(cls, text: str, *, allow_duplicates: bool = False, accept_loss: bool = False) -> ChosenStart:
-        """Parse ``earliest``, ``latest`` or ``TOPIC:PARTITION=OFFSET,..``.
-
-        Raises:
-            ValueError: The text has another form; the message is for users.
-        """
+        """Parse ``earliest``, ``latest`` or ``TOPIC:PARTITION=OFFSET,..``."""
         allowed = cls(allow_duplicates=allow_duplicates, accept_loss=accept_loss)
         match text.strip().lower():
             case "earliest":
@@ -69,13 +58,9 @@ class ChosenStart:
 
 @dataclass(frozen=True, kw_only=True)
 class Remedies:
-    """The remedies that a run was started with, by flow.
+    """The remedies that a run was started with, by flow."""
 
-    Args:
-        reset: Flows that get a new checkpoint, which continues after everything that the earlier ones have
-            read.
-    """
-
+    # Flows that get a new checkpoint, which continues after everything that the earlier ones have read.
     reset: frozenset[str] = frozenset()
     rename_flow: Mapping[str, str] = field(default_factory=dict)  # new names of flows, with the old ones
     start: ChosenStart | None = None  # where these checkpoints start instead; ``None`` continues

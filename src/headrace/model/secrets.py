@@ -46,11 +46,6 @@ class Redactor:
     """Redacts secrets in texts, also where they are escaped, quoted or encoded.
 
     Each loaded pipeline has one. The spec and the readers add secrets to it.
-
-    Example:
-        >>> redactor = Redactor(["hunter2!"])
-        >>> redactor("the password is hunter2!")
-        'the password is ***'
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
@@ -69,10 +64,8 @@ class Redactor:
         return frozenset(self._forms)
 
     def add(self, value: str) -> None:
-        """Redact this value from now on.
-
-        Values that are too short, common words and certificates, which are public, are not redacted.
-        """
+        """Redact this value from now on. Values that are too short, common words and certificates, which are
+        public, are not redacted."""
         if _CERTIFICATE in value and "PRIVATE KEY" not in value:
             return
         new = {form for form in _forms(value) if len(form) >= SHORTEST and not _PLAIN.fullmatch(form)}

@@ -27,11 +27,7 @@ _PARSERS: Mapping[str, Callable[[str], Version]] = {
 
 
 def version_type(version: Version) -> str:
-    """Spark's type of a version.
-
-    Raises:
-        TypeError: A version cannot have this type.
-    """
+    """Spark's type of a version."""
     kind = _TYPES.get(type(version))
     if kind is None:
         raise TypeError(type(version).__name__)
@@ -44,11 +40,7 @@ def version_text(version: Version) -> str:
 
 
 def parse_version(text: str, kind: str) -> Version:
-    """The version behind its text and its type.
-
-    Raises:
-        ValueError: The text is not a value of the type.
-    """
+    """The version behind its text and its type."""
     return _PARSERS[kind](text)
 
 
@@ -80,14 +72,11 @@ Snapshots = StoredSnapshots | SnapshotFunction
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotMarker:
-    """A snapshot that a flow has to apply, or has applied.
-
-    Args:
-        location: Which data it is: the folder and the version of a table, or a path; empty for a function.
-    """
+    """A snapshot that a flow has to apply, or has applied."""
 
     version: Version
     after: Version | None
+    # Which data it is: the folder and the version of a table, or a path; empty for a function.
     location: Mapping[str, Any]
     schema: Mapping[str, Any]  # its columns, as ``StructType.jsonValue()`` gives them
 

@@ -31,11 +31,7 @@ _UNITS |= {"d": DAY_S, "day": DAY_S, "w": 7 * DAY_S, "week": 7 * DAY_S}
 
 
 def parse_duration(value: Any) -> float:
-    """The seconds of ``7 days``, ``12 hours``, ``30d`` or ``interval 1 week``.
-
-    Raises:
-        ValueError: The value is not a duration with a unit.
-    """
+    """The seconds of ``7 days``, ``12 hours``, ``30d`` or ``interval 1 week``."""
     seconds = seconds_or_none(value)
     if seconds is None:
         raise ValueError("must be a time with a unit, such as 7 days or 12 hours")
@@ -58,11 +54,7 @@ def seconds_or_none(value: Any) -> float | None:
 
 
 def parse_seconds(value: Any) -> float:
-    """The seconds of ``5``, ``500 ms``, ``10 seconds`` or ``1 minute``; a number without a unit is seconds.
-
-    Raises:
-        ValueError: The value is not a time.
-    """
+    """The seconds of ``5``, ``500 ms``, ``10 seconds`` or ``1 minute``; a plain number is seconds."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         if value < 0 or value != value or value == float("inf"):
             raise ValueError("must not be negative; write 10 or `10 seconds`, for example")
@@ -97,11 +89,8 @@ _COMMAND = re.compile(r"`[^`]*`|(?:(?<=   )|^)(?:headrace|jq|export|pip|python|d
 
 
 def wrap(text: str, width: int | None, first: str = "", rest: str = "") -> list[str]:
-    """Break a line into lines.
-
-    Args:
-        width: Characters of a line; a longer word or command keeps its length. `None` breaks nothing.
-    """
+    """Break a line into lines. `width`: characters of a line; a longer word or command keeps its length.
+    `None` breaks nothing."""
     glued = _COMMAND.sub(lambda found: found[0].replace(" ", GLUE), text)
     lines, line = list[str](), first
     for gap, word in re.findall(r"( *)([^ ]+)", glued):

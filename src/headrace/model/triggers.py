@@ -18,27 +18,16 @@ _FORMS = "must be a time such as `30 seconds`, or `available_now`"
 
 @dataclass(frozen=True)
 class Trigger:
-    """When batches of a continuous update start.
+    """When batches of a continuous update start."""
 
-    Args:
-        interval_s: Minimum seconds between the starts of two batches; 0 waits only for the last batch.
-        available_now: Whether the flow processes what its sources hold at its start, and then ends.
-
-    Example:
-        >>> Trigger.parse("30 seconds")
-        Trigger(interval_s=30.0, available_now=False)
-    """
-
+    # Minimum seconds between the starts of two batches; 0 waits only for the last batch.
     interval_s: float = 0.0
+    # Whether the flow processes what its sources hold at its start, and then ends.
     available_now: bool = False
 
     @classmethod
     def parse(cls, value: Any) -> Trigger:
-        """Read a time, or a trigger under Spark's own names (``{"processingTime": "10 seconds"}``).
-
-        Raises:
-            ValueError: It is neither, or a trigger that cannot be exactly once.
-        """
+        """Read a time, or a trigger under Spark's own names (``{"processingTime": "10 seconds"}``)."""
         if isinstance(value, Mapping):
             return cls._of_mapping(value)
         name = _plain(value)

@@ -16,11 +16,7 @@ NAMESPACE = uuid.UUID("6f0f3c5e-6d0c-4b53-9d6b-1f6f1f0a7a11")
 
 @dataclass(frozen=True, kw_only=True)
 class BatchFacts:
-    """The facts of a committed batch or refresh.
-
-    Args:
-        bad_records: The records that readers have left out, by reason, as the commit has them.
-    """
+    """The facts of a committed batch or refresh."""
 
     dataset: TableName
     flow: str
@@ -32,6 +28,7 @@ class BatchFacts:
     quarantined: int = 0
     dropped: int = 0
     expectations: Sequence[Mapping[str, Any]] = ()
+    # The records that readers have left out, by reason, as the commit has them.
     bad_records: Sequence[Mapping[str, Any]] = ()
     duration_s: float | None = None  # ``None`` if it is not known any more
     lag: int | None = None

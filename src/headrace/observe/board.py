@@ -8,27 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from headrace.model.events import (
-    BatchCommitted,
-    BatchReplayed,
-    BatchStarted,
-    Event,
-    FlowFailed,
-    FlowFinished,
-    FlowReconnected,
-    FlowReconnecting,
-    FlowRetrying,
-    FlowSkipped,
-    FlowStarted,
-    LateRowsDropped,
-    UpdateFinished,
-    UpdateStarted,
-    ViewFailed,
-    ViewRefreshed,
-    ViewRefreshing,
-    ViewSkipped,
-    ViewUpToDate,
-)
+from headrace.model import events
+from headrace.model.events import Event
 from headrace.model.names import TableName
 
 WINDOW = timedelta(seconds=10)
@@ -42,27 +23,19 @@ RowState = Literal[
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit, as far as rates and latencies need it.
-
-    Args:
-        is_backlog: Whether records of it were produced before the update started: their age is no
-            latency.
-    """
+    """One commit, as far as rates and latencies need it."""
 
     at: datetime
     rows: int
     duration_s: float
     latency_s: float | None
+    # Whether records of it were produced before the update started: their age is no latency.
     is_backlog: bool = False
 
 
 @dataclass(frozen=True)
 class BoardRow:
-    """One flow or view.
-
-    Args:
-        error: Why it failed or is being retried, as `HeadraceError.to_dict` gives it.
-    """
+    """One flow or view."""
 
     name: str
     kind: Literal["flow", "view"]
@@ -78,6 +51,7 @@ class BoardRow:
     late: int = 0  # rows that its query left out in this update because they came too late
     quarantined: int = 0
     reconnecting: datetime | None = None  # since when no Kafka broker answers
+    # Why it failed or is being retried, as `HeadraceError.to_dict` gives it.
     error: Mapping[str, Any] | None = None
 
     @property
@@ -123,40 +97,40 @@ class Board:
     def with_event(self, event: Event) -> Board:
         """The board after one more event."""
         match event:
-            case UpdateStarted():
+            case events.UpdateStarted():
                 rows = {flow: BoardRow(flow, "flow", event.at) for flow in event.flows}
                 rows |= {
                     self.name_of(view): BoardRow(self.name_of(view), "view", event.at) for view in event.views
                 }
                 return replace(self, pipeline=event.pipeline, mode=event.mode, rows=rows, outcome=None)
-            case UpdateFinished():
+            case events.UpdateFinished():
                 return replace(self, outcome=event.outcome, duration_s=event.duration_s)
-            case FlowStarted():
+            case events.FlowStarted():
                 return self._with(event.flow, "flow", state="starting", error=None)
-            case BatchStarted():
+            case events.BatchStarted():
                 return self._with(event.flow, "flow", state="running", batch=event.batch, error=None)
-            case BatchReplayed():
+            case events.BatchReplayed():
                 return self._with(event.flow, "flow", state="running", batch=event.batch, error=None)
-            case BatchCommitted():
+            case events.BatchCommitted():
                 return self._with_commit(event)
-            case LateRowsDropped():
+            case events.LateRowsDropped():
                 before = self.rows.get(event.flow, BoardRow(event.flow, "flow")).late
                 return self._with(event.flow, "flow", late=before + event.rows)
-            case FlowRetrying():
+            case events.FlowRetrying():
                 return self._with(event.flow, "flow", state="retrying", error=event.error)
-            case FlowReconnecting():
+            case events.FlowReconnecting():
                 return self._with(event.flow, "flow", reconnecting=event.at, error=event.error)
-            case FlowReconnected():
+            case events.FlowReconnected():
                 return self._with(event.flow, "flow", reconnecting=None, error=None)
-            case FlowFailed():
+            case events.FlowFailed():
                 return self._with(event.flow, "flow", state="failed", error=event.error)
-            case FlowSkipped():
+            case events.FlowSkipped():
                 return self._with(event.flow, "flow", state="skipped", error=None)
-            case FlowFinished():
+            case events.FlowFinished():
                 return self._with(event.flow, "flow", state=event.outcome, rows=event.rows, error=None)
-            case ViewRefreshing():
+            case events.ViewRefreshing():
                 return self._with(self.name_of(event.dataset), "view", state="running", error=None)
-            case ViewRefreshed():
+            case events.ViewRefreshed():
                 return self._with(
                     self.name_of(event.dataset),
                     "view",
@@ -167,16 +141,16 @@ class Board:
                     committed=event.at,
                     error=None,
                 )
-            case ViewUpToDate():
+            case events.ViewUpToDate():
                 return self._with(self.name_of(event.dataset), "view", state="up to date", error=None)
-            case ViewSkipped():
+            case events.ViewSkipped():
                 return self._with(self.name_of(event.dataset), "view", state="skipped", error=None)
-            case ViewFailed():
+            case events.ViewFailed():
                 return self._with(self.name_of(event.dataset), "view", state="failed", error=event.error)
             case _:
                 return self
 
-    def _with_commit(self, event: BatchCommitted) -> Board:
+    def _with_commit(self, event: events.BatchCommitted) -> Board:
         row = self.rows.get(event.flow, BoardRow(event.flow, "flow"))
         latency, is_backlog = None, False
         if event.latency_s is not None:

@@ -12,21 +12,8 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from headrace.model.events import (
-    BatchReplayed,
-    DatasetChecked,
-    Event,
-    FlowFailed,
-    FlowReconnected,
-    FlowReconnecting,
-    FlowRetrying,
-    FlowSkipped,
-    ForeignCommitSeen,
-    LookFailed,
-    SnapshotSkipped,
-    ViewFailed,
-    ViewSkipped,
-)
+from headrace.model import events
+from headrace.model.events import Event
 from headrace.model.texts import duration_text
 from headrace.observe.board import Board, BoardRow
 from headrace.observe.event_lines import LineThrottle, event_line
@@ -58,18 +45,18 @@ _STYLES = {
     "fresh": "green",
 }
 _NOTABLE = (
-    FlowRetrying
-    | FlowReconnecting
-    | FlowReconnected
-    | FlowFailed
-    | FlowSkipped
-    | ViewFailed
-    | ViewSkipped
-    | ForeignCommitSeen
-    | SnapshotSkipped
-    | LookFailed
-    | DatasetChecked
-    | BatchReplayed
+    events.FlowRetrying
+    | events.FlowReconnecting
+    | events.FlowReconnected
+    | events.FlowFailed
+    | events.FlowSkipped
+    | events.ViewFailed
+    | events.ViewSkipped
+    | events.ForeignCommitSeen
+    | events.SnapshotSkipped
+    | events.LookFailed
+    | events.DatasetChecked
+    | events.BatchReplayed
 )
 """Events that get a line of their own above the table."""
 
@@ -136,9 +123,7 @@ class LiveDisplay(Display):
         from rich.live import Live
 
         self._live = Live(
-            self,
-            console=Console(file=self._stream, highlight=False),
-            refresh_per_second=REFRESHES_PER_S,
+            self, console=Console(file=self._stream, highlight=False), refresh_per_second=REFRESHES_PER_S
         )
         self._live.__enter__()
         return self
@@ -223,12 +208,9 @@ def _html(board: Board, notes: Sequence[str]) -> str:
 
 
 def board_table(board: Board, now: datetime, *, width: int = 120, height: int | None = None) -> Table:
-    """The board as a table of `rich`, as much of it as there is room for.
-
-    Args:
-        width: Characters of a line; columns that have no room are left out.
-        height: Lines of the screen; rows that have no room are counted in the last line.
-    """
+    """The board as a table of `rich`, as much of it as there is room for. `width`: characters of a line;
+    columns that have no room are left out. `height`: lines of the screen; rows that have no room are counted
+    in the last line."""
     from rich.table import Table
     from rich.text import Text
 

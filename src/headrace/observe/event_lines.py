@@ -6,30 +6,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from headrace.model.events import (
-    BatchCommitted,
-    BatchReplayed,
-    DatasetChecked,
-    Event,
-    FlowFailed,
-    FlowFinished,
-    FlowReconnected,
-    FlowReconnecting,
-    FlowRetrying,
-    FlowSkipped,
-    ForeignCommitSeen,
-    LateRowsDropped,
-    LookFailed,
-    OperationProgressed,
-    SchemaDrifted,
-    SnapshotSkipped,
-    UpdateFinished,
-    UpdateStarted,
-    ViewFailed,
-    ViewRefreshed,
-    ViewSkipped,
-    ViewUpToDate,
-)
+from headrace.model import events
+from headrace.model.events import Event
 from headrace.model.texts import counted, duration_text, size_text
 from headrace.observe.board import Board, BoardRow
 
@@ -49,7 +27,7 @@ class LineThrottle:
 
     def lines(self, event: Event, board: Board) -> Iterator[str]:
         """The lines for one event, with the board after it."""
-        if not isinstance(event, BatchCommitted):
+        if not isinstance(event, events.BatchCommitted):
             if line := event_line(event, board):
                 yield line
             return
@@ -64,7 +42,7 @@ class LineThrottle:
         yield commit_line(event, self._waiting.pop(flow), board.rows[flow])
 
 
-def _rows_text(event: BatchCommitted, rows: int) -> str:
+def _rows_text(event: events.BatchCommitted, rows: int) -> str:
     if event.changes is None or rows != event.rows:
         return f"+{rows:,} {'rows' if event.changes is None else 'changes'}"
     did = {
@@ -76,7 +54,7 @@ def _rows_text(event: BatchCommitted, rows: int) -> str:
     return f"+{rows:,} changes ({shown or 'none newer than the table'})"
 
 
-def commit_line(event: BatchCommitted, rows: int, row: BoardRow) -> str:
+def commit_line(event: events.BatchCommitted, rows: int, row: BoardRow) -> str:
     """One committed batch, with the rows that were committed since the last line."""
     facts = [f"{event.flow}  batch {event.batch}", _rows_text(event, rows)]
     if event.quarantined:
@@ -97,74 +75,75 @@ def commit_line(event: BatchCommitted, rows: int, row: BoardRow) -> str:
 def event_line(event: Event, board: Board) -> str:
     """One event as a line; empty for an event that is not shown."""
     match event:
-        case UpdateStarted():
+        case events.UpdateStarted():
             flows, views = len(event.flows), len(event.views)
             return f"{event.pipeline}  {counted(flows, 'flow')}, {counted(views, 'view')}, {event.mode}"
-        case FlowRetrying():
+        case events.FlowRetrying():
             return (
                 f"{event.flow}  retrying in {duration_text(event.wait_s)} (attempt {event.attempt}): "
                 f"{_error_text(event.error)}"
             )
-        case FlowReconnecting():
+        case events.FlowReconnecting():
             remedy = next(iter(event.error.get("remedies") or ()), "headrace doctor")
             fact = next(iter(event.error.get("facts") or ()), "")
             return f"{event.flow}  reconnecting: {_error_text(event.error)}; {fact}   help: `{remedy}`"
-        case FlowReconnected():
+        case events.FlowReconnected():
             return f"{event.flow}  the broker answers again"
-        case FlowFailed():
+        case events.FlowFailed():
             return f"{event.flow}  failed: {_error_text(event.error)}"
-        case LateRowsDropped():
+        case events.LateRowsDropped():
             rows = counted(event.rows, "row")
             return f"{event.flow}  batch {event.batch}: dropped {rows} later than the watermark"
-        case SchemaDrifted(added=True):
+        case events.SchemaDrifted(added=True):
             names = ", ".join(event.fields)
             return f"{event.flow}  batch {event.batch}: new columns {names}; the batch is read again"
-        case SchemaDrifted():
+        case events.SchemaDrifted():
             names = ", ".join(event.fields)
             return f"{event.flow}  batch {event.batch}: records have fields without a column: {names}"
-        case DatasetChecked(passed=False):
+        case events.DatasetChecked(passed=False):
             return f"{board.name_of(event.dataset)}  check `{event.check}` failed: {event.fact}"
-        case FlowSkipped():
+        case events.FlowSkipped():
             return f"{event.flow}  skipped: {event.reason}"
-        case FlowFinished(outcome="up to date"):
+        case events.FlowFinished(outcome="up to date"):
             return f"{event.flow}  {event.outcome}"
-        case FlowFinished():
+        case events.FlowFinished():
             rows, batches = counted(event.rows, "row"), counted(event.batches, "batch")
             row = board.rows.get(event.flow)
             more = f", {row.quarantined:,} quarantined" if row is not None and row.quarantined else ""
             return f"{event.flow}  {event.outcome}: {rows} in {batches}{more}"
-        case BatchReplayed():
+        case events.BatchReplayed():
             return f"{event.flow}  batch {event.batch} is already in the table; it was not written again"
-        case ViewRefreshed():
+        case events.ViewRefreshed():
             return (
                 f"{board.name_of(event.dataset)}  refreshed: {counted(event.rows, 'row')}  "
                 f"took {duration_text(event.duration_s)}  v{event.version}"
             )
-        case ViewUpToDate():
+        case events.ViewUpToDate():
             return f"{board.name_of(event.dataset)}  up to date"
-        case ViewSkipped():
+        case events.ViewSkipped():
             return f"{board.name_of(event.dataset)}  skipped: {event.reason}"
-        case ViewFailed():
+        case events.ViewFailed():
             return f"{board.name_of(event.dataset)}  failed: {_error_text(event.error)}"
-        case ForeignCommitSeen():
+        case events.ForeignCommitSeen():
             name, by = board.name_of(event.dataset), f"{event.operation}, {event.engine}"
-            return f"{name}  v{event.version} was committed by another writer: {by}"
-        case LookFailed():
+            undone = f"; {event.remedy}" if event.remedy else ""
+            return f"{name}  v{event.version} was committed by another writer: {by}{undone}"
+        case events.LookFailed():
             by = "" if event.flow is None else f"{event.flow}  "
             return f"{by}the storage did not answer; looks again in {event.wait_s:.0f} s: {event.what}"
-        case SnapshotSkipped():
+        case events.SnapshotSkipped():
             return f"{event.flow}  skipped the snapshot {event.version}: {event.reason}"
-        case OperationProgressed(operation="MAINTENANCE"):
+        case events.OperationProgressed(operation="MAINTENANCE"):
             return _maintenance_line(board.name_of(event.dataset), event)
-        case OperationProgressed(operation="KEY_INDEX", outcome={"rows_read": read, "rows": rows}):
+        case events.OperationProgressed(operation="KEY_INDEX", outcome={"rows_read": read, "rows": rows}):
             return f"{board.name_of(event.dataset)}  reads its keys: {read:,} of {rows:,} rows"
-        case UpdateFinished():
+        case events.UpdateFinished():
             return f"{event.outcome} in {duration_text(event.duration_s)}"
         case _:
             return ""
 
 
-def _maintenance_line(name: str, event: OperationProgressed) -> str:
+def _maintenance_line(name: str, event: events.OperationProgressed) -> str:
     """What the care of a table has done in a run."""
     if role := event.outcome.get("role"):
         name = f"{name} ({role})"

@@ -26,14 +26,7 @@ _LATE_US = 3_600_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedEvent:
-    """An event of the event log.
-
-    Args:
-        update: The update's id; ``None`` for the counts of a batch whose update is not known any more.
-
-    Example:
-        >>> [event.message for event in pipeline.events(level="warn")]  # doctest: +SKIP
-    """
+    """An event of the event log."""
 
     id: str
     at: datetime
@@ -41,7 +34,7 @@ class LoggedEvent:
     level: str  # ``METRICS`` for the counts of a batch, else ``INFO``, ``WARN`` or ``ERROR``
     flow: str | None
     dataset: str | None
-    update: str | None
+    update: str | None  # the update's id; `None` for the counts of a batch whose update is not known any more
     batch: int | None  # the number of the batch, if it is about one
     message: str
     details: dict[str, Any]
@@ -90,11 +83,7 @@ class EventFilter:
 
 
 def read_events(storage: Storage, chosen: EventFilter, limit: int | None = None) -> tuple[LoggedEvent, ...]:
-    """The events of a storage, oldest first; with a limit, the newest ones.
-
-    Raises:
-        TableUnreadableError: The event log cannot be read.
-    """
+    """The events of a storage, oldest first; with a limit, the newest ones."""
     query = (
         "SELECT id, sequence['control_plane_seq_no'] AS seq, timestamp, event_type, level, message, details, "
         "origin['flow_name'] AS flow, origin['dataset_name'] AS dataset, origin['update_id'] AS update, "
@@ -106,11 +95,7 @@ def read_events(storage: Storage, chosen: EventFilter, limit: int | None = None)
 
 
 def query_events(storage: Storage, query: str) -> list[Row]:
-    """The rows of a SQL query over the event log ``t``; none if there is no log yet.
-
-    Raises:
-        TableUnreadableError: The event log cannot be read.
-    """
+    """The rows of a SQL query over the event log ``t``; none if there is no log yet."""
     try:
         return EventTable(storage.events).query(query)
     except Exception as error:  # DataFusion's own errors have no class.
@@ -123,11 +108,9 @@ def query_events(storage: Storage, query: str) -> list[Row]:
 
 
 def follow_events(storage: Storage, chosen: EventFilter, limit: int | None = None) -> Iterator[LoggedEvent]:
-    """The events of a storage, and then the new ones as they are written; never ends.
-
-    Several processes write the log, so an event can be written after newer ones. One that is written
-    more than an hour late is left out.
-    """
+    """The events of a storage, and then the new ones as they are written; never ends. Several processes write
+    the log, so an event can be written after newer ones. One that is written more than an hour late is left
+    out."""
     seen: dict[str, int] = {}
     version, newest = newest_version(storage.events), 0
     for event in read_events(storage, chosen, 1):

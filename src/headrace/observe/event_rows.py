@@ -11,38 +11,13 @@ from datetime import datetime
 from typing import Any, Literal, assert_never
 
 from headrace.errors import HeadraceError, RefusedError
+from headrace.model import events
+from headrace.model.declarations import MaterializedView, StreamingTable, TemporaryView
 from headrace.model.event_columns import Row
-from headrace.model.events import (
-    BatchCommitted,
-    BatchReplayed,
-    BatchStarted,
-    DatasetChecked,
-    Event,
-    FlowFailed,
-    FlowFinished,
-    FlowReconnected,
-    FlowReconnecting,
-    FlowRetrying,
-    FlowSkipped,
-    FlowStarted,
-    ForeignCommitSeen,
-    LateRowsDropped,
-    LookFailed,
-    OperationProgressed,
-    SchemaDrifted,
-    SnapshotSkipped,
-    UpdateFinished,
-    UpdateStarted,
-    ViewFailed,
-    ViewRefreshed,
-    ViewRefreshing,
-    ViewSkipped,
-    ViewUpToDate,
-)
+from headrace.model.events import Event
 from headrace.model.names import TableName
 from headrace.observe.batch_facts import NAMESPACE, BatchFacts
-from headrace.observe.event_definitions import find_definitions
-from headrace.plan.stages import Plan
+from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh
 
 Level = Literal["INFO", "WARN", "ERROR", "METRICS"]
 
@@ -95,23 +70,19 @@ class RowBuilder:
     def rows(self, event: Event) -> list[Row]:
         """The rows of an event; none for events that the log does not keep."""
         match event:
-            case UpdateStarted():
+            case events.UpdateStarted():
                 return list(self._started(event))
-            case UpdateFinished():
+            case events.UpdateFinished():
                 state = _UPDATE_STATES[event.outcome]
                 level: Level = "ERROR" if event.outcome == "failed" else "INFO"
                 details = {"state": state, "duration_ms": round(event.duration_s * 1000)}
                 text = f"Update {event.update} is {state}."
                 return [self._row(event.at, "update_progress", details, text, level=level)]
-            case FlowStarted() | BatchStarted() | BatchReplayed() | BatchCommitted() | FlowFinished():
-                return self._flow_rows(event)
-            case FlowFailed() | FlowSkipped() | FlowRetrying() | FlowReconnecting() | FlowReconnected():
-                return self._trouble(event)
-            case LateRowsDropped():
+            case events.LateRowsDropped():
                 details = {"reason": "later than the watermark", "rows": event.rows, "batch": event.batch}
                 text = f"Flow '{event.flow}' dropped {event.rows} rows later than the watermark."
                 return [self._flow_row(event, details, text, kind="loss", level="WARN", batch=event.batch)]
-            case SchemaDrifted():
+            case events.SchemaDrifted():
                 done = "became columns" if event.added else "have no column"
                 text = f"Fields of the records of '{event.flow}' {done}: {', '.join(event.fields)}."
                 details = {
@@ -123,7 +94,7 @@ class RowBuilder:
                 }
                 level = "INFO" if event.added else "WARN"
                 return [self._flow_row(event, details, text, kind="drift", level=level, batch=event.batch)]
-            case LookFailed():
+            case events.LookFailed():
                 details = {"look": event.what, "attempt": event.attempt, "wait_s": event.wait_s}
                 text = f"The storage did not answer ({event.what}): {_headline(event.error)}"
                 origin = {"flow_name": event.flow}
@@ -132,27 +103,31 @@ class RowBuilder:
                         event.at, "storage", details, text, level="WARN", origin=origin, error=event.error
                     )
                 ]
-            case SnapshotSkipped():
+            case events.SnapshotSkipped():
                 details = {"version": event.version, "reason": event.reason}
                 text = f"Flow '{event.flow}' has skipped the snapshot {event.version}: {event.reason}."
                 return [self._flow_row(event, details, text, kind="snapshot", level="WARN")]
-            case DatasetChecked():
+            case events.DatasetChecked():
                 details = {"check": event.check, "passed": event.passed, "fact": event.fact}
                 outcome, level = ("passed", "INFO") if event.passed else ("FAILED", "WARN")
                 text = f"Check '{event.check}' of '{event.dataset}' has {outcome}: {event.fact}."
                 return [self._flow_row(event, details, text, kind="dataset_check", level=level)]
-            case ForeignCommitSeen():
+            case events.ForeignCommitSeen():
                 details = {
                     "version": event.version,
                     "operation": event.operation,
                     "engine": event.engine,
+                    **({"undone": list(event.undone)} if event.undone else {}),
                 }
                 text = f"Another writer has committed version {event.version} of '{event.dataset}'."
+                text += f" {event.remedy}" if event.remedy else ""
                 origin = {"dataset_name": str(event.dataset)}
                 return [self._row(event.at, "foreign_commit", details, text, level="WARN", origin=origin)]
-            case OperationProgressed():
+            case events.OperationProgressed():
                 return [self._operation(event)]
-            case ViewRefreshing() | ViewRefreshed() | ViewUpToDate() | ViewFailed() | ViewSkipped():
+            case events.FlowEvent():
+                return self._flow_rows(event)
+            case events.ViewEvent():
                 return self._view_rows(event)
             case _:
                 return []
@@ -186,7 +161,7 @@ class RowBuilder:
         """The row of a maintenance of the event log itself."""
         return self._row(at, "maintenance", details, text)
 
-    def _operation(self, event: OperationProgressed) -> Row:
+    def _operation(self, event: events.OperationProgressed) -> Row:
         """The row of a command that has begun or ended."""
         details: Row = {"type": event.operation, "status": event.status, **event.outcome}
         if event.duration_s is not None:
@@ -206,7 +181,7 @@ class RowBuilder:
             error=event.error,
         )
 
-    def _started(self, event: UpdateStarted) -> Iterator[Row]:
+    def _started(self, event: events.UpdateStarted) -> Iterator[Row]:
         mode = event.mode.upper()
         text = f"Update {event.update} of pipeline '{event.pipeline}' was created."
         yield self._row(event.at, "create_update", {"cause": "RUN", "mode": mode}, text)
@@ -225,35 +200,33 @@ class RowBuilder:
             details = {"status": "QUEUED"}
             yield self._row(event.at, "flow_progress", details, f"Flow '{flow}' is QUEUED.", origin=origin)
 
-    def _flow_rows(
-        self, event: FlowStarted | BatchStarted | BatchReplayed | BatchCommitted | FlowFinished
-    ) -> list[Row]:
+    def _flow_rows(self, event: events.FlowEvent) -> list[Row]:
         details: Row
         name = event.flow
         match event:
-            case FlowStarted():
+            case events.FlowStarted():
                 self._running.discard(name)
                 details = {"status": "STARTING", "checkpoint": event.checkpoint}
                 return [self._flow_row(event, details, f"Flow '{name}' is STARTING.")]
-            case BatchStarted():
+            case events.BatchStarted():
                 return [] if name in self._running else [self._run(event)]
-            case BatchReplayed():
+            case events.BatchReplayed():
                 details = {"status": "RUNNING", "replayed": True}
                 text = f"Batch {event.batch} of flow '{name}' was in the table already."
                 return [self._flow_row(event, details, text, batch=event.batch)]
-            case BatchCommitted():
+            case events.BatchCommitted():
                 before = [] if name in self._running else [self._run(event)]
                 row = self.batch_row(event.at, BatchFacts.of(event), event.update)
                 return [*before, row, *self._without_index(event)]
-            case FlowFinished():
+            case events.FlowFinished():
                 status = _FINISHED[event.outcome]
                 details = {"status": status, "outcome": event.outcome, "batches": event.batches}
                 verb = "has" if status == "COMPLETED" else "is"
                 return [self._flow_row(event, details, f"Flow '{name}' {verb} {status}.")]
             case _:
-                assert_never(event)
+                return self._trouble(event)
 
-    def _without_index(self, event: BatchCommitted) -> list[Row]:
+    def _without_index(self, event: events.BatchCommitted) -> list[Row]:
         """Why a flow applies changes without the index of the keys, once for each flow."""
         reason = event.without_index
         if reason is None or event.flow in self._not_indexed:
@@ -262,24 +235,22 @@ class RowBuilder:
         text = f"Flow '{event.flow}' applies changes without the index of the keys: {reason}."
         return [self._flow_row(event, {"reason": reason}, text, kind="planning_information", level="WARN")]
 
-    def _run(self, event: BatchStarted | BatchCommitted) -> Row:
+    def _run(self, event: events.BatchStarted | events.BatchCommitted) -> Row:
         self._running.add(event.flow)
         return self._flow_row(event, {"status": "RUNNING"}, f"Flow '{event.flow}' is RUNNING.")
 
-    def _trouble(
-        self, event: FlowFailed | FlowSkipped | FlowRetrying | FlowReconnecting | FlowReconnected
-    ) -> list[Row]:
+    def _trouble(self, event: events.FlowEvent) -> list[Row]:
         details: Row
         name = event.flow
         self._running.discard(name)
         match event:
-            case FlowFailed():
-                return self._failed(event, name, event.dataset)
-            case FlowSkipped():
+            case events.FlowFailed():
+                return self._failed(event, name)
+            case events.FlowSkipped():
                 details = {"status": "SKIPPED", "reason": event.reason}
                 text = f"Flow '{name}' is SKIPPED: {event.reason}."
                 return [self._flow_row(event, details, text, level="WARN")]
-            case FlowRetrying():
+            case events.FlowRetrying():
                 details = {
                     "state": "retrying",
                     "attempt": event.attempt,
@@ -287,18 +258,18 @@ class RowBuilder:
                     "error": event.error,
                 }
                 text = f"Flow '{name}' is retried: {_headline(event.error)}"
-            case FlowReconnecting():
+            case events.FlowReconnecting():
                 details = {"state": "reconnecting", "error": event.error}
                 text = f"Flow '{name}' waits for a broker: {_headline(event.error)}"
-            case FlowReconnected():
+            case events.FlowReconnected():
                 details = {"state": "reconnected"}
                 return [self._flow_row(event, details, f"Flow '{name}' has a broker again.", kind="retry")]
             case _:
-                assert_never(event)
+                return []
         return [self._flow_row(event, details, text, kind="retry", level="WARN", error=event.error)]
 
-    def _failed(self, event: FlowFailed | ViewFailed, flow: str, dataset: TableName) -> list[Row]:
-        origin = {"flow_name": flow, "dataset_name": str(dataset)}
+    def _failed(self, event: events.FlowFailed | events.ViewFailed, flow: str) -> list[Row]:
+        origin = {"flow_name": flow, "dataset_name": str(event.dataset)}
         details = {"status": "FAILED", "error": event.error}
         text = f"Flow '{flow}' has FAILED: {_headline(event.error)}"
         found = [
@@ -311,16 +282,14 @@ class RowBuilder:
             found.append(self._row(event.at, "refusal", details, text, level="ERROR", origin=origin))
         return found
 
-    def _view_rows(
-        self, event: ViewRefreshing | ViewRefreshed | ViewUpToDate | ViewFailed | ViewSkipped
-    ) -> list[Row]:
+    def _view_rows(self, event: events.ViewEvent) -> list[Row]:
         details: Row
         name = str(event.dataset)
         origin = {"flow_name": name, "dataset_name": name}
         level: Level = "INFO"
         technique: str | None = None
         match event:
-            case ViewRefreshing():
+            case events.ViewRefreshing():
                 running = self._row(
                     event.at,
                     "flow_progress",
@@ -329,25 +298,25 @@ class RowBuilder:
                     origin=origin,
                 )
                 return [self._planned(event, "MAINTENANCE_TYPE_COMPLETE_RECOMPUTE", origin), running]
-            case ViewUpToDate():
+            case events.ViewUpToDate():
                 details = {"status": "COMPLETED", "outcome": "up to date"}
                 text = f"Flow '{name}' has COMPLETED: it is up to date."
                 technique = "MAINTENANCE_TYPE_NO_OP"
-            case ViewSkipped():
+            case events.ViewSkipped():
                 level, details = "WARN", {"status": "SKIPPED", "reason": event.reason}
                 text = f"Flow '{name}' is SKIPPED: {event.reason}."
-            case ViewFailed():
-                return self._failed(event, name, event.dataset)
-            case ViewRefreshed():
+            case events.ViewFailed():
+                return self._failed(event, name)
+            case events.ViewRefreshed():
                 return [self.batch_row(event.at, BatchFacts.of(event), event.update)]
             case _:
-                assert_never(event)
+                return []
         planned = [] if technique is None else [self._planned(event, technique, origin)]
         return [*planned, self._row(event.at, "flow_progress", details, text, level=level, origin=origin)]
 
     def _planned(
         self,
-        event: ViewRefreshing | ViewUpToDate | ViewSkipped,
+        event: events.ViewRefreshing | events.ViewUpToDate | events.ViewSkipped,
         technique: str,
         origin: Mapping[str, Any],
     ) -> Row:
@@ -411,3 +380,44 @@ def _error_row(error: Mapping[str, Any]) -> Row:
 
 def _headline(error: Mapping[str, Any]) -> str:
     return f"[{error.get('code')}] {error.get('summary')}"
+
+
+def find_definitions(plan: Plan) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """The definitions of the datasets and flows: event type, details, and more of the origin."""
+    for dataset in plan.datasets:
+        name = str(dataset.name)
+        details = {
+            "dataset_type": _dataset_type(dataset),
+            "num_flows": len(plan.queries_of(dataset)),
+            "comment": dataset.comment,
+            "expectations": [
+                {"name": one.name, "constraint": one.text, "action": one.action}
+                for one in dataset.expectations
+            ],
+        }
+        yield "dataset_definition", details, {"dataset_name": name}
+    flows: list[PlannedFlow | PlannedRefresh] = [*plan.flows, *plan.refreshes]
+    for planned in flows:
+        flow = planned.flow
+        is_stream = isinstance(planned, PlannedFlow)
+        details = {
+            "output_dataset": str(flow.target),
+            "input_datasets": [str(read.table) for read in planned.reads],
+            "flow_type": "APPEND" if is_stream else "MATERIALIZED_VIEW",
+            "schema": planned.schema.get("fields"),
+            "language": "PYTHON",
+            "fingerprint": planned.fingerprint,
+        }
+        yield "flow_definition", details, {"flow_name": flow.name, "dataset_name": str(flow.target)}
+
+
+def _dataset_type(dataset: StreamingTable | MaterializedView | TemporaryView) -> str:
+    match dataset:
+        case StreamingTable():
+            return "STREAMING_TABLE"
+        case MaterializedView():
+            return "MATERIALIZED_VIEW"
+        case TemporaryView():
+            return "TEMPORARY_VIEW"
+        case _:
+            assert_never(dataset)

@@ -26,10 +26,7 @@ _FILE_BYTES = 4 * 1024 * 1024
 _GRACE_H = 1
 """Hours that a replaced file is kept, for readers that have opened an older version."""
 _KEPT = timedelta(days=90)
-_PROPERTIES = {
-    "delta.logRetentionDuration": "interval 1 hours",
-    "delta.enableExpiredLogCleanup": "true",
-}
+_PROPERTIES = {"delta.logRetentionDuration": "interval 1 hours", "delta.enableExpiredLogCleanup": "true"}
 
 
 @cache
@@ -49,11 +46,7 @@ class EventTable:
         self._table: DeltaTable | None = None
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Append rows in one commit; the first call creates the table.
-
-        Raises:
-            Exception: The storage cannot be written; `deltalake` and the system have many classes for it.
-        """
+        """Append rows in one commit; the first call creates the table."""
         from deltalake import write_deltalake
 
         data = build_table(rows, event_schema())
@@ -66,11 +59,7 @@ class EventTable:
             write_deltalake(self._open(), data, mode="append")
 
     def query(self, sql: str) -> list[Row]:
-        """The rows of a SQL query over the table ``t``; none if there is no table yet.
-
-        Raises:
-            Exception: The table cannot be read.
-        """
+        """The rows of a SQL query over the table ``t``; none if there is no table yet."""
         if not is_table(self.path):
             return []
         from deltalake import QueryBuilder
@@ -81,12 +70,8 @@ class EventTable:
 
     def fold(self) -> int:
         """Merge the small files into one if there are many, and remove files that were replaced long ago.
-
-        Rows that are older than 90 days are removed too.
-
-        Returns:
-            The number of files that were merged; 0 if another process does the same.
-        """
+        Rows that are older than 90 days are removed too. Return the number of files that were merged; 0 if
+        another process does the same."""
         from deltalake.exceptions import CommitFailedError
 
         if not is_table(self.path):

@@ -14,6 +14,7 @@ import json
 import logging
 import logging.handlers
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,26 +23,11 @@ from types import TracebackType
 from typing import Any, Final, get_args
 
 from headrace.errors import LogSettingInvalidError
-from headrace.model.events import (
-    BatchStarted,
-    DatasetChecked,
-    Event,
-    FlowFailed,
-    FlowReconnecting,
-    FlowRetrying,
-    ForeignCommitSeen,
-    LateRowsDropped,
-    LookFailed,
-    SchemaDrifted,
-    SnapshotSkipped,
-    UpdateFinished,
-    ViewFailed,
-    ViewRefreshing,
-)
+from headrace.model import events
+from headrace.model.events import Event
 from headrace.model.project import LogFormat, LogLevel, ProjectSettings
 from headrace.model.secrets import Redactor
 from headrace.observe.events import event_to_json
-from headrace.observe.log_tap import TAP
 from headrace.runtime.places import logs_folder
 from headrace.storage.local import is_locked, lock_shared
 
@@ -67,11 +53,7 @@ class LogSettings:
 
     @classmethod
     def of(cls, form: LogFormat | None = None, level: LogLevel | None = None) -> LogSettings:
-        """The given settings, else those of the environment, else the defaults.
-
-        Raises:
-            LogSettingInvalidError: An environment variable has an unknown value.
-        """
+        """The given settings, else those of the environment, else the defaults."""
         return cls(
             form=form or _from_environment(FORMAT_VARIABLE, get_args(LogFormat), "text"),
             level=level or _from_environment(LEVEL_VARIABLE, get_args(LogLevel), "info"),
@@ -100,15 +82,8 @@ def newest_log(settings: ProjectSettings) -> Path | None:
 
 
 class UpdateLog:
-    """The log of one update; an emitter that several threads may call.
-
-    While it is open, it also gets the log records of Headrace's modules in this process. The handlers and
-    levels of the process do not change.
-
-    Example:
-        >>> with UpdateLog(settings, update, LogSettings()) as log:  # doctest: +SKIP
-        ...     log(event)
-    """
+    """The log of one update; an emitter that several threads may call. While it is open, it also gets the log
+    records of Headrace's modules in this process. The handlers and levels of the process do not change."""
 
     def __init__(self, settings: ProjectSettings, update: str, how: LogSettings) -> None:
         self.file = update_log(settings, update)
@@ -251,17 +226,22 @@ def _from_environment(variable: str, known: tuple[Any, ...], default: Any) -> An
 
 def _level_of(event: Event) -> int:
     match event:
-        case FlowFailed() | ViewFailed():
+        case events.FlowFailed() | events.ViewFailed():
             return logging.ERROR
-        case UpdateFinished():
+        case events.UpdateFinished():
             return logging.ERROR if event.outcome == "failed" else logging.INFO
-        case FlowRetrying() | FlowReconnecting() | ForeignCommitSeen() | LookFailed():
+        case (
+            events.FlowRetrying()
+            | events.FlowReconnecting()
+            | events.ForeignCommitSeen()
+            | events.LookFailed()
+        ):
             return logging.WARNING
-        case LateRowsDropped() | SchemaDrifted() | SnapshotSkipped():
+        case events.LateRowsDropped() | events.SchemaDrifted() | events.SnapshotSkipped():
             return logging.WARNING
-        case DatasetChecked():
+        case events.DatasetChecked():
             return logging.INFO if event.passed else logging.WARNING
-        case BatchStarted() | ViewRefreshing():
+        case events.BatchStarted() | events.ViewRefreshing():
             return logging.DEBUG
         case _:
             return logging.INFO
@@ -283,3 +263,72 @@ def _shown(value: Any) -> str:
     if isinstance(value, str):
         return value if value and value.isprintable() and " " not in value else json.dumps(value)
     return json.dumps(value, ensure_ascii=False, default=str)
+
+
+_OURS = "headrace"
+
+
+class Tap:
+    """Leads what Headrace's modules log into the logs that are open, and changes nothing for others.
+
+    A finer level on the logger would also reach the handlers of the process, for these have no level
+    of their own as a rule. So lines stop here while a log is open, and those that would have gone on
+    without it are passed on. Updates that run in one process at once share such lines.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: list[logging.Handler] = []
+        self._relay = _Relay(logging.NOTSET, logging.NOTSET, True)
+
+    def open(self, handler: logging.Handler) -> None:
+        with self._lock:
+            logger = logging.getLogger(_OURS)
+            if not self._open:
+                self._relay = _Relay(logger.level, logger.getEffectiveLevel(), logger.propagate)
+                for own in list(logger.handlers):
+                    self._relay.handlers.append(own)
+                    logger.removeHandler(own)
+                logger.propagate = False
+                logger.addHandler(self._relay)
+            self._open.append(handler)
+            logger.addHandler(handler)
+            logger.setLevel(min(self._relay.least, *(one.level for one in self._open)))
+
+    def close(self, handler: logging.Handler) -> None:
+        with self._lock:
+            logger = logging.getLogger(_OURS)
+            logger.removeHandler(handler)
+            self._open.remove(handler)
+            if self._open:
+                logger.setLevel(min(self._relay.least, *(one.level for one in self._open)))
+                return
+            logger.removeHandler(self._relay)
+            for own in self._relay.handlers:
+                logger.addHandler(own)
+            logger.propagate = self._relay.propagates
+            logger.setLevel(self._relay.own_level)
+
+
+class _Relay(logging.Handler):
+    """Passes on to the process's own handlers what would have come to them."""
+
+    def __init__(self, own_level: int, least: int, propagates: bool) -> None:
+        super().__init__()
+        self.own_level = own_level
+        self.least = least
+        self.propagates = propagates
+        self.handlers: list[logging.Handler] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno < self.least:
+            return
+        for handler in self.handlers:
+            if record.levelno >= handler.level:
+                handler.handle(record)
+        if self.propagates:
+            logging.getLogger().callHandlers(record)
+
+
+TAP: Final = Tap()
+"""Python's loggers belong to the process, and so does what is changed on them."""

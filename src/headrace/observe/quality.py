@@ -59,17 +59,14 @@ class ExpectationQuality:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetQuality:
-    """The rows of one table or materialized view, and the counts of its expectations.
-
-    Args:
-        bad_records: The counts of records that readers have left out, by reason.
-    """
+    """The rows of one table or materialized view, and the counts of its expectations."""
 
     dataset: TableName
     accepted: int
     quarantined: int
     dropped: int
     expectations: tuple[ExpectationQuality, ...]
+    # The counts of records that readers have left out, by reason.
     bad_records: tuple[ExpectationQuality, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -85,11 +82,7 @@ class DatasetQuality:
 
 @dataclass(frozen=True, kw_only=True)
 class Quality:
-    """The counts of the expectations of a pipeline.
-
-    Example:
-        >>> pipeline.quality("orders").datasets[0].expectations[0].failed  # doctest: +SKIP
-    """
+    """The counts of the expectations of a pipeline."""
 
     pipeline: str
     datasets: tuple[DatasetQuality, ...]
@@ -106,11 +99,7 @@ class Quality:
 
 
 def read_quality(storage: Storage, chosen: EventFilter) -> Quality:
-    """Sum up the counts of the batches and refreshes in the event log.
-
-    Raises:
-        TableUnreadableError: The event log cannot be read.
-    """
+    """Sum up the counts of the batches and refreshes in the event log."""
     rows = query_events(
         storage,
         "SELECT timestamp AS at, origin['dataset_name'] AS dataset, details FROM t "

@@ -12,7 +12,7 @@ from headrace.model.names import TableName
 from headrace.observe.read import Rows, execute_query, explain_failure, table_schema, type_of
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location, open_delta
-from headrace.storage.table_log import is_table, newest_commits
+from headrace.storage.table_log import is_table, newest_commits, replay_transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,15 +64,12 @@ EVERY_ROW = RowFilter()
 
 @dataclass(frozen=True, kw_only=True)
 class QuarantineSummary:
-    """The rejected rows of a dataset.
-
-    Args:
-        reasons: The same rows by reason, the most frequent first; a row can have several.
-    """
+    """The rejected rows of a dataset."""
 
     dataset: TableName
     states: Mapping[RowState, int] = field(default_factory=dict)
     flows: Mapping[str, int] = field(default_factory=dict)
+    # The same rows by reason, the most frequent first; a row can have several.
     reasons: Mapping[str, int] = field(default_factory=dict)
     oldest: datetime | None = None
     newest: datetime | None = None
@@ -128,13 +125,7 @@ class RejectedRows:
         )
 
     def read(self, chosen: RowFilter = EVERY_ROW, limit: int | None = None) -> Rows:
-        """Read rows, the oldest first.
-
-        Raises:
-            ReadColumnUnknownError: The condition names a column that the table does not have.
-            ReadConditionInvalidError: The condition cannot be evaluated.
-            TableUnreadableError: The quarantine table is damaged.
-        """
+        """Read rows, the oldest first."""
         table, schema = table_schema(self.path)
         columns = tuple(one["name"] for one in schema["fields"])
         order = "quarantined_at, source['path'], source['partition'], source['offset'], id"
@@ -189,7 +180,7 @@ class RejectedRows:
         of_view = self._query("SELECT 1 FROM t WHERE checkpoint IS NULL LIMIT 1").num_rows > 0
         if of_view and (refresh := held.refresh()) is not None:
             pending.append(f"(checkpoint IS NULL AND update <> {_text(refresh)})")
-        finished = [_text(one["replay"]) for one in replays if held.batch(one["replay"]) == 0]
+        finished = [_text(one["replay"]) for one in replays if held.replay(one["replay"])]
         cases = [f"WHEN {' OR '.join(pending)} THEN 'pending'"] if pending else []
         if finished:
             cases.append(f"WHEN state = 'replaying' AND replay IN ({', '.join(finished)}) THEN 'replayed'")
@@ -207,6 +198,11 @@ class _Held:
         """The last batch of a checkpoint; -1 if there is none."""
         held = None if self._table is None else self._table.transaction_version(checkpoint)
         return -1 if held is None else int(held)
+
+    def replay(self, replay: str) -> bool:
+        """Whether the last replay of its transaction id is this one."""
+        checkpoint, number = replay_transaction(replay)
+        return self.batch(checkpoint) == number
 
     def refresh(self) -> str | None:
         """The update of a materialized view's last refresh; ``None`` if the log has none."""

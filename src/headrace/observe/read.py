@@ -17,6 +17,7 @@ from headrace.errors import (
     ReadConditionInvalidError,
     TableUnknownError,
     TableUnreadableError,
+    did_you_mean,
 )
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -36,11 +37,7 @@ _UNKNOWN_FIELD = re.compile(r"No field named \"?([^\s\".]+(?:\.[^\s\".]+)*)\"?\.
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rows:
-    """Rows of one version of a table.
-
-    Example:
-        >>> pipeline.read("revenue").to_pandas()  # doctest: +SKIP
-    """
+    """Rows of one version of a table."""
 
     table: str
     version: int
@@ -82,12 +79,7 @@ class Rows:
 
 
 def find_table(text: str, storage: Storage | None, default_schema: str) -> Location:
-    """The location of a table: a dataset of the storage, a path, or a URI.
-
-    Raises:
-        TableUnknownError: There is none.
-        StorageUnsupportedError: The text is a URI of a kind of storage that is not supported.
-    """
+    """The location of a table: a dataset of the storage, a path, or a URI."""
     if is_uri(text):
         storage = None
     if storage is not None:
@@ -100,11 +92,7 @@ def find_table(text: str, storage: Storage | None, default_schema: str) -> Locat
 
 
 def find_dataset(text: str, settings: ProjectSettings) -> TableName:
-    """The name of a table of a pipeline's storage.
-
-    Raises:
-        TableUnknownError: There is none; the path of a table is no name.
-    """
+    """The name of a table of a pipeline's storage."""
     name = settings.table_name(text)
     if not _is_table(settings.storage.table(name)):
         raise _unknown(text, settings.storage, settings.database)
@@ -114,12 +102,11 @@ def find_dataset(text: str, settings: ProjectSettings) -> TableName:
 def _unknown(text: str, storage: Storage | None, default_schema: str) -> TableUnknownError:
     tables = () if storage is None else storage.find_tables()
     known = sorted(t.name if t.schema == default_schema else str(t) for t in tables)
-    near = difflib.get_close_matches(text, [*known, *map(str, tables)], n=1)
     where = "here" if storage is None else f"in {storage.root}"
     return TableUnknownError(
         f"there is no table `{text}` {where}",
         facts=(f"its tables: {', '.join(known)}",) if known else (),
-        remedies=(f"did you mean `{near[0]}`?" if near else "headrace status",),
+        remedies=did_you_mean(text, [*known, *map(str, tables)], "headrace status"),
         params={"table": text, "known": known},
     )
 
@@ -139,15 +126,7 @@ ALL = Selection()
 
 
 def read_rows(path: Location, selection: Selection = ALL) -> Rows:
-    """Read rows of a Delta table, and find out whether it has more rows than the limit.
-
-    Raises:
-        ReadColumnUnknownError: The table has no such column.
-        ReadConditionInvalidError: The condition cannot be evaluated.
-        ReadVersionUnknownError: The table has no such version, or no longer has it.
-        ReadVersionGoneError: A vacuum has removed the version's files.
-        TableUnreadableError: The table is damaged, or has a feature that the reader does not support.
-    """
+    """Read rows of a Delta table, and find out whether it has more rows than the limit."""
     name, where, limit = _label(path), selection.where, selection.limit
     version = find_version(path, version=selection.version, timestamp=selection.timestamp)
     table, schema = table_schema(path, version)
@@ -182,11 +161,7 @@ def _label(path: Location) -> str:
 
 
 def table_schema(path: Location, version: int | None = None) -> tuple[DeltaTable, Mapping[str, Any]]:
-    """A version of a table, and its schema as Delta's JSON has it.
-
-    Raises:
-        TableUnreadableError: The table is damaged, or has a feature that the reader does not support.
-    """
+    """A version of a table, and its schema as Delta's JSON has it."""
     from deltalake.exceptions import DeltaError
 
     try:
@@ -197,11 +172,7 @@ def table_schema(path: Location, version: int | None = None) -> tuple[DeltaTable
 
 
 def explain_failure(error: Exception, table: DeltaTable, name: str, where: str | None) -> HeadraceError:
-    """The error for a failed query: the user's condition is wrong, or the table cannot be read.
-
-    Args:
-        where: The user's condition, if there is one.
-    """
+    """The error for a failed query: the user's condition is wrong, or the table cannot be read."""
     # A condition is also evaluated within the reader of files.
     cast = "CastError" in str(error) or "Cannot cast" in str(error)
     damaged = not cast and ("Parquet error" in str(error) or "Object Store error" in str(error))
@@ -316,11 +287,7 @@ def _selected(column: str) -> str:
 
 
 def type_of(schema: Mapping[str, Any], column: str, table: str) -> str:
-    """The type of a column by its dotted path.
-
-    Raises:
-        ReadColumnUnknownError: There is no such column.
-    """
+    """The type of a column by its dotted path."""
     kind: Any = schema
     for part in column.split("."):
         fields = kind["fields"] if isinstance(kind, Mapping) and kind.get("type") == "struct" else []
@@ -340,11 +307,7 @@ def _paths(schema: Mapping[str, Any], above: str = "") -> Iterator[str]:
 
 
 def unknown_column(column: str, known: list[str], table: str, where: str | None = None) -> HeadraceError:
-    """The error for a column that a table does not have.
-
-    Args:
-        where: The condition that names the column, if one does.
-    """
+    """The error for a column that a table does not have."""
     lower = {path.rpartition(".")[2].lower(): path for path in reversed(known)}
     lower |= {path.lower(): path for path in known}
     near = difflib.get_close_matches(column.lower(), lower, n=1)

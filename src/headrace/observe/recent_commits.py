@@ -62,12 +62,7 @@ class RecentCommits:
 
 
 def load_tail(path: Location) -> RecentCommits:
-    """Read a table's newest commits and its size.
-
-    Raises:
-        OSError: The log cannot be read.
-        ValueError: The table is damaged, or has a feature that the reader does not support.
-    """
+    """Read a table's newest commits and its size."""
     commits = tuple(newest_commits(path, _LOOKED_BACK))
     try:
         table = open_delta(path)
@@ -87,8 +82,13 @@ def load_tail(path: Location) -> RecentCommits:
 
 
 def _is_batch(commit: LoggedCommit, checkpoint: str) -> bool:
-    words = commit.metadata
-    return words is not None and "batch" in words and words.get("checkpoint") == checkpoint and commit.is_ours
+    metadata = commit.metadata
+    return (
+        metadata is not None
+        and "batch" in metadata
+        and metadata.get("checkpoint") == checkpoint
+        and commit.is_ours
+    )
 
 
 def _count(table: Any, actions: Any) -> int | None:

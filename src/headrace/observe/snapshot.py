@@ -13,9 +13,16 @@ from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFound
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.observe.flow_state import FlowState, LastFailure, load_failures
 from headrace.observe.recent_commits import RecentCommits, load_tail
-from headrace.observe.status import DatasetStatus, FlowStatus, ViewState, ViewStatus
+from headrace.observe.status import (
+    DatasetStatus,
+    FlowState,
+    FlowStatus,
+    LastFailure,
+    ViewState,
+    ViewStatus,
+    load_failures,
+)
 from headrace.sources.answers import Lag
 from headrace.sources.kafka.clusters import KafkaClusters
 from headrace.sources.ranges import range_of
@@ -37,11 +44,7 @@ _READERS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """The state of a pipeline.
-
-    Args:
-        refusal: The error of the cluster, if it refuses the login or lacks a permission.
-    """
+    """The state of a pipeline."""
 
     pipeline: str
     storage: Location
@@ -49,6 +52,7 @@ class Snapshot:
     at: datetime
     broker: str | None = None  # the address of the broker; ``None`` if no flow reads Kafka
     silence: str | None = None  # why the broker gave no answer
+    # The error of the cluster, if it refuses the login or lacks a permission.
     refusal: HeadraceError | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -81,7 +85,7 @@ def take_snapshot(settings: ProjectSettings, connection: KafkaConnection) -> Sna
     if declared is not None:
         # Topics are ingested one by one, so no plan has all their tables.
         declared = {**dict.fromkeys(_load_ingested(settings)), **declared}
-    found = [*(_marked(looks.dataset(name), declared, shell) for name in tails), *looks.never_made()]
+    found = [*(_marked(looks.dataset(name), declared, shell) for name in tails), *looks.missing_datasets()]
     datasets = tuple(sorted(found, key=lambda one: (one.view is not None, one.dataset)))
     return Snapshot(
         pipeline=settings.name,
@@ -129,11 +133,8 @@ def _load_shell(storage: Storage) -> frozenset[str]:
 def _marked(
     status: DatasetStatus, declared: Mapping[str, frozenset[str] | None] | None, shell: frozenset[str]
 ) -> DatasetStatus:
-    """The status, with a mark on a dataset or flow that is no longer declared.
-
-    Args:
-        declared: The flows of each dataset; ``None`` if they are not known.
-    """
+    """The status, with a mark on a dataset or flow that is no longer declared. `declared`: the flows of each
+    dataset; ``None`` if they are not known."""
     name = str(status.dataset)
     if declared is None or declared.get(name, frozenset()) is None:
         return status
@@ -165,8 +166,8 @@ class _Looks:
         self._failures = failures
         self._now = datetime.now(UTC)
         self._observer = Observer(storage.leases / name for name in storage.leases.list_files())
-        self._said = {
-            (name, checkpoint): self._last_words(name, flow, checkpoint, tail)
+        self._last_batches = {
+            (name, checkpoint): self._find_last_batch(name, flow, checkpoint, tail)
             for name, tail in tails.items()
             if isinstance(tail, RecentCommits)
             for flow, checkpoint in _flows(tail)
@@ -211,7 +212,7 @@ class _Looks:
             view=self._view(name, tail) if kind == "materialized_view" else None,
         )
 
-    def never_made(self) -> Iterator[DatasetStatus]:
+    def missing_datasets(self) -> Iterator[DatasetStatus]:
         """The tables that the newest update has failed to create."""
         failed = {failure.dataset: key for key, failure in self._failures.items() if failure.is_latest}
         for name, key in failed.items():
@@ -243,18 +244,22 @@ class _Looks:
 
     def _flow(self, name: TableName, tail: RecentCommits, flow: str, checkpoint: str) -> FlowStatus:
         commit = tail.last_batch(checkpoint)
-        words = self._said[name, checkpoint]
+        metadata = self._last_batches[name, checkpoint]
         driver = self._observer.find(self._storage.lease(name, flow))
         failure = self._failures.get(flow)
-        batch = None if words is None else _last(words)
+        batch = None if metadata is None else _batch_number(metadata)
         planned = _planned(self._storage.flow_checkpoints(name, flow))
-        lag = None if words is None else self._lag(name, flow, words)
+        lag = None if metadata is None else self._lag(name, flow, metadata)
         return FlowStatus(
             flow=flow,
             state=_state(driver, failure, batch),
             checkpoint=checkpoint,
             batch=batch,
-            version=commit.version if commit is not None else None if words is None else _version(words),
+            version=commit.version
+            if commit is not None
+            else None
+            if metadata is None
+            else _version(metadata),
             committed=None if commit is None else commit.at,
             pending=planned if planned is not None and planned > (-1 if batch is None else batch) else None,
             lag=None if lag is None else lag.count,
@@ -296,7 +301,7 @@ class _Looks:
             reason=reason,
         )
 
-    def _last_words(
+    def _find_last_batch(
         self, name: TableName, flow: str, checkpoint: str, tail: RecentCommits
     ) -> Mapping[str, Any] | None:
         """The metadata of the last batch, from the newest commits or else from the ledger."""
@@ -313,16 +318,16 @@ class _Looks:
                     return dict(entry)
         return None
 
-    def _lag(self, name: TableName, flow: str, words: Mapping[str, Any]) -> Lag | None:
+    def _lag(self, name: TableName, flow: str, metadata: Mapping[str, Any]) -> Lag | None:
         """The lag behind the sources after the last batch; ``None`` if it is not known for one of them."""
         newest = generations(self._storage.flow_checkpoints(name, flow))
         total = Lag(0)
-        for one in words["sources"]:
+        for one in metadata["sources"]:
             lag = kind_of(one["kind"]).lag(range_of(one), self._systems, newest[-1] if newest else None)
             if lag is None:
                 return None
             total += lag
-        return total if words["sources"] else None
+        return total if metadata["sources"] else None
 
 
 def _read_nothing(path: Location) -> NoReturn:
@@ -355,12 +360,12 @@ def _state(driver: Driver | None, failure: LastFailure | None, batch: int | None
     return "new" if batch is None else "stopped"
 
 
-def _last(words: Mapping[str, Any]) -> int:
-    return int(words["batches"][1] if "batches" in words else words["batch"])
+def _batch_number(metadata: Mapping[str, Any]) -> int:
+    return int(metadata["batches"][1] if "batches" in metadata else metadata["batch"])
 
 
-def _version(words: Mapping[str, Any]) -> int | None:
-    version = words.get("version")
+def _version(metadata: Mapping[str, Any]) -> int | None:
+    version = metadata.get("version")
     return version[1] if isinstance(version, Sequence) else version
 
 

@@ -18,11 +18,7 @@ _WALKED = 100
 def find_version(
     table: Location, *, version: int | None = None, timestamp: datetime | None = None
 ) -> int | None:
-    """The version that is meant; ``None`` for the newest.
-
-    Raises:
-        ReadVersionUnknownError: The log has no such version, or no longer has it.
-    """
+    """The version that is meant; ``None`` for the newest."""
     if version is None and timestamp is None:
         return None
     known = readable_versions(table)
@@ -35,11 +31,7 @@ def find_version(
 
 
 def check_files(table: Location, version: int) -> None:
-    """Check that the data files of a version still exist: a vacuum removes files, but no versions.
-
-    Raises:
-        ReadVersionGoneError: A file does not exist.
-    """
+    """Check that the data files of a version still exist: a vacuum removes files, but no versions."""
     missing = _missing_file(table, version)
     if missing is None:
         return
@@ -52,10 +44,7 @@ def check_files(table: Location, version: int) -> None:
             whole.append(older)
     raise ReadVersionGoneError(
         f"version {version} of the table {table.name} cannot be read: a vacuum has removed data files",
-        facts=(
-            f"missing: {missing}",
-            *([f"can be read: {_span(whole[-1], whole[0])}"] if whole else ()),
-        ),
+        facts=(f"missing: {missing}", *([f"can be read: {_span(whole[-1], whole[0])}"] if whole else ())),
         remedies=("read the newest version:   headrace read TABLE",) if whole else ("headrace verify",),
         params={"table": table.name, "version": version, "whole": [whole[-1], whole[0]] if whole else None},
     )

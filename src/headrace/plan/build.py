@@ -51,7 +51,7 @@ from headrace.plan.stages import (
     build_levels,
 )
 from headrace.plan.validate import check_declarations
-from headrace.runtime.active_session import active_session
+from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.files.options import PARSED_FORMATS
 from headrace.sources.files.read import FORMAT_OPTION
@@ -225,6 +225,12 @@ def _assemble(
         )
         for planned in refreshes
     ]
+    temporary = [one for one in declarations.datasets if isinstance(one, TemporaryView)]
+    # The queries with their plans, by the names that messages use.
+    queries: dict[str, tuple[Query, LogicalPlan]] = {
+        label_of(flow): (flow.query, resolver.flows[flow.name].plan) for flow in declarations.flows
+    }
+    queries |= {one.name.short: (one.query, resolver.views[one.name].plan) for one in temporary}
     what = f"these settings of the bundle have no effect here: {', '.join(settings.ignored)}"
     at = SourceLocation(settings.file.name, 1)
     ignored = [Note(level="note", text=what, location=at)] if settings.ignored else []
@@ -232,17 +238,14 @@ def _assemble(
         project=settings,
         datasets=declarations.datasets,
         all_levels=build_levels(opens, flows, refresh_stages),
-        views=tuple(
-            _planned_view(view, resolver, code)
-            for view in declarations.datasets
-            if isinstance(view, TemporaryView)
-        ),
+        views=tuple(_planned_view(view, resolver, code) for view in temporary),
         notes=(
             *ignored,
             *declarations.notes,
             *resolver.notes.values(),
             *(_gone(planned) for planned in flows if planned.gone is not None),
-            *find_notes(_resolved_queries(resolver, declarations), settings.root),
+            *_rebound_globals(queries, settings.root),
+            *_permissive(queries),
             *find_unreadable([*opens, *refresh_stages], settings),
         ),
     )
@@ -259,14 +262,6 @@ def _gone(planned: PlannedFlow) -> Note:
     )
 
 
-def _resolved_queries(resolver: Resolver, declarations: Declarations) -> dict[str, tuple[Query, LogicalPlan]]:
-    """The queries with their plans, by the names that messages use."""
-    views = [one for one in declarations.datasets if isinstance(one, TemporaryView)]
-    return {label_of(flow): (flow.query, resolver.flows[flow.name].plan) for flow in declarations.flows} | {
-        view.name.short: (view.query, resolver.views[view.name].plan) for view in views
-    }
-
-
 def _planned_flow(
     flow: StreamingFlow,
     resolver: Resolver,
@@ -279,7 +274,7 @@ def _planned_flow(
     target = next(one for one in declarations.datasets if one.name == flow.target)
     assert isinstance(target, StreamingTable)
     given = coordinates_of(target.table_properties)
-    sources = planned_sources(resolved.plan, stand_ins, settings, flow.location)
+    sources = planned_sources(resolved.plan, stand_ins.name_of, settings, flow.location)
     return PlannedFlow(
         flow=flow,
         schema=resolved.plan.schema,
@@ -378,15 +373,10 @@ _PARSER = re.compile(r"\bfrom_(?:json|csv|xml)\((?=(?:StructField|ArrayType|MapT
 _MODE = re.compile(r"\(mode,", re.IGNORECASE)
 
 
-def find_notes(queries: Mapping[str, tuple[Query, LogicalPlan]], root: Path) -> Iterator[Note]:
-    yield from _rebound_globals({name: query for name, (query, _) in queries.items()}, root)
-    yield from _permissive(queries)
-
-
-def _rebound_globals(queries: Mapping[str, Query], root: Path) -> Iterator[Note]:
+def _rebound_globals(queries: Mapping[str, tuple[Query, LogicalPlan]], root: Path) -> Iterator[Note]:
     """One warning for each helper and global, however many queries call the helper."""
     found: dict[ReboundGlobal, list[str]] = {}
-    for name, query in queries.items():
+    for name, (query, _) in queries.items():
         for rebound in find_rebound(query, root):
             found.setdefault(rebound, []).append(name)
     for rebound, names in found.items():
@@ -395,7 +385,7 @@ def _rebound_globals(queries: Mapping[str, Query], root: Path) -> Iterator[Note]
             text=f"`{rebound.helper}`, which the query of {_listed(names)} calls, reads the global "
             f"`{rebound.name}`; it was assigned again after the query was declared, and the helper sees "
             "the last value",
-            location=rebound.location or queries[names[0]].location,
+            location=rebound.location or queries[names[0]][0].location,
             remedy=f"pass `{rebound.name}` to `{rebound.helper}` as an argument",
         )
 

@@ -14,7 +14,7 @@ from headrace.model.names import TableName
 from headrace.plan import columns
 from headrace.plan.intercept import LOCATION_OPTION, suspended
 from headrace.plan.modes import TableAccess
-from headrace.runtime.active_session import kept_active_session
+from headrace.runtime.gateway import kept_active_session
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, T
 from headrace.sources.delta.starting import CHANGE_FEED
 from headrace.storage.location import Location
@@ -170,7 +170,8 @@ def isolated_session(spark: SparkSession, default_schema: str) -> Iterator[tuple
             options,
             jvm.PythonUtils.toScalaMap({}),
         )
-        tabs = _tabs(spark)
+        ui = spark.sparkContext._jsc.sc().ui()
+        tabs = int(ui.get().getTabs().size()) if ui.isDefined() else 0
         java_session.sharedState()
         session = SparkSession(spark.sparkContext, java_session)
         stand_ins = StandIns(session, scratch)
@@ -181,11 +182,6 @@ def isolated_session(spark: SparkSession, default_schema: str) -> Iterator[tuple
                 yield session, stand_ins
         finally:
             _forget(spark, java_session, tabs)
-
-
-def _tabs(spark: SparkSession) -> int:
-    ui = spark.sparkContext._jsc.sc().ui()
-    return int(ui.get().getTabs().size()) if ui.isDefined() else 0
 
 
 def _forget(spark: SparkSession, java_session: Any, tabs: int) -> None:

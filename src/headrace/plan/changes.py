@@ -94,7 +94,10 @@ def _view_changes(stage: RefreshViewStage, plan: Plan) -> Iterator[Change]:
     if (stale := _stale(planned, plan)) is not None:
         part, reason = stale
         cost = _last_cost(plan, name)
-        text = f"{reason}; recomputing it read {_cost_text(cost)} last time" if cost else reason
+        text = reason
+        if cost is not None:
+            size = f"{counted(cost.rows, 'row')}, {size_text(cost.read_bytes)}"
+            text += f"; recomputing it read {size} in {duration_text(cost.duration_s)} last time"
         yield Change(kind="recompute", dataset=name, part=part, text=text, cost=cost)
 
 
@@ -104,11 +107,6 @@ def _last_cost(plan: Plan, view: TableName) -> RefreshCost | None:
         return None if found is None else RefreshCost.from_json(found)
     except (LookupError, ValueError, TypeError):
         return None
-
-
-def _cost_text(cost: RefreshCost) -> str:
-    rows = counted(cost.rows, "row")
-    return f"{rows}, {size_text(cost.read_bytes)} in {duration_text(cost.duration_s)}"
 
 
 def _stale(planned: PlannedRefresh, plan: Plan) -> tuple[ChangedPart, str] | None:
@@ -149,12 +147,13 @@ def _alterations(
         was = _KINDS.get(stored.kind or "", "a table that Headrace did not create")
         text = f"is declared as {_KINDS[properties[KIND]]}, but is {was} in the storage"
         yield Change(kind="alter", dataset=name, part="kind", text=text)
+    checksum = read_checksum(path)
     wanted = find_alterations(
         dataset,
         schema,
         properties,
         stored,
-        has_rows=_has_rows(stored, path),
+        has_rows=bool(stored.flows) if checksum is None else bool(checksum.transactions),
         new_clustering=stored.new_clustering(dataset.cluster_by) if dataset.cluster_by else (),
     )
     for old, new in wanted.renamed:
@@ -192,12 +191,6 @@ def _alterations(
         before = f" (was {', '.join(stored.cluster_by)})" if stored.cluster_by else ""
         text = f"clusters new files by {', '.join(wanted.cluster_by)}{before}"
         yield Change(kind="alter", dataset=name, part="layout", text=text)
-
-
-def _has_rows(stored: StoredTable, path: Location) -> bool:
-    """Whether the table holds rows of this pipeline."""
-    checksum = read_checksum(path)
-    return bool(stored.flows) if checksum is None else bool(checksum.transactions)
 
 
 def _column_changes(

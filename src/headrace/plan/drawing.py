@@ -31,13 +31,7 @@ class Graph:
 
 
 def draw_text(graph: Graph) -> list[str]:
-    """The graph as text; a node with several sources is drawn once with its readers, then only named.
-
-    Example:
-        >>> nodes = (Node("k", "topic orders", "source"), Node("o", "orders", "table"))
-        >>> draw_text(Graph(nodes, (("k", "o"),)))
-        ['topic orders ─▶ orders']
-    """
+    """The graph as text; a node with several sources is drawn once with its readers, then only named."""
     labels = {node.key: node.label for node in graph.nodes}
     drawn: set[str] = set()
     lines: list[str] = []

@@ -28,7 +28,7 @@ from headrace.plan.names import label_of, split_name
 from headrace.plan.patches import install
 from headrace.plan.sql_queries import SQL_TEXT_ATTRIBUTE, build_frame
 from headrace.plan.stages import Declared, Plan
-from headrace.runtime.active_session import active_session
+from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.syntax.bindings import required_parameters
 from headrace.syntax.locations import innermost, located_at, pinpoint

@@ -35,11 +35,7 @@ _SIGNS = {"create": "+", "alter": "~", "recompute": "~", "remove": "-", "keep": 
 
 @dataclass(frozen=True)
 class Explanation:
-    """One plan, ready to be shown.
-
-    Example:
-        >>> Explanation(plan).to_text()  # doctest: +SKIP
-    """
+    """One plan as text, JSON and a graph."""
 
     plan: Plan
 
@@ -55,7 +51,9 @@ class Explanation:
         lines += self._removed_lines(longest)
         warnings = [self._unreached(servers) for servers in self.plan.unreached]
         lines += [line for text in warnings for line in wrap(f"warning: {text}", width, rest="  ")]
-        lines += [line for note in self.plan.notes for line in _note_lines(note)]
+        for note in self.plan.notes:
+            lines.append(f"{note.level}: {note.text} ({note.location})")
+            lines += [] if note.remedy is None else [f"  help: {note.remedy}"]
         lines.append(f"Nothing was written. {self._what_next()}")
         return "\n".join(lines)
 
@@ -96,7 +94,10 @@ class Explanation:
             f"checks `{one.name}`: {'stop' if one.fails else 'warn'} if it fails"
             for one in _checks_of(dataset)
         ]
-        facts += [_fact(change) for change in self._changes_of(dataset.name) if change.kind != "create"]
+        for change in self._changes_of(dataset.name):
+            if change.kind != "create":
+                # The line of the view says why each run recomputes it.
+                facts.append(change.text.partition("; ")[2] if change.part == "always" else change.text)
         wrapped = [line for fact in facts if fact for line in wrap(fact, width, indent, indent)]
         return [head, *wrapped]
 
@@ -338,11 +339,6 @@ class Explanation:
         return "".join(texts) if len(texts) < 2 else f"{', '.join(texts[:-1])} {last} {texts[-1]}"
 
 
-def _fact(change: Change) -> str:
-    # The line of the view says why each run recomputes it.
-    return change.text.partition("; ")[2] if change.part == "always" else change.text
-
-
 def type_text(kind: Any) -> str:
     """A column's type in SQL's words; the fields of a struct are left out."""
     if isinstance(kind, str):
@@ -436,11 +432,6 @@ def _change_json(change: Change) -> dict[str, Any]:
         "text": change.text,
         **({} if change.cost is None else {"last_refresh": change.cost.to_json()}),
     }
-
-
-def _note_lines(note: Note) -> list[str]:
-    lines = [f"{note.level}: {note.text} ({note.location})"]
-    return lines if note.remedy is None else [*lines, f"  help: {note.remedy}"]
 
 
 def _note_json(note: Note) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.plan.modes import Bounded, Loading, Mode, Planning, Running, SourceHook, TableAccess, TableHook
 from headrace.plan.names import NameRules, quoted, quoted_parts, split_name
-from headrace.runtime.active_session import new_frame
+from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, T
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.sources.registry import kind_for

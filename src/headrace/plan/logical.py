@@ -143,12 +143,7 @@ class LogicalPlan:
         reasons = [f"calls {', '.join(sorted(called))}"] if called else []
         if python:
             reasons.append("calls a Python function that is not deterministic")
-        return (*reasons, *(["reads files"] if self.reads_files else []))
-
-    @property
-    def reads_files(self) -> bool:
-        """Whether a batch read takes something that is not a table of the catalog, such as plain files."""
-        return _FILES.search(self.text) is not None
+        return (*reasons, *(["reads files"] if _FILES.search(self.text) else []))
 
 
 def _keeps_state(node: Node) -> bool:

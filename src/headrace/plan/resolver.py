@@ -212,7 +212,7 @@ class Resolver:
         if table.can_be_view and not plan.streaming:
             raise _ReadsNoStreamError
         validate.check_streaming(plan, table.name, flow.location)
-        planned_sources(plan, self._stand_ins, self._settings, flow.location)
+        planned_sources(plan, self._stand_ins.name_of, self._settings, flow.location)
         self.declarations = check_output(self._session, plan, table, flow, self.declarations)
         match flow:
             case AppendFlow():

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from pathlib import Path
-from typing import Any, assert_never
+from pathlib import PurePosixPath
+from typing import Any
 
 from headrace.contracts.changes import snapshot_columns, with_known_types, without_own_columns
 from headrace.errors import FeatureUnsupportedError, HeadraceError, SnapshotInvalidError, SnapshotMissingError
@@ -20,7 +20,6 @@ from headrace.model.snapshots import (
     SnapshotFunction,
     SnapshotMarker,
     Snapshots,
-    StoredSnapshots,
     Version,
     version_type,
 )
@@ -28,7 +27,7 @@ from headrace.plan.evaluate import run_code
 from headrace.plan.intercept import Interception, suspended
 from headrace.plan.modes import Loading
 from headrace.plan.names import NameRules, split_name
-from headrace.runtime.active_session import new_frame
+from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession, T
 from headrace.sources.files.read import ANY_FILE_NAME
 from headrace.sources.limits import FILES_MAX_AGE
@@ -112,37 +111,26 @@ class SnapshotReader:
     def find(self, markers: Sequence[SnapshotMarker]) -> FoundSnapshots:
         """Ask the source for the next snapshot."""
         last = markers[-1].version if markers else None
-        match self._source:
-            case SnapshotFunction(function=function):
-                return self._after(last, self._call(function, last))
-            case StoredSnapshots():
-                location = self.location
-                if location is None:
-                    return FoundSnapshots()
-                if is_table(location):
-                    return self._after(last, self._newest(location))
-                return self._find_folder(location.local_path, markers)
-            case _:
-                assert_never(self._source)
+        if isinstance(self._source, SnapshotFunction):
+            return self._after(last, self._call(self._source.function, last))
+        location = self.location
+        if location is None:
+            return FoundSnapshots()
+        if is_table(location):
+            return self._after(last, self._newest(location))
+        return self._find_folder(location, markers)
 
     def read(self, marker: SnapshotMarker) -> DataFrame | None:
         """The rows of a snapshot; ``None`` if the source no longer has it."""
-        match self._source:
-            case SnapshotFunction(function=function):
-                found = self._call(function, marker.after)
-                return None if found is None or found.version != marker.version else found.rows
-            case StoredSnapshots():
-                if "table" in marker.location:
-                    table, version = marker.location["table"], marker.location["version"]
-                    return (
-                        self._read_table(table, version)
-                        if version in readable_versions(locate(table))
-                        else None
-                    )
-                path = Path(marker.location.get("path", ""))
-                return self._read_files(path) if "path" in marker.location and path.exists() else None
-            case _:
-                assert_never(self._source)
+        if isinstance(self._source, SnapshotFunction):
+            found = self._call(self._source.function, marker.after)
+            return None if found is None or found.version != marker.version else found.rows
+        if "table" in marker.location:
+            table, version = marker.location["table"], marker.location["version"]
+            is_readable = version in readable_versions(locate(table))
+            return self._read_table(table, version) if is_readable else None
+        path = locate(marker.location["path"]) if "path" in marker.location else None
+        return self._read_files(path) if path is not None and path.exists() else None
 
     def newest(self) -> DataFrame:
         """The rows of the next snapshot, or of the last one if the source still has it."""
@@ -177,16 +165,13 @@ class SnapshotReader:
     @property
     def location(self) -> Location | None:
         """The table or the folder; ``None`` for a function, and for names that are not of this storage."""
-        match self._source:
-            case StoredSnapshots(name=name) if self._source.is_path:
-                return locate(name, self._settings.root.absolute(), self._flow.location)
-            case StoredSnapshots(name=name):
-                table = NameRules.of(self._settings).table(split_name(name) or (name,))
-                return None if table is None else self._settings.storage.table(table)
-            case SnapshotFunction():
-                return None
-            case _:
-                assert_never(self._source)
+        if isinstance(self._source, SnapshotFunction):
+            return None
+        name = self._source.name
+        if self._source.is_path:
+            return locate(name, self._settings.root.absolute(), self._flow.location)
+        table = NameRules.of(self._settings).table(split_name(name) or (name,))
+        return None if table is None else self._settings.storage.table(table)
 
     def _after(self, last: Version | None, found: Snapshot | None) -> FoundSnapshots:
         if found is None or found.version == last:
@@ -207,7 +192,7 @@ class SnapshotReader:
             rows = self._session.read.format("delta").option("versionAsOf", version).load(path)
             return without_own_columns(rows)
 
-    def _find_folder(self, folder: Path, markers: Sequence[SnapshotMarker]) -> FoundSnapshots:
+    def _find_folder(self, folder: Location, markers: Sequence[SnapshotMarker]) -> FoundSnapshots:
         entries = self._entries(folder)
         last = markers[-1].version if markers else None
         if last is not None and entries:
@@ -223,8 +208,8 @@ class SnapshotReader:
         found = Snapshot(version=version, location={"path": str(path)}, rows=self._read_files(path))
         return FoundSnapshots(next=found, skipped=skipped)
 
-    def _entries(self, folder: Path) -> dict[Version, Path]:
-        found: dict[Version, Path] = {}
+    def _entries(self, folder: Location) -> dict[Version, Location]:
+        found: dict[Version, Location] = {}
         for path, version in list_snapshots(folder):
             if version is None:
                 if not is_complete(path):
@@ -239,7 +224,7 @@ class SnapshotReader:
             found[version] = path
         return found
 
-    def _read_files(self, path: Path) -> DataFrame:
+    def _read_files(self, path: Location) -> DataFrame:
         format = format_of(path)
         if format is None:
             raise self._invalid(
@@ -337,13 +322,13 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 KNOWN_SUFFIXES = ", ".join(_FORMATS)
 
 
-def list_snapshots(folder: Path) -> list[tuple[Path, Version | None]]:
+def list_snapshots(folder: Location) -> list[tuple[Location, Version | None]]:
     """What is in a folder, without hidden names, and the versions; ``None`` if a name is not a version."""
-    paths = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [(path, parse_name(path.name)) for path in paths if not _is_hidden(Path(path.name))]
+    names = sorted(entry.name for entry in folder.entries())
+    return [(folder / name, parse_name(name)) for name in names if not _is_hidden(name)]
 
 
-def is_complete(path: Path) -> bool:
+def is_complete(path: Location) -> bool:
     """Whether a snapshot has files, and Spark is not writing it."""
     return not (path / "_temporary").exists() and bool(_data_files(path))
 
@@ -362,20 +347,18 @@ def parse_name(name: str) -> Version | None:
         return None
 
 
-def format_of(path: Path) -> str | None:
+def format_of(path: Location) -> str | None:
     """Spark's format of the files of a snapshot; ``None`` if they have none of the suffixes, or several."""
-    suffixes = {Path(_COMPRESSED.sub("", one.name)).suffix for one in _data_files(path)}
+    suffixes = {PurePosixPath(_COMPRESSED.sub("", one.name)).suffix for one in _data_files(path)}
     formats = {_FORMATS.get(one) for one in suffixes}
     return formats.pop() if len(formats) == 1 else None
 
 
-def _data_files(path: Path) -> list[Path]:
+def _data_files(path: Location) -> list[Location]:
     """The files of a snapshot that Spark reads."""
-    if path.is_file():
-        return [path]
-    return [one for one in path.rglob("*") if one.is_file() and not _is_hidden(one.relative_to(path))]
+    files = [one for one in path.walk() if not any(map(_is_hidden, one.below(path)))]
+    return files or ([path] if path.name in path.parent.list_files() else [])
 
 
-def _is_hidden(path: Path) -> bool:
-    """Whether Spark ignores a relative path: a name in it begins with ``.`` or ``_``."""
-    return any(part.startswith((".", "_")) for part in path.parts)
+def _is_hidden(name: str) -> bool:
+    return name.startswith((".", "_"))

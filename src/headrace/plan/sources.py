@@ -10,7 +10,7 @@ import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import (
     BrokerUnreachableError,
@@ -43,10 +43,8 @@ if TYPE_CHECKING:
     from headrace.plan.resolver import Resolved
 
 
-class KnownFolders(Protocol):
-    """Gives the dataset of a folder with an empty table."""
-
-    def name_of(self, path: str) -> TableName | None: ...
+KnownFolders = Callable[[str], TableName | None]
+"""Gives the dataset of a folder with an empty table."""
 
 
 def planned_sources(
@@ -99,7 +97,7 @@ def _source(leaf: Leaf, folders: KnownFolders, settings: ProjectSettings, locati
     marked = options.pop(LOCATION_OPTION, None)
     adaptive = options.pop(ADAPTIVE, None) is not None
     path = options.get("path")
-    table = folders.name_of(path) if path else None
+    table = folders(path) if path else None
     return build_source(
         StreamRead(
             # A dataset is stood for by an empty folder of another format.

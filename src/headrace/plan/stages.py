@@ -247,17 +247,9 @@ class Plan:
     def schemas(self) -> Mapping[TableName, Mapping[str, Any]]:
         """The columns of each dataset."""
         found: dict[TableName, Mapping[str, Any]] = {one.view.name: one.schema for one in self.views}
-        for stage in self._all_stages:
-            match stage:
-                case OpenTableStage():
-                    found[stage.table.name] = stage.schema
-                case RefreshViewStage():
-                    found[stage.view.name] = stage.planned.schema
-                case RunFlowStage():
-                    pass
-                case _:
-                    assert_never(stage)
-        return found
+        opened = (stage for stage in self._all_stages if isinstance(stage, OpenTableStage))
+        found |= {stage.table.name: stage.schema for stage in opened}
+        return found | {one.flow.target: one.schema for one in self.refreshes}
 
     @property
     def _all_stages(self) -> Iterator[Stage]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.errors import FlowUnknownError
+from headrace.errors import FlowUnknownError, did_you_mean
 from headrace.maintain.checkpoint_repair import Problem, find_problems
 from headrace.maintain.checkpoints import FlowCheckpoint, load_checkpoints
 from headrace.model.project import ProjectSettings
@@ -51,49 +50,29 @@ class Checkpoints:
         self._settings = settings
 
     def show(self, flows: Sequence[str] = ()) -> tuple[FlowCheckpoint, ...]:
-        """The newest checkpoint of each flow.
-
-        Raises:
-            FlowUnknownError: The storage has no checkpoint of a flow.
-        """
+        """The newest checkpoint of each flow."""
         found = tuple(load_checkpoints(self._settings.storage, lambda flow: not flows or flow in flows))
         known = {one.flow for one in found}
         for name in flows:
             if name not in known:
                 every = {one.flow for one in load_checkpoints(self._settings.storage, lambda _: True)}
-                near = difflib.get_close_matches(name, every, n=1)
                 raise FlowUnknownError(
                     f"the storage of {self._settings.name} has no checkpoint of a flow `{name}`",
-                    remedies=(
-                        f"did you mean `{near[0]}`?" if near else "headrace checkpoint show lists all",
-                    ),
+                    remedies=did_you_mean(name, every, "headrace checkpoint show lists all"),
                     params={"flow": name},
                 )
         return found
 
     def validate(self, flows: Sequence[str] = ()) -> tuple[CheckpointReport, ...]:
-        """Check the files that a run needs to continue.
-
-        Raises:
-            FlowUnknownError: The storage has no checkpoint of a flow.
-        """
+        """Check the files that a run needs to continue."""
         return tuple(
             CheckpointReport(checkpoint=one, problems=tuple(find_problems(one))) for one in self.show(flows)
         )
 
     def repair(self, flows: Sequence[str]) -> tuple[CheckpointReport, ...]:
-        """Repair what can be repaired, and keep the damaged files in the storage's folder ``backups``.
-
-        A process that is killed meanwhile leaves files missing, and the next repair writes them.
-
-        Returns:
-            What was repaired.
-
-        Raises:
-            FlowUnknownError: The storage has no checkpoint of a flow.
-            SecondDriverError: A flow of one of the tables runs.
-            StorageUnwritableError: The storage refuses a change.
-        """
+        """Repair what can be repaired, and keep the damaged files in the storage's folder ``backups``. A
+        process that is killed meanwhile leaves files missing, and the next repair writes them. Return what
+        was repaired."""
         storage, update = self._settings.storage, new_update()
         names = tuple(dict.fromkeys(one.dataset for one in self.show(flows)))
         with (

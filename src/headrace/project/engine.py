@@ -4,21 +4,32 @@ update."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.declare.loader import activate
+from headrace.declare.loader import activate, find_files
+from headrace.declare.outside_names import OutsideName, entry_lines, find_outside
 from headrace.declare.registry import ActivePipeline
-from headrace.errors import PipelineFileFailedError
+from headrace.errors import (
+    HeadraceError,
+    PathUnmappedError,
+    PipelineFileFailedError,
+    PlanFailedError,
+    SchemaRegistryUnreachableError,
+    TableNotFoundError,
+)
 from headrace.model.declarations import Declarations
 from headrace.model.events import Emitter
 from headrace.model.kafka_settings import KafkaConnection
+from headrace.model.mappings import ENTRY_MISSING
+from headrace.model.names import is_own_catalog
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
-from headrace.project.plan_queries import PlanQueries, SourceOverrides
-from headrace.project.selection import select
+from headrace.project.plan_queries import PlanQueries, SourceOverrides, select
+from headrace.run.stop import StopSignal
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
@@ -48,11 +59,8 @@ class StoppedBroker(KafkaConnection):
 
 
 class Engine:
-    """The session, connection and plans of one pipeline; Spark is started at its first use.
-
-    Args:
-        overrides: How it runs on rows in place of its sources, if it does.
-    """
+    """The session, connection and plans of one pipeline; Spark is started at its first use. `overrides`: how
+    it runs on rows in place of its sources, if it does."""
 
     def __init__(self, settings: ProjectSettings, overrides: SourceOverrides | None = None) -> None:
         self.settings = settings
@@ -96,17 +104,13 @@ class Engine:
         from headrace.declare.loader import load_declarations
         from headrace.plan.build import build_plan
         from headrace.plan.evaluate import loading
-        from headrace.project.missing_entries import listing_entries
         from headrace.project.noop_check import record_plan
         from headrace.state.kept_schemas import keep_schema
 
         overrides = self._overrides
         sources = None if overrides is None else overrides.sources
         active = ActivePipeline(
-            settings,
-            self.session,
-            folders=None if overrides is None else overrides.folders,
-            quarantines=True,
+            settings, self.session, folders=None if overrides is None else overrides.folders, quarantines=True
         )
         with listing_entries(settings), loading(settings, self.session, sources) as session:
             declarations: Declarations = load_declarations(settings, session, active.schema_files)
@@ -166,11 +170,8 @@ class Engine:
     def systems(
         self, settings: ProjectSettings, *, publishes: bool = False, asks_once: bool = False
     ) -> Systems:
-        """The systems of the pipeline's sources.
-
-        Args:
-            asks_once: Whether a system that did not answer is not asked again.
-        """
+        """The systems of the pipeline's sources. `asks_once`: whether a system that did not answer is not
+        asked again."""
         from headrace.sources.kafka.clusters import KafkaClusters
         from headrace.sources.systems import Systems
 
@@ -198,11 +199,8 @@ class Engine:
     def reach(
         self, datasets: Sequence[str] = (), *, record: bool = False, keep: bool = False
     ) -> tuple[ProjectSettings, Plan]:
-        """Plan with real sources; the embedded broker is started only if a query reads Kafka.
-
-        Returns:
-            The settings with the broker's address, and the plan.
-        """
+        """Plan with real sources; the embedded broker is started only if a query reads Kafka. Return the
+        settings with the broker's address, and the plan."""
         settings = self.reachable(start=False)
         if isinstance(settings.kafka, StoppedBroker):
             try:
@@ -229,7 +227,6 @@ class Engine:
         continuous: bool,
     ) -> UpdateContext:
         from headrace.maintain.scheduler import MaintenanceScheduler
-        from headrace.project.planning_retries import plan_with_retries
         from headrace.run.context import UpdateContext
         from headrace.run.stop import StopSignal
         from headrace.sinks.delta.checkpointer import LogCheckpointer
@@ -283,10 +280,8 @@ def _restore(spark: SparkSession, before: Mapping[str, str | None]) -> None:
 
 
 def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dict[str, str]], SparkSession]:
-    """Makes clones of the session for flows and views, with its functions and temporary views.
-
-    The session that was given stays as it is.
-    """
+    """Makes clones of the session for flows and views, with its functions and temporary views. The session
+    that was given stays as it is."""
     from pyspark.sql import SparkSession as ClassicSession
 
     if settings.database != "default":
@@ -314,3 +309,72 @@ def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dic
         return session
 
     return make
+
+
+_WAITS_S = (1.0, 2.0, 4.0, 8.0)
+PlanT = TypeVar("PlanT")
+
+
+def plan_with_retries(plan: Callable[[], PlanT], stop: StopSignal | None) -> PlanT:
+    """Plan a run; a query that reads Avro asks the schema registry for its columns."""
+    signal = stop or StopSignal()
+    for wait_s in _WAITS_S:
+        try:
+            return plan()
+        except SchemaRegistryUnreachableError as error:
+            _LOG.warning("%s; planning again in %.0f s", error.summary, wait_s)
+            if signal.wait(wait_s):
+                raise
+    return plan()
+
+
+@contextmanager
+def listing_entries(settings: ProjectSettings) -> Iterator[None]:
+    """Add to an error about a missing entry all the entries that the pipeline's files need."""
+    try:
+        yield
+    except HeadraceError as error:
+        raise _with_entries(error, settings) from error.__cause__
+
+
+def _with_entries(error: HeadraceError, settings: ProjectSettings) -> HeadraceError:
+    errors = error.errors if isinstance(error, PlanFailedError) else (error,)
+    missing = tuple(one for each in errors for one in _missing(each))
+    if not missing:
+        return error
+    named = [one for one in find_outside(find_files(settings), settings.root) if _is_open(one, settings)]
+    known = {one.text.casefold() for one in named}
+    named += [one for one in missing if one.text.casefold() not in known]
+    spec = settings.spec_to_edit
+    lines = [f"entries for {spec}, with paths to correct:"]
+    if settings.is_bundle:
+        lines.append(f"  bundle: {settings.file.name}")
+    lines += entry_lines(named, indent="  ")
+    remedies = [one for one in error.remedies if not one.startswith(ENTRY_MISSING)]
+    return error.with_(
+        facts=(*error.facts, "\n".join(lines)),
+        remedies=(
+            f"add the entries above to {settings.spec_to_edit}, with the paths that have the data",
+            *remedies,
+        ),
+        params={**error.params, "missing": sorted(one.text for one in named)},
+    )
+
+
+def _missing(error: HeadraceError) -> Iterator[OutsideName]:
+    """The name or the path that an error is about."""
+    if error.location is None:
+        return
+    name = str(error.params.get("name", ""))
+    if isinstance(error, TableNotFoundError) and "." in name:
+        yield OutsideName("table", name, error.location)
+    if isinstance(error, PathUnmappedError):
+        yield OutsideName("path", str(error.params["path"]), error.location)
+
+
+def _is_open(one: OutsideName, settings: ProjectSettings) -> bool:
+    """Whether the spec has no entry for a name or a path."""
+    if one.kind == "path":
+        return settings.paths.find(one.text) is None
+    parts = tuple(one.text.split("."))
+    return not is_own_catalog(parts[0], settings.catalog) and settings.tables.find(parts) is None

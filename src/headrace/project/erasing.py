@@ -113,12 +113,7 @@ class Eraser:
         self._engine = engine
 
     def plan(self, table: str, where: str) -> ErasurePlan:
-        """What an erasure would delete; changes nothing.
-
-        Raises:
-            TableUnknownError: The storage does not have the table.
-            ReadConditionInvalidError: The condition cannot be evaluated.
-        """
+        """What an erasure would delete; changes nothing."""
         settings = self._settings
         name = find_dataset(table, settings)
         _, plan = self._engine.reach()
@@ -156,14 +151,7 @@ class Eraser:
         )
 
     def erase(self, planned: ErasurePlan) -> ErasurePlan:
-        """Delete the rows.
-
-        Returns:
-            The plan with the numbers of rows that were deleted.
-
-        Raises:
-            SecondDriverError: A flow of one of the tables runs: it can still add rows that match.
-        """
+        """Delete the rows. Return the plan with the numbers of rows that were deleted."""
         session = self._engine.session()
         names = list(dict.fromkeys(step.dataset for step in planned.steps))
         done: list[ErasureStep] = []
@@ -218,7 +206,7 @@ class Eraser:
             try:
                 rows = self._matching(session, dataset, part, where).count()
             except Exception as error:
-                if part == "quarantine" or not _is_unresolved(error):
+                if part == "quarantine" or "UNRESOLVED_COLUMN" not in str(error):
                     raise
                 # A tombstone has only the key of its row.
                 continue
@@ -239,10 +227,8 @@ class Eraser:
                     )
 
     def _matching(self, session: SparkSession, dataset: TableName, part: Part, where: str) -> DataFrame:
-        """The rows of a quarantine or of tombstones that a condition on the dataset's columns matches.
-
-        The hidden records of a history have all columns, tombstones only keys.
-        """
+        """The rows of a quarantine or of tombstones that a condition on the dataset's columns matches. The
+        hidden records of a history have all columns, tombstones only keys."""
         from pyspark.sql import functions as F
 
         if part == "quarantine":
@@ -321,10 +307,6 @@ def _sources(name: TableName, plan: Plan) -> Iterator[str]:
                 yield f"{source.title(root)} still has its records: a full refresh reads them again"
             else:
                 yield f"{source.table.short}, which {name.short} reads, is not erased"
-
-
-def _is_unresolved(error: Exception) -> bool:
-    return "UNRESOLVED_COLUMN" in str(error)
 
 
 def _invalid(where: str, table: TableName, error: Exception) -> Exception:

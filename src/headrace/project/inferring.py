@@ -79,11 +79,8 @@ class InferredSchema:
 def infer_topic(
     connection: KafkaConnection, topic: str, *, sample: int | None = None, latest_by_key: bool = False
 ) -> Inference:
-    """Read a topic up to its current end.
-
-    Args:
-        sample: The number of records to read, from stretches that are spread evenly over each partition.
-    """
+    """Read a topic up to its current end. `sample`: the number of records to read, from stretches that are
+    spread evenly over each partition."""
     reader = TopicReader(connection, topic)
     span = reader.find_span("earliest")
     inference = Inference()
@@ -122,15 +119,7 @@ def choose_stretches(span: Span, sample: int) -> list[Span]:
 
 
 def compare(source: str, inference: Inference, file: Path, shown: str, seconds: float) -> InferredSchema:
-    """The schema of the records, together with what the file has already.
-
-    Args:
-        file: The schema file; it may not exist.
-
-    Raises:
-        SchemaNotInferredError: There is no record with a schema.
-        SchemaInvalidError: The file is not a schema.
-    """
+    """The schema of the records, together with what the file has already."""
     if not inference.records:
         raise _no_records(source, inference)
     before = load_schema_file(file, shown)
@@ -142,11 +131,7 @@ def compare(source: str, inference: Inference, file: Path, shown: str, seconds: 
 
 
 def save(found: InferredSchema, file: Path, shown: str, *, update: bool) -> bool:
-    """Write the schema file; returns whether the file was written.
-
-    Raises:
-        FileExistsInTheWayError: The file has another schema, and `update` is not set.
-    """
+    """Write the schema file; returns whether the file was written."""
     if found.changes is not None and not found.changes:
         return False
     if found.changes is not None and not update:

@@ -33,18 +33,15 @@ def {function}():
 
 @dataclass(frozen=True, kw_only=True)
 class IngestedTopic:
-    """How a topic becomes a table.
-
-    Args:
-        mode: Whether records are appended, are the newest row of their key, or are changes of Debezium.
-        sequence_by: The column that orders the records of a key; by default the timestamp of Kafka, or the
-            position of Debezium.
-    """
+    """How a topic becomes a table."""
 
     topic: str
     table: str
+    # Whether records are appended, are the newest row of their key, or are changes of Debezium.
     mode: Mode = "append"
     keys: tuple[str, ...] = ()  # the columns that identify a row; the key of the records if there are none
+    # The column that orders the records of a key; by default the timestamp of Kafka, or the position of
+    # Debezium.
     sequence_by: str | None = None
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
@@ -149,10 +146,8 @@ def _merge_code(
 
 
 def _key_sql(name: str, kind: str, *, is_only: bool) -> str:
-    """The value of a key column; for a record without a value, from the record's key.
-
-    The key is a JSON object with the column, or the value of the only key column as text.
-    """
+    """The value of a key column; for a record without a value, from the record's key. The key is a JSON
+    object with the column, or the value of the only key column as text."""
     column, text = quote(name), "CAST(_source.key AS STRING)"
     ddl = f"{column} {kind}".replace("'", "\\'")
     value = f"from_json({text}, '{ddl}').{column}"

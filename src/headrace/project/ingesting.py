@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -20,6 +19,7 @@ from headrace.errors import (
     IngestChangedError,
     IngestTableTakenError,
     SchemaNotInferredError,
+    did_you_mean,
 )
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -123,14 +123,8 @@ class IngestFolder:
 def save_pipeline(
     folder: Path, topics: Sequence[PreparedTopic], settings: ProjectSettings
 ) -> tuple[tuple[Path, ...], list[str]]:
-    """Write a pipeline that ingests topics; existing files are not changed.
-
-    Returns:
-        The files, the spec first, and the environment variables that it needs.
-
-    Raises:
-        FileExistsInTheWayError: One of the files exists already; nothing was written.
-    """
+    """Write a pipeline that ingests topics; existing files are not changed. Return the files, the spec first,
+    and the environment variables that it needs."""
     storage = os.path.relpath(str(settings.storage.root), folder.absolute())
     if taken := [file for file in _files(folder, topics, settings, storage) if file.exists()]:
         raise FileExistsInTheWayError(
@@ -173,11 +167,7 @@ def _files(
 def prepare(
     topic: str, request: IngestRequest, folder: IngestFolder, settings: ProjectSettings
 ) -> PreparedTopic:
-    """Find the schema of a topic, and check that its table can be made; writes nothing.
-
-    Raises:
-        HeadraceError: The topic is missing, has no schema, or does not fit the request.
-    """
+    """Find the schema of a topic, and check that its table can be made; writes nothing."""
     ingested = _resolve(topic, request, folder)
     _check_free(ingested, folder, settings)
     kept = request.schema or folder.schema_file(ingested.table)
@@ -197,11 +187,7 @@ def prepare(
 
 
 def check_tables(topics: Iterable[IngestedTopic]) -> None:
-    """Refuse two topics with one table.
-
-    Raises:
-        CommandLineError: Two topics have the same table.
-    """
+    """Refuse two topics with one table."""
     owners: dict[str, str] = {}
     for one in topics:
         for table in one.tables:
@@ -216,11 +202,7 @@ def check_tables(topics: Iterable[IngestedTopic]) -> None:
 
 
 def table_name(topic: str, pattern: str) -> str:
-    """The name of a topic's table: ``-`` and ``.`` become ``_``.
-
-    Raises:
-        CommandLineError: The name is not valid.
-    """
+    """The name of a topic's table: ``-`` and ``.`` become ``_``."""
     name = pattern.replace("{topic}", re.sub(r"[-.]", "_", topic))
     parts = name.split(".")
     if len(parts) > 2 or not all(_PART.fullmatch(part) for part in parts):
@@ -365,11 +347,10 @@ def _check_columns(ingested: IngestedTopic, columns: Mapping[str, str]) -> None:
         known = payload if option == "--keys" else [*payload, *KAFKA_COLUMNS]
         for name in names:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
                 raise ColumnNotFoundError(
                     f"{option}: the records of {ingested.topic} have no field `{name}`",
                     facts=[f"their fields: {', '.join(payload)}"],
-                    remedies=[f"did you mean `{near[0]}`?" if near else "use one of these fields"],
+                    remedies=did_you_mean(name, known, "use one of these fields"),
                     params={"column": name, "option": option, "known": known},
                 )
 

@@ -32,7 +32,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.project.engine import Engine
 from headrace.project.operations import logged_operation, new_update
-from headrace.runtime.unused import release_unused
+from headrace.runtime.gateway import release_unused
 from headrace.sinks.delta.compaction import compact_files
 from headrace.sinks.delta.erase import close_erasure
 from headrace.sources.ranges import join_marks
@@ -76,11 +76,7 @@ class MaintenanceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class MaintenanceResult:
-    """What was done to one table.
-
-    Args:
-        replaced: The replaced checkpoints of its flows that were removed, or that a dry run would remove.
-    """
+    """What was done to one table."""
 
     table: TableName
     role: Role = "table"  # the dataset's own table, its quarantine table or its tombstone table
@@ -93,6 +89,7 @@ class MaintenanceResult:
     duration_s: float = 0.0
     conflicts: int = 0  # how often the compaction was repeated because another writer had committed
     by_flow: bool = False  # whether the running flow of the table has compacted it
+    # The replaced checkpoints of its flows that were removed, or that a dry run would remove.
     replaced: tuple[ReplacedCheckpoint, ...] = ()
     rest: ErasedRest | None = None  # what the table still has of erased rows
 
@@ -153,27 +150,18 @@ class MaintenanceResult:
 
 @dataclass(frozen=True, kw_only=True)
 class TableMaintenance:
-    """Maintains tables. The failure of one never raises: it becomes a warning, or an error of its result.
-
-    Args:
-        is_stopped: Returns whether to stop before the next table, and to stop waiting for a running flow.
-    """
+    """Maintains tables. A failure never raises: it becomes a warning, or an error of the result."""
 
     settings: ProjectSettings
     engine: Engine  # starts Spark if a table is compacted
     options: MaintenanceOptions = field(default_factory=MaintenanceOptions)  # what may be done
+    # Returns whether to stop before the next table, and to stop waiting for a running flow.
     is_stopped: Callable[[], bool] = lambda: False
 
     def maintain(
-        self,
-        names: Sequence[TableName],
-        report: Callable[[MaintenanceResult], None] = lambda _: None,
+        self, names: Sequence[TableName], report: Callable[[MaintenanceResult], None] = lambda _: None
     ) -> tuple[MaintenanceResult, ...]:
-        """Maintain tables where that is due.
-
-        Args:
-            names: The tables; those that do not exist are left out.
-        """
+        """Maintain tables where that is due; those that do not exist are left out."""
         found: list[MaintenanceResult] = []
         storage = self.settings.storage
         for name in names:

@@ -116,10 +116,7 @@ def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[st
 
 def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnection]) -> UpToDate | None:
     """The flows and views of a pipeline whose run has nothing to do; ``None`` if Spark is needed to decide.
-
-    Args:
-        connect: Gives the connection to the broker; called only if a flow reads Kafka.
-    """
+    `connect`: gives the connection to the broker; called only if a flow reads Kafka."""
     try:
         record = settings.storage.last_plan(settings.root).read_json()
         if record["digest"] is None or record["digest"] != _digest(settings, _declared(settings)):

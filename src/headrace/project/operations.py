@@ -25,11 +25,8 @@ def new_update() -> str:
 def logged_operation(
     settings: ProjectSettings, update: str, operation: Operation, datasets: Sequence[TableName]
 ) -> Iterator[dict[str, Any]]:
-    """Write the start and the end of the block to the event log, once for each dataset.
-
-    Yields:
-        The details of the end, for the block to fill: JSON values.
-    """
+    """Write the start and the end of the block to the event log, once for each dataset. Yield the details of
+    the end, for the block to fill: JSON values."""
     from headrace.observe.event_log import EventLog
 
     outcome: dict[str, Any] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,8 +14,10 @@ from headrace.maintain.dataset_tables import DatasetTable, secondary_tables
 from headrace.maintain.holders import find_holders
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.observe.read import find_table
+from headrace.plan import columns, properties
 from headrace.plan.properties import PIPELINE
-from headrace.plan.stored import load_stored
+from headrace.plan.stored import StoredTable, load_stored, load_stored_at
 from headrace.sinks.delta.table import unregister_table
 from headrace.state.lease import held_leases
 from headrace.storage.location import Location
@@ -27,13 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class OrphanedTable:
-    """A table that no file declares any more.
-
-    Args:
-        folders: The folders that a removal deletes, in an order that lets an interrupted removal be repeated.
-    """
+    """A table that no file declares any more."""
 
     name: TableName
+    # The folders that a removal deletes, in an order that lets an interrupted removal be repeated.
     folders: tuple[Location, ...]
     files: int
     size_bytes: int
@@ -85,11 +85,7 @@ def _last_written(table: Location) -> datetime:
 
 
 def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
-    """The folders and files that a removal of a table deletes.
-
-    Raises:
-        TableInUseError: A file declares the table, another pipeline has written it, or a flow reads it.
-    """
+    """The folders and files that a removal of a table deletes."""
     storage = settings.storage
     if name not in find_orphaned(settings):
         raise TableInUseError(
@@ -141,16 +137,8 @@ def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
 def remove_orphaned(
     settings: ProjectSettings, name: TableName, session: Callable[[], SparkSession]
 ) -> OrphanedTable:
-    """Remove a table, its quarantine and tombstones, and the checkpoints and ledgers of its flows.
-
-    Args:
-        session: Starts Spark; called only if the pipeline registers its tables in a Hive metastore.
-
-    Raises:
-        TableInUseError: See `load_orphaned`.
-        SecondDriverError: A process runs a flow of the table.
-        StorageUnwritableError: A file cannot be deleted.
-    """
+    """Remove a table, its quarantine and tombstones, and the checkpoints and ledgers of its flows. `session`:
+    starts Spark; called only if the pipeline registers its tables in a Hive metastore."""
     storage = settings.storage
     found = load_orphaned(settings, name)
     with held_leases(storage, [name]):
@@ -173,3 +161,91 @@ def _delete_log_last(folder: Location) -> None:
     for name in folder.list_files():
         (folder / name).delete()
     folder.delete_folder()
+
+
+_OWN = "headrace."
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableDescription:
+    """A table."""
+
+    stored: StoredTable
+    path: Location
+
+    @property
+    def name(self) -> TableName:
+        return self.stored.name
+
+    @property
+    def kind(self) -> str:
+        """``streaming table``, ``materialized view``, or ``table`` for a table of another writer."""
+        return (self.stored.kind or "table").replace("_", " ")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key columns of a table that change records are applied to."""
+        return tuple(json.loads(self.stored.properties.get(properties.KEYS, "[]")))
+
+    @property
+    def scd_type(self) -> str | None:
+        """``1`` or ``2`` for a table that change records are applied to."""
+        return self.stored.properties.get(properties.SCD_TYPE)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Its table properties, without those that Headrace keeps for itself."""
+        return {k: v for k, v in sorted(self.stored.properties.items()) if not k.startswith(_OWN)}
+
+    @property
+    def columns(self) -> tuple[tuple[str, str, bool, str | None], ...]:
+        """Name, type, whether NULL is allowed, and comment of each column."""
+        return tuple(
+            (
+                str(one["name"]),
+                columns.type_text(one["type"]),
+                bool(one["nullable"]),
+                (one.get("metadata") or {}).get("comment"),
+            )
+            for one in columns.fields(self.stored.schema)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        stored = self.stored
+        return {
+            "table": str(self.name),
+            "kind": self.kind,
+            "pipeline": stored.pipeline,
+            "path": str(self.path),
+            "version": stored.version,
+            "comment": stored.comment,
+            "columns": [
+                {"name": name, "type": kind, "nullable": nullable, "comment": comment}
+                for name, kind, nullable, comment in self.columns
+            ],
+            "partition_cols": list(stored.partition_cols),
+            "cluster_by": list(stored.cluster_by),
+            "keys": list(self.keys),
+            "stored_as_scd_type": self.scd_type,
+            "flows": list(stored.flows),
+            "properties": self.properties,
+        }
+
+
+def list_tables(settings: ProjectSettings) -> tuple[TableDescription, ...]:
+    """All tables of a pipeline's storage, by name."""
+    storage = settings.storage
+    found = ((name, load_stored(storage, name)) for name in storage.find_tables())
+    return tuple(
+        TableDescription(stored=stored, path=storage.table(name))
+        for name, stored in sorted(found, key=lambda one: one[0])
+        if stored is not None
+    )
+
+
+def describe_table(settings: ProjectSettings, table: str) -> TableDescription:
+    """One table."""
+    path = find_table(table, settings.storage, settings.database)
+    stored = load_stored_at(path)
+    assert stored is not None, "a table that was found has metadata"
+    return TableDescription(stored=stored, path=path)

@@ -120,7 +120,7 @@ class Pipeline(StoredPipeline):
             if offline:
                 return plan
             from headrace.plan.sources import find_sources
-            from headrace.project.index_notes import find_index_notes
+            from headrace.project.plan_queries import find_index_notes
             from headrace.run.preflight import find_refusals
 
             systems = self._engine.systems(settings, asks_once=True)

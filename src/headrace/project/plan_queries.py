@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.declare.loader import activate
 from headrace.declare.registry import ActivePipeline, FolderHook
-from headrace.model.declarations import Flow, is_once, snapshots_of
+from headrace.errors import DatasetUnknownError, FlowUnknownError, did_you_mean
+from headrace.model.declarations import Flow, MaterializedView, StreamingTable, is_once, snapshots_of
+from headrace.model.names import TableName
+from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
+from headrace.model.remedies import Remedies
+from headrace.model.texts import size_text
+from headrace.plan.properties import SCD_TYPE
+from headrace.plan.stages import OpenTableStage, Plan
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.state.snapshot_log import SnapshotLog
-from headrace.storage.location import Location
+from headrace.storage.location import Location, open_delta
+from headrace.storage.table_log import is_table, load_checksum, newest_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,32 +39,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOverrides:
-    """How a pipeline runs on given rows instead of its sources.
-
-    Args:
-        find_table: Called for each table that no file declares, before it is looked up in the storage.
-    """
+    """How a pipeline runs on given rows instead of its sources."""
 
     running: RunningSpark  # A session with a catalog of its own, into which the pipeline registers its tables
     sources: SourceHook
     ranges: RangeHook
     as_records: AsRecords  # gives the ranges of a batch in the offsets of the topics that are replaced
     folders: FolderHook
+    # Called for each table that no file declares, before it is looked up in the storage.
     find_table: FindTable
     check: Callable[[Plan], None]
 
 
 @dataclass(frozen=True)
 class PlanQueries:
-    """The queries of one plan.
-
-    Args:
-        overrides: How the pipeline runs on given rows instead of its sources, if it does.
-    """
+    """The queries of one plan."""
 
     settings: ProjectSettings
     plan: Plan
     session: Callable[[], SparkSession]
+    # How the pipeline runs on given rows instead of its sources, if it does.
     overrides: SourceOverrides | None = None
 
     def all(self) -> Queries:
@@ -152,11 +154,7 @@ class PlanQueries:
 
     @contextmanager
     def _active(
-        self,
-        session: SparkSession,
-        *,
-        quarantines: bool = False,
-        bad_records: list[BadRecords] | None = None,
+        self, session: SparkSession, *, quarantines: bool = False, bad_records: list[BadRecords] | None = None
     ) -> Iterator[None]:
         folders = None if self.overrides is None else self.overrides.folders
         with activate(
@@ -195,3 +193,90 @@ class PlanQueries:
             treat=treat,
             stand_ins=None if self.overrides is None else self.overrides.ranges,
         )
+
+
+def find_datasets(names: Iterable[str], plan: Plan) -> tuple[TableName, ...]:
+    """The stored datasets that a user names."""
+    if isinstance(names, str):
+        names = [names]
+    stored = [d.name for d in plan.datasets if isinstance(d, StreamingTable | MaterializedView)]
+    known = [n.name for n in stored] + [str(n) for n in stored]
+    found = []
+    for text in names:
+        name = plan.project.table_name(text)
+        if name not in stored:
+            raise DatasetUnknownError(
+                f"the pipeline {plan.project.name} declares no table `{text}`",
+                remedies=did_you_mean(text, known, "headrace plan lists its datasets"),
+                params={"dataset": text},
+            )
+        found.append(name)
+    return tuple(found)
+
+
+def select(plan: Plan, names: Sequence[str]) -> Plan:
+    """The plan of some datasets only; the tables that they read are not updated."""
+    wanted = frozenset(find_datasets(names, plan))
+    changes = None if plan.changes is None else tuple(one for one in plan.changes if one.dataset in wanted)
+    return replace(plan, selected=wanted, changes=changes)
+
+
+def check_remedies(remedies: Remedies, plan: Plan) -> None:
+    """Check that remedies name flows of the pipeline."""
+    known = [planned.flow.name for planned in plan.flows]
+    for name in sorted(remedies.flows):
+        if name not in known:
+            raise FlowUnknownError(
+                f"the pipeline {plan.project.name} declares no flow `{name}`",
+                remedies=did_you_mean(name, known, f"its flows: {', '.join(known)}"),
+                params={"flow": name},
+            )
+
+
+def find_index_notes(plan: Plan) -> Iterator[Note]:
+    """A note for each table with changes by key whose index needs more memory than it may have."""
+    opens = (stage for stage in plan.stages if isinstance(stage, OpenTableStage))
+    stages = [stage for stage in opens if stage.properties.get(SCD_TYPE) == "1"]
+    if not stages:
+        return
+    from headrace.run.targets import index_memory
+    from headrace.sinks.delta.key_index import BYTES_PER_KEY
+    from headrace.sinks.delta.table_index import memory_of
+
+    limit, taken = index_memory(plan.project), 0
+    for stage in stages if limit else ():
+        path = plan.project.storage.table(stage.table.name)
+        if not is_table(path):
+            continue
+        rows = _count_rows(path)
+        if rows is None:
+            continue
+        needed = memory_of(rows)
+        if needed + taken <= limit:
+            taken += rows * BYTES_PER_KEY
+        else:
+            others = f"; the indexes of other tables need {size_text(taken)}" if taken else ""
+            yield Note(
+                level="note",
+                text=f"{stage.table.name.short} has {rows:,} rows: the index of its keys needs "
+                f"{size_text(needed)} while it is built, and all indexes may have "
+                f"{size_text(limit)}{others}. Each batch reads the keys of the whole table instead, which is "
+                "slower",
+                location=stage.table.location,
+                remedy=f"give it more memory:   upsert: {{index_memory: {-(-(needed + taken) // 2**30)}g}}",
+            )
+
+
+def _count_rows(table: Location) -> int | None:
+    """The number of rows by the statistics of the log; ``None`` if they do not have it."""
+    import pyarrow as pa
+
+    try:
+        read = open_delta(table)
+        added = pa.table(read.get_add_actions())
+        numbers = added["num_records"].to_pylist() if "num_records" in added.column_names else [None]
+        deleted = load_checksum(table, newest_version(table)).get("numDeletedRecordsOpt") or 0
+    except Exception:
+        # A note is worth no failure of the plan; a table that cannot be read is refused elsewhere.
+        return None
+    return None if None in numbers and added.num_rows else sum(filter(None, numbers)) - int(deleted)

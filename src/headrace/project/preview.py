@@ -6,7 +6,6 @@ it is. A table of the pipeline that does not exist yet is computed from its own 
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from headrace.errors import (
     DatasetUnknownError,
     HeadraceError,
     ReadConditionInvalidError,
+    did_you_mean,
 )
 from headrace.model.declarations import Dataset, Expectation, ExpectationCount, TemporaryView
 from headrace.model.names import quoted_path
@@ -62,13 +62,7 @@ class PreviewedBadRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
-    """The rows of a query now.
-
-    Args:
-        expectations: How many of the computed rows each expectation passes and fails. Rows that an
-            expectation rejects are not among `rows`.
-        bad_records: The records that have no rows, by reason; a run would quarantine them.
-    """
+    """The rows of a query now."""
 
     dataset: str
     columns: tuple[str, ...]
@@ -76,7 +70,10 @@ class Preview:
     rows: tuple[tuple[Any, ...], ...]
     is_cut: bool  # whether the query has more rows than the limit
     sources: tuple[SourceSeen, ...]
+    # How many of the computed rows each expectation passes and fails. Rows that an expectation rejects are
+    # not among `rows`.
     expectations: tuple[ExpectationCount, ...] = ()
+    # The records that have no rows, by reason; a run would quarantine them.
     bad_records: tuple[PreviewedBadRecords, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -91,11 +88,7 @@ class Preview:
 
 
 def find_previewed(name: str, plan: Plan) -> tuple[str, tuple[Declared, ...]]:
-    """The queries behind a name: those of a dataset, else that of a flow.
-
-    Raises:
-        DatasetUnknownError: The pipeline declares neither.
-    """
+    """The queries behind a name: those of a dataset, else that of a flow."""
     target = str(plan.project.table_name(name)).casefold()
     for dataset in plan.datasets:
         if str(dataset.name).casefold() == target:
@@ -104,10 +97,9 @@ def find_previewed(name: str, plan: Plan) -> tuple[str, tuple[Declared, ...]]:
         if planned.flow.name.casefold() == name.casefold():
             return planned.flow.name, (planned.flow,)
     known = [dataset.name.short for dataset in plan.datasets] + [one.flow.name for one in plan.flows]
-    near = difflib.get_close_matches(name, known, n=1)
     raise DatasetUnknownError(
         f"the pipeline {plan.project.name} declares no dataset or flow `{name}`",
-        remedies=(f"did you mean `{near[0]}`?" if near else "headrace plan lists its datasets",),
+        remedies=did_you_mean(name, known, "headrace plan lists its datasets"),
         params={"dataset": name},
     )
 
@@ -124,18 +116,7 @@ def take_preview(
     columns: Sequence[str] = (),
     log_file: Path | None = None,
 ) -> Preview:
-    """Compute rows of a dataset's query, or of one flow's.
-
-    Args:
-        limit: The maximum number of rows that are computed; the expectations of the dataset reject some.
-        columns: The columns, by dotted path; by default all.
-
-    Raises:
-        DatasetUnknownError: The pipeline declares nothing of this name.
-        ReadColumnUnknownError: There is no such column.
-        ReadConditionInvalidError: The condition cannot be evaluated.
-        HeadraceError: The query fails on what it reads.
-    """
+    """Compute rows of a dataset's query, or of one flow's."""
     label, queries = find_previewed(name, plan)
     first = queries[0]
     dataset = _dataset_of(first, plan)

@@ -20,7 +20,7 @@ from headrace.plan.names import quoted
 from headrace.plan.snapshots import make_reader
 from headrace.plan.stages import Declared, Plan
 from headrace.plan.stored import StoredTable, load_stored
-from headrace.runtime.active_session import new_frame
+from headrace.runtime.gateway import new_frame
 from headrace.sinks.delta.effects import newest_of_each_key
 from headrace.sources.answers import SourceSeen
 from headrace.sources.delta.sample import as_inserts, changes_of

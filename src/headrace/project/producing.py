@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from headrace.errors import HeadraceError, RecordInvalidError
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.texts import counted
-from headrace.runtime.signals import handling_signals
+from headrace.runtime.processes import handling_signals
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.producer import Delivered, TopicProducer
 from headrace.sources.record_lines import Record
@@ -64,17 +64,8 @@ def produce(
     rate: float | None = None,
     on_progress: Progress,
 ) -> Produced:
-    """Send records until they end, or until SIGINT or SIGTERM; then wait for acknowledgements.
-
-    A second signal stops waiting, and a third one ends the process.
-
-    Args:
-        rate: Records per second; by default as fast as the broker accepts them.
-
-    Raises:
-        RecordInvalidError: A record cannot be read; it says how many were delivered before.
-        ProduceFailedError: The broker has refused a record.
-    """
+    """Send records until they end, or until SIGINT or SIGTERM; then wait for acknowledgements. A second
+    signal stops waiting, and a third one ends the process."""
     began = time.monotonic()
     largest = KafkaCluster(connection).largest_record(topic)
     with (

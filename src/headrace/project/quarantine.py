@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import ArgumentInvalidError
+from headrace.errors import ArgumentInvalidError, ReplayImpossibleError
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import counted
@@ -23,42 +24,40 @@ from headrace.observe.quarantine import (
     find_quarantines,
 )
 from headrace.observe.read import Rows, find_table
+from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
 from headrace.project.operations import logged_operation, new_update
+from headrace.run.context import UpdateContext
+from headrace.run.replay import FlowReplay, FlowReplayer, refuse_stateful
+from headrace.run.tables import open_table, register_tables
+from headrace.run.trial import BuildRecords
 from headrace.sinks.delta.commit import discard_rows
+from headrace.state.lease import Lease
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.model.events import Event
     from headrace.project.engine import Engine
-    from headrace.project.replaying import ReplayResult
 
 _FORMS = (".jsonl", ".parquet")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """A file with rejected rows.
-
-    Args:
-        skipped: With ``records``: rows that have no line, since their value is empty or not valid UTF-8.
-    """
+    """A file with rejected rows."""
 
     path: Path
     rows: int
-    skipped: int = 0
+    skipped: int = 0  # with `records`: rows that have no line, since their value is empty or not valid UTF-8
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowChoice:
-    """Rows that a command would take out of the quarantine.
-
-    Args:
-        left: The rows that match too, and are in another state; they stay as they are.
-    """
+    """Rows that a command would take out of the quarantine."""
 
     dataset: TableName
     flows: Mapping[str, int] = field(default_factory=dict)
+    # The rows that match too, and are in another state; they stay as they are.
     left: Mapping[RowState, int] = field(default_factory=dict)
 
     @property
@@ -87,61 +86,31 @@ class RowChoice:
 
 @dataclass(frozen=True)
 class Quarantine:
-    """The rejected rows of a pipeline.
-
-    Example:
-        >>> pipeline.quarantine.list()[0].states       # doctest: +SKIP
-        {'quarantined': 12}
-        >>> pipeline.quarantine.show("orders").rows    # doctest: +SKIP
-    """
+    """The rejected rows of a pipeline."""
 
     settings: ProjectSettings
     engine: Engine = field(repr=False)
 
     def list(self, datasets: Sequence[str] = ()) -> tuple[QuarantineSummary, ...]:
-        """Count the rejected rows of each dataset that has some; starts no JVM.
-
-        Raises:
-            TableUnknownError: The storage holds no such dataset.
-        """
+        """Count the rejected rows of each dataset that has some; starts no JVM."""
         if not datasets:
             return tuple(one.summary() for one in find_quarantines(self.settings.storage))
         found = [(self._name(text), self._find(text)) for text in datasets]
         return tuple(QuarantineSummary(dataset=name) if one is None else one.summary() for name, one in found)
 
     def show(self, dataset: str, chosen: RowFilter = EVERY_ROW, *, limit: int | None = None) -> Rows | None:
-        """Read rejected rows of a dataset, the oldest first; starts no JVM.
-
-        Args:
-            limit: The maximum number of rows; all by default.
-
-        Returns:
-            The rows with the columns of the quarantine table; ``None`` if no row was ever rejected.
-
-        Raises:
-            UsageError: There is no such dataset, or the condition cannot be evaluated.
-        """
+        """Read rejected rows of a dataset, the oldest first; starts no JVM. `limit`: the maximum number of
+        rows; all by default. Return the rows with the columns of the quarantine table; ``None`` if no row was
+        ever rejected."""
         found = self._find(dataset)
         return None if found is None else found.read(chosen, limit)
 
     def export(
-        self,
-        dataset: str,
-        file: str | Path,
-        chosen: RowFilter = EVERY_ROW,
-        *,
-        records: bool = False,
+        self, dataset: str, file: str | Path, chosen: RowFilter = EVERY_ROW, *, records: bool = False
     ) -> Exported:
-        """Write rejected rows to a file; starts no JVM.
-
-        Args:
-            file: The file, whose name ends in ``.jsonl`` or ``.parquet``; it is replaced.
-            records: Whether each line is an original record, or the row where the record was not kept, and
-                nothing else. `headrace produce` sends such a file.
-
-        Raises:
-            UsageError: There is no such dataset, or an argument has an invalid value.
-        """
+        """Write rejected rows to a file; starts no JVM. `file`: the file, whose name ends in ``.jsonl`` or
+        ``.parquet``; it is replaced. `records`: whether each line is an original record, or the row where the
+        record was not kept, and nothing else. `headrace produce` sends such a file."""
         path = Path(file).expanduser()
         if path.suffix not in (_FORMS[:1] if records else _FORMS):
             forms = _FORMS[0] if records else " or ".join(_FORMS)
@@ -163,26 +132,13 @@ class Quarantine:
         return Exported(path=path, rows=len(lines), skipped=count - len(lines))
 
     def plan_discard(self, dataset: str, chosen: RowFilter = EVERY_ROW) -> RowChoice:
-        """Find out which rows `discard` would mark; starts no JVM and changes nothing.
-
-        Raises:
-            UsageError: There is no such dataset, or the condition cannot be evaluated.
-        """
+        """Find out which rows `discard` would mark; starts no JVM and changes nothing."""
         found = self._find(dataset)
         return choice_of(self._name(dataset), None if found is None else found.choose(chosen))
 
     def discard(self, dataset: str, chosen: RowFilter = EVERY_ROW) -> RowChoice:
-        """Mark quarantined rows as discarded: they are no longer replayed; starts no JVM.
-
-        The rows stay in the quarantine table, and `verify` counts them.
-
-        Returns:
-            What was discarded.
-
-        Raises:
-            UsageError: There is no such dataset, or the condition cannot be evaluated.
-            QuarantineChangedError: Another process has changed the same rows.
-        """
+        """Mark quarantined rows as discarded: they are no longer replayed; starts no JVM. The rows stay in
+        the quarantine table, and `verify` counts them. Return what was discarded."""
         found, name = self._find(dataset), self._name(dataset)
         if found is None:
             return RowChoice(dataset=name)
@@ -199,19 +155,9 @@ class Quarantine:
         that are rejected again stay in the quarantine, with their new reasons. A replay that was interrupted
         is finished first.
 
-        Returns:
-            How many rows each flow has replayed and rejected again.
-
-        Raises:
-            UsageError: There is no such dataset, or the condition cannot be evaluated.
-            ReplayImpossibleError: The flow keeps state, the dataset is a view, or no file declares the flow.
-            SecondDriverError: A flow of the dataset runs.
-
-        Example:
-            >>> pipeline.quarantine.replay("orders").replayed  # doctest: +SKIP
+        Return how many rows each flow has replayed and rejected again.
         """
         from headrace.model.remedies import Remedies
-        from headrace.project.replaying import ReplayResult, replay_dataset
 
         found, name = self._find(dataset), self._name(dataset)
         if found is None:
@@ -283,3 +229,127 @@ def _is_changed(row: Mapping[str, Any], text: str) -> bool:
 
 def _ignore(event: Event) -> None:
     """A replay has no events of flows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayResult:
+    """What became of rejected rows."""
+
+    dataset: TableName
+    flows: tuple[FlowReplay, ...] = ()
+    pending: int = 0  # rows that match too, and whose batch the dataset does not hold yet
+
+    @property
+    def replayed(self) -> int:
+        """Rows that left the quarantine."""
+        return sum(one.replayed for one in self.flows)
+
+    @property
+    def rejected(self) -> int:
+        """Rows that were rejected again."""
+        return sum(one.rejected for one in self.flows)
+
+    @property
+    def left(self) -> int:
+        """Rows that were not tried."""
+        return sum(one.left for one in self.flows)
+
+    def to_json(self) -> dict[str, Any]:
+        names = ("replayed", "rejected", "left", "accepted", "dropped", "replay", "version")
+        flows = [{"flow": one.flow} | {name: getattr(one, name) for name in names} for one in self.flows]
+        counts = {"replayed": self.replayed, "rejected": self.rejected, "left": self.left}
+        return {**counts, "pending": self.pending, "flows": flows}
+
+    def lines(self) -> Iterator[str]:
+        """What became of the rows: one line for each fact."""
+        name = self.dataset.short
+        if not self.flows:
+            yield f"{name}  no quarantined row matches"
+        for one in self.flows:
+            dropped = f", {one.dropped:,} dropped" if one.dropped else ""
+            done = f"{one.replayed:,} replayed ({one.accepted:,} in the table{dropped})"
+            yield f"{name}  flow {one.flow}: {done}, {one.rejected:,} rejected again"
+            if one.left:
+                yield f"{name}  flow {one.flow}: {one.left:,} not tried"
+        if self.pending:
+            yield f"{name}  {self.pending:,} pending: the next run repeats their batch first"
+
+
+def replay_dataset(
+    found: RejectedRows, chosen: RowFilter, plan: Plan, context: UpdateContext, build: BuildRecords
+) -> ReplayResult:
+    """Replay rejected rows of a dataset."""
+    rows = found.choose(chosen)
+    flows = _flows_of(found.dataset, plan, _quarantined(rows))
+    for planned in flows:
+        refuse_stateful(planned)
+    stage = next(
+        one for one in plan.stages if isinstance(one, OpenTableStage) and one.table.name == found.dataset
+    )
+    storage = context.settings.storage
+    feeding = plan.feeding(found.dataset)
+    with _leases(feeding, context) as leases:
+        register_tables(plan, context.spark)
+        open_table(stage, feeding, storage, context.spark)
+        replayers = [
+            FlowReplayer(planned=one, plan=plan, context=context, build=build, lease=leases[one.flow.name])
+            for one in feeding
+        ]
+        for one in replayers:
+            one.settle_interrupted(context.spark)
+        # Under the leases, and after interrupted replays: no other process changes the rows any more.
+        now = RejectedRows(found.dataset, found.path, found.target).choose(chosen)
+        ids = _quarantined(now)
+        done = [one.run(ids[name]) for one in replayers if (name := one.planned.flow.name) in ids]
+    pending = sum(row == "pending" for row in now.column("state").to_pylist())
+    return ReplayResult(dataset=found.dataset, flows=tuple(done), pending=pending)
+
+
+def _flows_of(dataset: TableName, plan: Plan, ids: dict[str, Any]) -> list[PlannedFlow]:
+    """The flows that have rejected some rows."""
+    if any(one.flow.target == dataset for one in plan.refreshes):
+        raise ReplayImpossibleError(
+            f"rejected rows of {dataset.short} cannot be replayed: it is a materialized view",
+            facts=("each refresh computes the view and its quarantine anew", "nothing was changed"),
+            remedies=("correct its query or what it reads, and run:   headrace run",),
+            params={"dataset": str(dataset)},
+        )
+    declared = {one.flow.name: one for one in plan.feeding(dataset)}
+    gone = sorted(ids.keys() - declared)
+    if gone:
+        raise ReplayImpossibleError(
+            f"no file declares the flow {gone[0]} of {dataset.short}, which has rejected the rows",
+            facts=("nothing was changed",),
+            remedies=(
+                f"replay the rows of other flows:   headrace quarantine replay {dataset.short} --flow FLOW",
+                f"or discard them:   headrace quarantine discard {dataset.short} --flow {gone[0]}",
+            ),
+            params={"dataset": str(dataset), "flows": gone},
+        )
+    return [declared[name] for name in sorted(ids)]
+
+
+def _quarantined(rows: pa.Table) -> dict[str, pa.Array]:
+    """The ids of quarantined rows, by flow."""
+    import pyarrow.compute as pc
+
+    rows = rows.filter(pc.field("state") == "quarantined")
+    flows = rows.column("flow")
+    return {
+        name: rows.filter(pc.equal(flows, name)).column("id").combine_chunks()
+        for name in sorted(set(flows.to_pylist()))
+    }
+
+
+@contextlib.contextmanager
+def _leases(feeding: tuple[PlannedFlow, ...], context: UpdateContext) -> Iterator[dict[str, Lease]]:
+    """The leases of all flows of a dataset."""
+    storage = context.settings.storage
+    with contextlib.ExitStack() as held:
+        leases = {}
+        for one in feeding:
+            flow = one.flow
+            lease = context.heart.acquire(storage.lease(flow.target, flow.name), flow.name)
+            held.callback(context.heart.release, lease)
+            leases[flow.name] = lease
+        yield leases

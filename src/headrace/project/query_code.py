@@ -70,14 +70,8 @@ class UnknownCode(Exception):
 
 
 def describe_query(query: Query, files: frozenset[Path]) -> list[Any]:
-    """Everything that a query's plan depends on, as text that is the same in every process.
-
-    Args:
-        files: The pipeline's own Python and SQL files, whose content is known to be the same.
-
-    Raises:
-        UnknownCode: The query may give another plan.
-    """
+    """Everything that a query's plan depends on, as text that is the same in every process. `files`: the
+    pipeline's own Python and SQL files, whose content is known to be the same."""
     match query:
         case PythonQuery():
             return _describe_function(query.function, files)

@@ -65,11 +65,7 @@ def read_delta(
     if isinstance(columns, str):
         raise _wrong("columns", columns, f"`columns` must be a list of names, not {columns!r}")
     selection = Selection(
-        where=where,
-        limit=limit,
-        columns=tuple(columns or ()),
-        version=version,
-        timestamp=_moment(timestamp),
+        where=where, limit=limit, columns=tuple(columns or ()), version=version, timestamp=_moment(timestamp)
     )
 
     def settings() -> ProjectSettings:

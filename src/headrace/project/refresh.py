@@ -15,7 +15,7 @@ from headrace.model.texts import counted, size_text
 from headrace.observe.recent_commits import load_tail
 from headrace.plan.changes import layout_schema
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage, target_of
-from headrace.project.selection import find_datasets
+from headrace.project.plan_queries import find_datasets
 from headrace.run.context import UpdateContext
 from headrace.run.readiness import inputs_of
 from headrace.run.runners import make_opener
@@ -48,15 +48,12 @@ class UnrecoverableData:
 
 @dataclass(frozen=True, kw_only=True)
 class RefreshPlan:
-    """What a full refresh would do.
-
-    Args:
-        sizes: The rows (``None`` if they cannot be counted) and bytes that each table holds now.
-    """
+    """What a full refresh would do."""
 
     plan: Plan
     names: tuple[TableName, ...]  # the datasets that would be rebuilt, with the streams downstream
     downstream: tuple[TableName, ...]  # the datasets among them that a user has not named
+    # The rows (`None` if they cannot be counted) and bytes that each table holds now.
     sizes: Mapping[TableName, tuple[int | None, int]]
     gone: tuple[UnrecoverableData, ...]
 
@@ -86,12 +83,7 @@ class RefreshPlan:
                     yield f"{refresh.flow.target.short}  is recomputed from {', '.join(changed)}"
 
     def refuse_losses(self, accept_loss: Sequence[str]) -> None:
-        """Refuse to remove rows that cannot be read again.
-
-        Raises:
-            DatasetUnknownError: The pipeline declares no such table.
-            RefreshLosesDataError: A dataset that is not among them has such rows.
-        """
+        """Refuse to remove rows that cannot be read again."""
         accepted = find_datasets(accept_loss, self.plan)
         lost = [one for one in self.gone if one.flow is not None or one.dataset not in accepted]
         if not lost:
@@ -123,12 +115,7 @@ class RefreshPlan:
 def plan_refresh(
     datasets: Sequence[str] | None, plan: Plan, systems: Systems, read_table: ReadTable
 ) -> RefreshPlan:
-    """Find out what a full refresh would do; changes nothing.
-
-    Raises:
-        DatasetUnknownError: The pipeline declares no such table.
-        FullRefreshNotAllowedError: A table forbids it.
-    """
+    """Find out what a full refresh would do; changes nothing."""
     names = choose_datasets(datasets, plan)
     storage = plan.project.storage
     gone: list[UnrecoverableData] = []
@@ -225,14 +212,7 @@ def downstream_streams(names: Sequence[TableName], plan: Plan) -> tuple[TableNam
 
 def choose_datasets(datasets: Sequence[str] | None, plan: Plan) -> tuple[TableName, ...]:
     """The datasets that a full refresh rebuilds: those that a user names, and the streams that read them.
-
-    Args:
-        datasets: The names; ``None`` for all datasets that may be rebuilt.
-
-    Raises:
-        DatasetUnknownError: The pipeline declares no such table.
-        FullRefreshNotAllowedError: A table forbids it.
-    """
+    `datasets`: the names; ``None`` for all datasets that may be rebuilt."""
     kept = _kept_tables(plan)
     if datasets is None:
         stored = (one.name for one in plan.datasets if isinstance(one, StreamingTable | MaterializedView))
@@ -269,14 +249,9 @@ def _kept_tables(plan: Plan) -> dict[TableName, StreamingTable]:
 
 
 def clear_datasets(names: Sequence[TableName], plan: Plan, context: UpdateContext) -> None:
-    """Empty streaming tables, and open new checkpoints at the beginning of their sources.
-
-    Each table is emptied by one commit, which also fences its old checkpoint. A materialized view
-    is recomputed by the run that follows, and needs nothing here.
-
-    Raises:
-        SecondDriverError: A flow of one of them runs.
-    """
+    """Empty streaming tables, and open new checkpoints at the beginning of their sources. Each table is
+    emptied by one commit, which also fences its old checkpoint. A materialized view is recomputed by the run
+    that follows, and needs nothing here."""
     register_tables(plan, context.spark)
     tables: dict[TableName, OpenTableStage] = {}
     for stage in plan.stages:
@@ -310,8 +285,7 @@ def _clear(opening: OpenTableStage, plan: Plan, context: UpdateContext) -> None:
             return
         open_table(opening, flows, storage, context.spark, emptied=True)
         layout = TableLayout(
-            schema=layout_schema(opening.table, opening.schema),
-            partition_cols=opening.table.partition_cols,
+            schema=layout_schema(opening.table, opening.schema), partition_cols=opening.table.partition_cols
         )
         for number, planned in enumerate(flows):
             opener = make_opener(planned, plan, context)

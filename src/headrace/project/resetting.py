@@ -18,7 +18,7 @@ from headrace.model.texts import counted
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.project.engine import Engine
 from headrace.project.operations import logged_operation, new_update
-from headrace.project.selection import check_remedies
+from headrace.project.plan_queries import check_remedies
 from headrace.run.opening import prepare_flow
 from headrace.run.runners import make_opener
 from headrace.run.survey import FlowSurveyor
@@ -29,18 +29,15 @@ from headrace.storage.table_log import is_table
 
 @dataclass(frozen=True, kw_only=True)
 class FlowReset:
-    """What a reset does to one flow.
-
-    Args:
-        sources: Each source, with the position at which the new checkpoint continues; ``None`` reads it
-            from its beginning.
-        losses: The number of ranges that are recorded as lost: the sources no longer hold them, or the user
-            passes over them.
-    """
+    """What a reset does to one flow."""
 
     flow: str
     dataset: TableName
+    # Each source, with the position at which the new checkpoint continues; `None` reads it from its
+    # beginning.
     sources: tuple[tuple[str, Position | None], ...]
+    # The number of ranges that are recorded as lost: the sources no longer hold them, or the user passes over
+    # them.
     losses: int = 0
     repeats: tuple[Mapping[str, Any], ...] = ()  # the offsets that are read again, because the user allows it
 
@@ -95,15 +92,8 @@ class Resetter:
         self._engine = engine
 
     def plan(self, flows: Sequence[str], start: ChosenStart | None = None) -> ResetPlan:
-        """What a reset would do; changes nothing.
-
-        Args:
-            start: Where their checkpoints start; by default they continue.
-
-        Raises:
-            FlowUnknownError: The pipeline declares no such flow.
-            RefusedError: A new checkpoint would lose or duplicate records.
-        """
+        """What a reset would do; changes nothing. `start`: where their checkpoints start; by default they
+        continue."""
         settings, plan = self._engine.reach()
         remedies = Remedies(reset=frozenset(flows), start=start)
         check_remedies(remedies, plan)
@@ -135,16 +125,8 @@ class Resetter:
         return ResetPlan(resets=tuple(resets), plan=plan)
 
     def reset(self, flows: Sequence[str], start: ChosenStart | None = None) -> ResetPlan:
-        """Open new checkpoints. One commit of each table names the new one, and fences the old one.
-
-        Args:
-            start: Where their checkpoints start; by default they continue.
-
-        Raises:
-            FlowUnknownError: The pipeline declares no such flow.
-            RefusedError: A new checkpoint would lose or duplicate records.
-            SecondDriverError: A flow runs in another process.
-        """
+        """Open new checkpoints. One commit of each table names the new one, and fences the old one. `start`:
+        where their checkpoints start; by default they continue."""
         planned, update = self.plan(flows, start), new_update()
         plan, remedies = planned.plan, Remedies(reset=frozenset(flows), start=start)
         context = self._engine.context(plan.project, plan, update, _ignore, None, remedies, continuous=False)

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from headrace.errors import ArgumentInvalidError, HeadraceError
+from headrace.errors import ArgumentInvalidError, HeadraceError, PinInvalidError, did_you_mean
+from headrace.maintain.dataset_tables import load_maintenance
+from headrace.maintain.pins import (
+    Pin,
+    RegisteredReader,
+    add_pin,
+    add_reader,
+    find_pins,
+    load_pins,
+    load_readers,
+    remove_pins,
+    remove_reader,
+)
+from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.observe.read import find_dataset
 from headrace.project.engine import Engine
+from headrace.storage.table_log import readable_versions
 
 if TYPE_CHECKING:
     from headrace.maintain.health import TableHealth
@@ -20,7 +35,6 @@ if TYPE_CHECKING:
     from headrace.observe.read import Rows
     from headrace.observe.snapshot import Snapshot
     from headrace.project.checkpoints import Checkpoints
-    from headrace.project.pinning import Pins
     from headrace.verify.report import Proof
 
 
@@ -61,10 +75,9 @@ class StoredPipeline:
         from headrace.verify.report import GRADES
 
         if require is not None and require not in GRADES:
-            near = difflib.get_close_matches(require, GRADES, n=1)
             raise ArgumentInvalidError(
                 f"verify: require={require!r} is not one of {', '.join(GRADES)}",
-                remedies=(f"did you mean `{near[0]}`?",) if near else (),
+                remedies=did_you_mean(require, GRADES),
                 params={"argument": "require", "value": require},
             )
         asked = [datasets] if isinstance(datasets, str) else datasets
@@ -78,17 +91,12 @@ class StoredPipeline:
                 require=require,
                 sample=sample,
                 connection=connection,
-                explain=lambda said: find_fault(connection, said),
+                explain=lambda text: find_fault(connection, text),
                 others=self._engine.other_clusters,
             )
 
     def read(
-        self,
-        table: str,
-        *,
-        where: str | None = None,
-        limit: int | None = None,
-        columns: Sequence[str] = (),
+        self, table: str, *, where: str | None = None, limit: int | None = None, columns: Sequence[str] = ()
     ) -> Rows:
         """Rows of a table of the storage, or of any folder that is a Delta table; starts no JVM.
 
@@ -125,7 +133,6 @@ class StoredPipeline:
         Example:
             >>> pipeline.pins.add("orders", version=61, seconds=86400)  # doctest: +SKIP
         """
-        from headrace.project.pinning import Pins
 
         return Pins(self.settings)
 
@@ -214,3 +221,119 @@ class StoredPipeline:
             yield
         except HeadraceError as error:
             raise self.settings.redactor.error(error) from error.__cause__
+
+
+@dataclass(frozen=True)
+class Pins:
+    """The pins of a pipeline."""
+
+    settings: ProjectSettings
+
+    def list(self, table: str | None = None) -> tuple[Pin, ...]:
+        """The pins of a table, or of all tables of the storage.
+
+        Raises:
+            TableUnknownError: There is no such table.
+        """
+        storage = self.settings.storage
+        return tuple(find_pins(storage)) if table is None else load_pins(storage, self._name(table))
+
+    def add(self, table: str, version: int | None, seconds: float) -> Pin:
+        """Keep a version readable from now on.
+
+        Raises:
+            TableUnknownError: There is no such table.
+            PinInvalidError: The table does not have the version any more.
+        """
+        name = self._name(table)
+        storage = self.settings.storage
+        chosen = self._chosen(name, version)
+        # A version that is already pinned still has its files.
+        is_kept = any(one.version == chosen for one in load_pins(storage, name))
+        pin = Pin(table=name, version=chosen, until=datetime.now(UTC) + timedelta(seconds=seconds))
+        # A vacuum writes what it deletes, and reads the pins then: one of the two sees the other.
+        add_pin(storage, pin)
+        oldest = int(load_maintenance(storage, name).get("vacuumed", {}).get("readable_from", 0))
+        if chosen < oldest and not is_kept:
+            remove_pins(storage, name, chosen)
+            raise PinInvalidError(
+                f"{name.short}: files of version {chosen} were deleted by a vacuum",
+                facts=(f"the oldest version with all its files is {oldest}",),
+                remedies=(f"pin version {oldest} or a newer one",),
+                params={"table": str(name), "version": chosen},
+            )
+        return pin
+
+    def remove(self, table: str, version: int | None = None) -> tuple[Pin, ...]:
+        """Remove the pin of a version, or all pins of a table; returns those that were removed.
+
+        Raises:
+            TableUnknownError: There is no such table.
+        """
+        return remove_pins(self.settings.storage, self._name(table), version)
+
+    def readers(self, table: str | None = None) -> tuple[RegisteredReader, ...]:
+        """The registered readers of a table, or of all tables of the storage.
+
+        Raises:
+            TableUnknownError: There is no such table.
+        """
+        storage = self.settings.storage
+        names = storage.find_tables() if table is None else (self._name(table),)
+        return tuple(one for name in names for one in load_readers(storage, name))
+
+    def add_reader(
+        self, table: str, reader: str, version: int | None, max_lag_s: float | None
+    ) -> RegisteredReader:
+        """Register a reader of another system, or record the version that it has read.
+
+        Args:
+            version: The last version that it has read; by default the newest.
+            max_lag_s: Seconds after which commits and files are no longer kept for the reader; ``None`` keeps
+                the present value.
+
+        Raises:
+            TableUnknownError: There is no such table.
+            PinInvalidError: The table does not have the version any more, or a new reader has no
+                maximum lag.
+        """
+        name = self._name(table)
+        known = {one.name: one for one in load_readers(self.settings.storage, name)}
+        if max_lag_s is None and reader not in known:
+            raise PinInvalidError(
+                f"{name.short} has no registered reader {reader}",
+                facts=("nothing was changed",),
+                remedies=(f"register it:   headrace pin {name.short} --reader {reader} --max-lag 7d",),
+                params={"table": str(name), "reader": reader},
+            )
+        lag_s = known[reader].max_lag_s if max_lag_s is None else max_lag_s
+        found = RegisteredReader(
+            table=name, name=reader, version=self._chosen(name, version), max_lag_s=lag_s
+        )
+        add_reader(self.settings.storage, found)
+        return found
+
+    def remove_reader(self, table: str, reader: str) -> tuple[RegisteredReader, ...]:
+        """Remove a registered reader, and return it.
+
+        Raises:
+            TableUnknownError: There is no such table.
+        """
+        return remove_reader(self.settings.storage, self._name(table), reader)
+
+    def _chosen(self, name: TableName, version: int | None) -> int:
+        """A version of a table, by default the newest."""
+        known = readable_versions(self.settings.storage.table(name))
+        chosen = known[-1] if version is None and known else version
+        if chosen is None or chosen not in known:
+            held = f"its versions: {known[0]} to {known[-1]}" if known else "its log has no version"
+            raise PinInvalidError(
+                f"{name.short} has no version {chosen}",
+                facts=(held,),
+                remedies=("choose one of them",),
+                params={"table": str(name), "version": chosen},
+            )
+        return chosen
+
+    def _name(self, table: str) -> TableName:
+        return find_dataset(table, self.settings)

@@ -42,11 +42,7 @@ _CONNECT_NAMES = (
 
 @dataclass
 class TopicSample:
-    """The records of a sample.
-
-    Args:
-        declared: The types that the records of Debezium declare, by column.
-    """
+    """The records of a sample."""
 
     inference: Inference = field(default_factory=Inference)
     records: int = 0
@@ -54,16 +50,12 @@ class TopicSample:
     without_key: int = 0
     binary_keys: int = 0  # the number of records whose key is not UTF-8 text
     key_fields: tuple[str, ...] = ()  # the field names of the first key that is a JSON object
+    # The types that the records of Debezium declare, by column.
     declared: dict[str, Type] = field(default_factory=dict)
 
 
 def read_sample(connection: KafkaConnection, topic: str, *, debezium: bool) -> TopicSample:
-    """Read about `RECORDS` records of a topic, in groups that are spread evenly.
-
-    Raises:
-        TopicNotFoundError: The topic does not exist.
-        BrokerUnreachableError: No broker answered in time.
-    """
+    """Read about `RECORDS` records of a topic, in groups that are spread evenly."""
     reader = TopicReader(connection, topic)
     span = reader.find_span("earliest")
     sample = TopicSample(held=sum(end - span.first[one] for one, end in span.end.items()))

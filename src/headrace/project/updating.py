@@ -25,7 +25,7 @@ from headrace.model.remedies import Remedies
 from headrace.model.secrets import Redactor
 from headrace.project.engine import Engine
 from headrace.project.operations import logged_operation, new_update
-from headrace.project.selection import check_remedies
+from headrace.project.plan_queries import check_remedies
 from headrace.run.reporting import logged_only
 
 if TYPE_CHECKING:
@@ -56,11 +56,8 @@ class Updates:
         *,
         continuous: bool,
     ) -> RunResult:
-        """Bring the tables up to date; `Pipeline.run` has the details.
-
-        Args:
-            continuous: Whether to run until `stop` is set.
-        """
+        """Bring the tables up to date; `Pipeline.run` has the details. `continuous`: whether to run until
+        `stop` is set."""
         from headrace.observe.log import LogSettings
         from headrace.project.noop_check import find_up_to_date
         from headrace.run.update import report_up_to_date
@@ -97,10 +94,7 @@ class Updates:
         log: LogSettings | None,
     ) -> RunResult:
         """Empty streaming tables, and read their sources again; `Pipeline.full_refresh` has the details.
-
-        Args:
-            accept_loss: Those of them whose rows are removed even if they cannot be read again.
-        """
+        `accept_loss`: those of them whose rows are removed even if they cannot be read again."""
         from headrace.observe.log import LogSettings
         from headrace.project.refresh import clear_datasets, plan_refresh
 
@@ -149,7 +143,7 @@ class Updates:
     ) -> RunResult:
         from headrace.observe.event_log import EventLog
         from headrace.observe.log import update_log
-        from headrace.project.planning_retries import plan_with_retries
+        from headrace.project.engine import plan_with_retries
         from headrace.run.task_metrics import WorkMeter, record_costs
         from headrace.run.update import execute
 

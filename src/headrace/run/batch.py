@@ -20,7 +20,7 @@ from headrace.run.narrowing import RecordSearch
 from headrace.run.reporting import BatchReporter
 from headrace.run.split import Split
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
-from headrace.runtime.unused import release_unused
+from headrace.runtime.gateway import release_unused
 from headrace.sinks.target import BatchStamp, BatchWriter, Committed, FlowTarget, SplitRows
 from headrace.sources.guard import FlowRun
 from headrace.sources.guards import SourceGuards

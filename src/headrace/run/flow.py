@@ -30,7 +30,7 @@ from headrace.run.reporting import FlowReports, Outcome, Progress
 from headrace.run.snapshots import SnapshotPoller
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.run.survey import is_drained
-from headrace.runtime.engine.attachment import pool_name
+from headrace.runtime.engine.record import pool_name
 from headrace.sources.registry import kind_of
 from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger

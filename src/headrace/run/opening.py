@@ -35,7 +35,7 @@ from headrace.state.ledger import Ledger
 from headrace.state.offset_log import SHUFFLE_PARTITIONS, seed_files
 from headrace.state.opening import decide
 from headrace.storage.location import Location
-from headrace.storage.table_log import LoggedCommit, is_table
+from headrace.storage.table_log import LoggedCommit, commit_file, is_table, load_commit, stray_versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -176,8 +176,14 @@ class FlowOpener:
         return Ledger(self._settings.storage.ledger(target, flow), target, flow)
 
     def _tidy(self) -> TableState:
-        """Fold the ledger, and complete or undo an opening that was interrupted by a crash."""
+        """Fold the ledger, complete or undo an opening that was interrupted by a crash, and remove commits of
+        the flow that are not part of the table."""
         table = self.surveyor.read_table(self.surveyor.table)
+        for version in stray_versions(self.surveyor.table):
+            stray = load_commit(self.surveyor.table, version)
+            is_mine = stray.is_ours and (stray.metadata or {}).get("flow") == self._planned.flow.name
+            if is_mine or not stray.changes_data:
+                commit_file(self.surveyor.table, version).delete()
         self.fold(table.table_id)
         unfinished = find_unfinished(self.surveyor.checkpoints, table)
         if unfinished is not None:
@@ -213,6 +219,7 @@ class FlowOpener:
         """Write a new checkpoint, and let the target name it in one commit."""
         flow, storage, table = self._planned.flow, self._settings.storage, start.table
         assert table is not None, "a run opens the table first"
+        held = None if opening.fences is None else table.transactions.get(opening.fences, -1)
         known = generations(self.surveyor.checkpoints)
         generation = int(known[-1].name) + 1 if known else 1
         identity = CheckpointIdentity.create(
@@ -242,6 +249,7 @@ class FlowOpener:
                 layout=layout,
                 refreshing=refreshing,
                 replaces=table.checkpoints.get(flow.name),
+                fenced_at=held,
             )
         )
         reach("generation-opened", flow.name, 0)

@@ -1,18 +1,18 @@
 """A replay of a flow: takes rejected rows through today's code, and moves each into the table exactly once.
 
-1. One commit on the quarantine marks the rows as replaying, with the id of the replay. Rows that are rejected
-   again stay, with their new reasons.
-2. One commit on the table adds the rows, with the id as its transaction.
+1. One commit on the quarantine marks the rows as replaying, with the name of the replay. Rows that are
+   rejected again stay, with their new reasons.
+2. One commit on the table adds the rows. The replays of a flow have one transaction id with rising numbers.
 3. One commit on the quarantine marks the rows as replayed.
 
-If the process ends in between, the next replay finds out whether the table holds the id: then it repeats
-step 3. Otherwise it fences the id, and the rows are quarantined again.
+If the process ends in between, the next replay finds out whether the table holds the number: then it repeats
+step 3. Otherwise it fences the number, and the rows are quarantined again.
 """
 
 from __future__ import annotations
 
 import logging
-import uuid
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from headrace.sinks.delta.row_states import unsettled_replays
 from headrace.sinks.target import BatchStamp, Committed, SplitRows
 from headrace.state.lease import Lease
 from headrace.storage.location import Location
+from headrace.storage.table_log import replay_transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,26 +110,22 @@ class FlowReplayer:
 
     def _finish(self, session: SparkSession, outcome: Outcome) -> FlowReplay:
         flow = self.planned.flow.name
-        stamp = BatchStamp(
-            pipeline=self.context.settings.name,
-            flow=flow,
-            checkpoint=f"headrace-replay-{uuid.uuid4().hex}",
-            batch=0,
-            ranges=(),
-            replayed=len(outcome.taken),
-        )
+        # Rising, and never that of another process.
+        number = 2 * (time.time_ns() // 1000)
+        stamp = self._stamp(f"headrace-replays-{flow}#{number}", len(outcome.taken))
         rejected, left = len(outcome.rejected), len(outcome.left)
         if not outcome.taken:
             mark_replaying(self._quarantine, _outcome_table(outcome), stamp)
             return FlowReplay(flow=flow, rejected=rejected, left=left)
         committed = self._commit(session, outcome, stamp)
-        settle_replay(self._quarantine, stamp.checkpoint, state="replayed")
+        assert stamp.replay is not None
+        settle_replay(self._quarantine, stamp.replay, state="replayed")
         return FlowReplay(
             flow=flow,
             replayed=len(outcome.taken),
             accepted=committed.counts.accepted,
             dropped=committed.counts.dropped,
-            replay=stamp.checkpoint,
+            replay=stamp.replay,
             version=committed.version,
             rejected=rejected,
             left=left,
@@ -159,21 +156,29 @@ class FlowReplayer:
         for replay, flow in unsettled_replays(self._quarantine).items():
             if flow == self.planned.flow.name:
                 _LOG.info("flow %s: replay %s was interrupted", flow, replay)
-                settings = self.context.settings
-                stamp = BatchStamp(
-                    pipeline=settings.name, flow=flow, checkpoint=replay, batch=0, ranges=(), replayed=0
-                )
-                self._settle(session, stamp)
+                self._settle(session, self._stamp(replay, 0))
+
+    def _stamp(self, replay: str, rows: int) -> BatchStamp:
+        checkpoint, number = replay_transaction(replay)
+        return BatchStamp(
+            pipeline=self.context.settings.name,
+            flow=self.planned.flow.name,
+            checkpoint=checkpoint,
+            batch=number,
+            ranges=(),
+            replayed=rows,
+            replay=replay,
+        )
 
     def _settle(self, session: SparkSession, stamp: BatchStamp) -> None:
-        if stamp.checkpoint not in unsettled_replays(self._quarantine):
+        if stamp.replay is None or stamp.replay not in unsettled_replays(self._quarantine):
             return
         is_missing = fence_replay(session, self._table, stamp)
         if is_missing:
             _, tombstones = side_tables(self.planned.flow.target, self.context.settings.storage)
-            tombstones.forget(session, stamp.checkpoint, after=-1)
+            tombstones.forget(session, stamp.checkpoint, after=stamp.batch - 1)
         state = "quarantined" if is_missing else "replayed"
-        settle_replay(self._quarantine, stamp.checkpoint, state=state)
+        settle_replay(self._quarantine, stamp.replay, state=state)
 
     def _columns(self, session: SparkSession) -> StructType:
         """The columns of the rows that were kept as JSON: those of change records, or of the table."""

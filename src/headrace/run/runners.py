@@ -23,7 +23,7 @@ from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of, refresh_target
 from headrace.run.views import ViewRunner
 from headrace.sinks.delta.table import read_state
-from headrace.storage.table_log import LoggedCommit
+from headrace.storage.table_log import LoggedCommit, undone_versions
 
 
 def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> FlowOpener:
@@ -38,6 +38,7 @@ def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> Flo
                 version=commit.version,
                 operation=commit.operation,
                 engine=commit.engine,
+                undone=undone_versions(context.settings.storage.table(target), commit),
             )
         )
 

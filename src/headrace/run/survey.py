@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from headrace.errors import (
     CheckpointCorruptError,
@@ -18,7 +19,7 @@ from headrace.model.remedies import Remedies
 from headrace.plan.sources import refuse_read_twice
 from headrace.plan.stages import PlannedFlow
 from headrace.sinks.delta.table import CLEARING, REFRESHING_PROPERTY, TableState
-from headrace.sources.ranges import committed_positions, committed_sources, load_next_positions
+from headrace.sources.ranges import committed_positions, committed_sources, load_next_positions, load_ranges
 from headrace.sources.registry import describe_source
 from headrace.sources.systems import Past, Systems
 from headrace.state.facts import FENCED, CheckpointFacts, FlowFacts, SourceFacts, TableFacts
@@ -92,6 +93,9 @@ class FlowSurveyor:
         reset = flow.name in remedies.reset
         current = table.checkpoints.get(flow.name)
         history = load_history(ledger, self.table, table.table_id, table.version, current)
+        last = self._last_batch(table, reset)
+        if last is not None and reset:
+            history = history.with_last(last)
         on_data_loss = self.settings.on_data_loss
         policies = {on_data_loss, *(source.on_data_loss for source in planned.sources)}
         past = Past(
@@ -118,9 +122,18 @@ class FlowSurveyor:
         return Survey(
             flow=facts,
             table=table,
-            facts=_table_facts(table, facts, ledger, self.table, history),
+            facts=_table_facts(table, last, ledger, self.table, history),
             checkpoint=_checkpoint(self.checkpoints, facts, table) if looks else None,
         )
+
+    def _last_batch(self, table: TableState, reset: bool) -> Mapping[str, Any] | None:
+        """The metadata of the flow's last batch that the table holds, in a reset also from its checkpoint."""
+        current = table.checkpoints.get(self.planned.flow.name)
+        held = None if current is None else table.transactions.get(current)
+        if current is None or held is None or held == FENCED:
+            return None
+        last = self.ledger.last_batch(self.table, current, held)
+        return _read_back(self.checkpoints, current, held) if last is None and reset else last
 
     def look(self, past: Past | None = None) -> tuple[SourceFacts, ...]:
         """The flow's sources as they are now.
@@ -190,6 +203,17 @@ def _load_checkpoint(path: Location, facts: FlowFacts, table: TableState) -> Che
     )
 
 
+def _read_back(folder: Location, checkpoint: str, batch: int) -> Mapping[str, Any] | None:
+    """What a checkpoint has read in a batch by its own offset log, in the form of a commit."""
+    for path in generations(folder):
+        with contextlib.suppress(CheckpointCorruptError):
+            identity = load_identity(path)
+            if identity.checkpoint == checkpoint:
+                ranges = load_ranges(path, batch, identity.sources)
+                return {"checkpoint": checkpoint, "sources": [one.to_json() for one in ranges]}
+    return None
+
+
 def _with_remedy(error: CheckpointCorruptError, facts: FlowFacts) -> HeadraceError:
     return CheckpointCorruptError(
         f"flow {facts.flow}: {error.summary}",
@@ -213,13 +237,8 @@ def unfinished_refresh(planned: PlannedFlow) -> RefreshUnfinishedError:
 
 
 def _table_facts(
-    table: TableState, flow: FlowFacts, ledger: Ledger, path: Location, history: History
+    table: TableState, last: Mapping[str, Any] | None, ledger: Ledger, path: Location, history: History
 ) -> TableFacts:
-    current = table.checkpoints.get(flow.flow)
-    last = None
-    held = None if current is None else table.transactions.get(current)
-    if current is not None and held not in (None, FENCED):
-        last = ledger.last_batch(path, current, held)
     return TableFacts(
         table_id=table.table_id,
         fresh=table.version == 0,

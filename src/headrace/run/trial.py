@@ -23,7 +23,7 @@ from headrace.model.names import quoted_path
 from headrace.plan.stages import Coordinates, PlannedFlow
 from headrace.run.failures import Failures
 from headrace.run.narrowing import find_reason
-from headrace.runtime.active_session import new_frame
+from headrace.runtime.gateway import new_frame
 from headrace.sources.bad_records import CODE, BadRecords
 from headrace.sources.records import CARRIED
 

@@ -31,8 +31,8 @@ from headrace.run.split import RefreshSplit, ViewCountingRefreshSplit
 from headrace.run.stop import StopSignal
 from headrace.run.tables import alter, new_clustering
 from headrace.run.task_metrics import refresh_jobs
-from headrace.runtime.engine.attachment import pool_name
-from headrace.runtime.unused import release_unused
+from headrace.runtime.engine.record import pool_name
+from headrace.runtime.gateway import release_unused
 from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.metastore import publish_table
 from headrace.sinks.delta.table import read_state, register_table

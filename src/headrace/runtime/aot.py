@@ -54,10 +54,8 @@ def use_options(cache: Path | None) -> tuple[str, ...]:
 
 
 def cache_path(java: Java, jars: Sequence[Path]) -> Path:
-    """Returns the path of the cache of this Java and these jars.
-
-    Its name is a hash of everything that the cache depends on.
-    """
+    """Returns the path of the cache of this Java and these jars. Its name is a hash of everything that the
+    cache depends on."""
     parts = [str(java.home), java.version, *collector_options()]
     for jar in class_path(jars).split(os.pathsep):
         found = Path(jar).stat()

@@ -43,15 +43,12 @@ _REQUEST_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class BrokerStatus:
-    """The state of the embedded broker.
-
-    Args:
-        bootstrap: Its address, or its last address if it is stopped; ``None`` before the first start.
-    """
+    """The state of the embedded broker."""
 
     state: str  # ``running``, ``stopped``, or ``starting`` if its process exists and does not listen yet
     directory: Path  # the folder of its state, data and log
     log_file: Path
+    # Its address, or its last address if it is stopped; `None` before the first start.
     bootstrap: str | None = None
     pid: int | None = None
     started: float | None = None
@@ -64,39 +61,26 @@ class BrokerStatus:
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic of the embedded broker.
-
-    Args:
-        records: The number of offsets from the start to the end of its partitions; transaction
-            markers and compaction make the number of records smaller.
-    """
+    """A topic of the embedded broker."""
 
     name: str
     id: str
     partitions: int
+    # The number of offsets from the start to the end of its partitions; transaction markers and compaction
+    # make the number of records smaller.
     records: int
 
 
 class Broker:
     """The embedded broker in one folder.
 
-    Example:
-        >>> broker = Broker()
-        >>> broker.start()
-        '127.0.0.1:53211'
-
-    Args:
-        directory: The folder of its state, data and log; by default in the user's data folder.
-        port: The port for clients; by default that of the last start, or a free one.
-        bound: Whether the broker ends with this process; for tests.
+    `directory`: the folder of its state, data and log; by default in the user's data folder.
+    `port`: the port for clients; by default that of the last start, or a free one.
+    `bound`: whether the broker ends with this process; for tests.
     """
 
     def __init__(
-        self,
-        directory: Path | None = None,
-        *,
-        port: int | None = None,
-        bound: bool = False,
+        self, directory: Path | None = None, *, port: int | None = None, bound: bool = False
     ) -> None:
         self.directory = (directory or broker_folder()).absolute()
         self._port = port
@@ -128,13 +112,7 @@ class Broker:
         return BrokerStatus("stopped", self.directory, self.log_file, bootstrap)
 
     def start(self) -> str:
-        """Starts the broker if it is stopped, waits until it answers, and returns its address.
-
-        Raises:
-            BrokerStartError: The broker ended, or did not answer in time.
-            BrokerPortInUseError: Another program uses the requested port.
-            BrokerRunningError: The broker runs already, on another port than the requested one.
-        """
+        """Starts the broker if it is stopped, waits until it answers, and returns its address."""
         with self._locked():
             known = self._read_state()
             process = self._find_process(known)
@@ -172,12 +150,7 @@ class Broker:
             return True
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Creates a topic.
-
-        Raises:
-            TopicExistsError: The topic exists.
-            UsageError: The broker refuses the name or the settings.
-        """
+        """Creates a topic."""
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewTopic
 

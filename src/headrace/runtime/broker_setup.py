@@ -14,7 +14,7 @@ from pathlib import Path
 
 from headrace.errors import BrokerStartError
 from headrace.runtime.fetch import ensure_jars
-from headrace.runtime.ivy import spark_jars_folder
+from headrace.runtime.jars import spark_jars_folder
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import tail
 
@@ -89,11 +89,7 @@ def build_start_command(properties: Path, log_file: Path) -> list[str]:
 
 
 def format_storage(properties: Path, log_file: Path) -> None:
-    """Formats an empty data folder.
-
-    Raises:
-        BrokerStartError: Kafka's StorageTool failed.
-    """
+    """Formats an empty data folder."""
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     command = [*_java_command(properties, log_file), "kafka.tools.StorageTool", "format"]
     # As one argument: an id that begins with `-` would be an option.

@@ -35,11 +35,9 @@ def is_local(master: str) -> bool:
 
 
 def default_master() -> str:
-    """Returns the Spark master for this machine: all cores, and four task slots for each core.
-
-    A task that hangs keeps its slot. With one slot for each core, two such tasks of one flow would stop
-    all other flows.
-    """
+    """Returns the Spark master for this machine: all cores, and four task slots for each core. A task that
+    hangs keeps its slot. With one slot for each core, two such tasks of one flow would stop all other
+    flows."""
     return f"local[{4 * max(2, available_cores())}]"
 
 
@@ -52,13 +50,7 @@ def find_named_master(context: SparkContext) -> str | None:
 def build_settings(
     name: str, master: str | None, scratch: Path, conf: Mapping[str, str], jars: Sequence[Path] = ()
 ) -> dict[str, str]:
-    """Returns all settings of a session that Headrace starts.
-
-    Args:
-        master: The Spark master that the user named, or None for the default of this machine.
-        conf: The user's settings, which override all others; their `spark.jars` are added to ours.
-        jars: Jars that the executors of a cluster need beside Spark's own; the driver serves them.
-    """
+    """Returns all settings of a session that Headrace starts."""
     chosen = {_MASTER_CHOSEN: "true"} if master is None else {}
     settings = {
         "spark.app.name": name,
@@ -104,11 +96,8 @@ def _static_settings() -> dict[str, str]:
 
 
 def build_session_settings(master: str | None) -> dict[str, str]:
-    """Returns the settings that a session can take after its start.
-
-    Args:
-        master: The Spark master that the user named, or None for the default of this machine.
-    """
+    """Returns the settings that a session can take after its start. `master`: the Spark master that the user
+    named, or None for the default of this machine."""
     cores = _count_cores(master)
     settings = {
         # Spark prints the options of sources into plans, and plans into messages.

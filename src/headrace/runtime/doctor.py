@@ -22,12 +22,10 @@ from headrace.runtime.engine.choice import VARIABLE, is_engine_on
 from headrace.runtime.engine.client import find_engines
 from headrace.runtime.engine.record import load_records
 from headrace.runtime.jars import JarCache, locked_jars
-from headrace.runtime.java import find_java
+from headrace.runtime.java import find_bundle, find_java
 from headrace.runtime.jvm import choose_heap
-from headrace.runtime.kafka_client import ClientErrors
-from headrace.runtime.network import connection_errors
+from headrace.runtime.kafka_client import ClientErrors, connection_errors
 from headrace.runtime.places import CACHE_VARIABLE, cache_folder
-from headrace.runtime.truststore import find_bundle
 
 SPARK_VERSION = "4.2.0"
 DELTA_VERSION = "4.4.0"

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import JarCorruptError, JarDownloadError
-from headrace.runtime.ivy import SETTINGS_VARIABLE, read_failure, start_ivy
-from headrace.runtime.jars import Jar, JarCache, JarSet, locked_jars
+from headrace.runtime.jars import (
+    SETTINGS_VARIABLE,
+    Jar,
+    JarCache,
+    JarSet,
+    locked_jars,
+    read_failure,
+    start_ivy,
+)
 from headrace.runtime.java import find_java
-from headrace.runtime.progress import show_fetch
 
 _PARALLEL = 4
 """Ivy sends one request at a time, and mostly waits for small answers."""
@@ -40,17 +48,9 @@ Watcher = Callable[[FetchProgress], None]
 def ensure_jars(
     *sets: JarSet, cache: JarCache | None = None, watcher: Watcher | None = None
 ) -> tuple[Path, ...]:
-    """Returns the paths of all jars of these sets; downloads those that are missing.
-
-    Args:
-        sets: ``spark`` (Delta and the Kafka connector), ``broker`` (Apache Kafka).
-        cache: The folder of the jars; the user's shared cache by default.
-        watcher: Is called with the progress; shows it on standard error by default.
-
-    Raises:
-        JarDownloadError: An artifact could not be downloaded.
-        JarCorruptError: A downloaded file has another checksum than the lock.
-    """
+    """Returns the paths of all jars of these sets; downloads those that are missing. `sets`: ``spark`` (Delta
+    and the Kafka connector), ``broker`` (Apache Kafka). `cache`: the folder of the jars; the user's shared
+    cache by default. `watcher`: is called with the progress; shows it on standard error by default."""
     store = cache or JarCache()
     jars = locked_jars(*sets)
     if store.missing(jars):
@@ -199,3 +199,54 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.kill()
     process.wait()
+
+
+_PLAIN_INTERVAL_S = 5.0
+
+FETCHING = threading.Event()
+"""Set while the terminal shows the progress of a download."""
+
+Shown = Callable[[int, int, int, int], None]
+
+
+@contextmanager
+def show_fetch() -> Iterator[Shown]:
+    """Shows a progress bar on a terminal, and plain lines elsewhere. Yields a function of jars done, all
+    jars, bytes done, all bytes."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _plain(console.file.write)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    FETCHING.set()
+    try:
+        with Progress(*columns, console=console) as progress:
+            task = progress.add_task("Fetching jars", total=None)
+
+            def update(jars_done: int, jars_total: int, bytes_done: int, bytes_total: int) -> None:
+                text = f"Fetching jars {jars_done}/{jars_total}"
+                progress.update(task, description=text, completed=bytes_done, total=bytes_total)
+
+            yield update
+    finally:
+        FETCHING.clear()
+
+
+def _plain(write: Callable[[str], object]) -> Shown:
+    last = [0.0]
+    finished = [False]
+
+    def update(jars_done: int, jars_total: int, bytes_done: int, bytes_total: int) -> None:
+        now = time.monotonic()
+        if jars_done < jars_total and now - last[0] < _PLAIN_INTERVAL_S:
+            return
+        if finished[0]:
+            return
+        last[0], finished[0] = now, jars_done == jars_total
+        megabytes = f"{bytes_done / 1e6:.0f} of {bytes_total / 1e6:.0f} MB"
+        write(f"Fetching jars: {jars_done} of {jars_total}, {megabytes}\n")
+
+    return update

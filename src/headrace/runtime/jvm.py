@@ -17,7 +17,7 @@ import psutil
 
 from headrace.errors import SparkStartError
 from headrace.runtime.defaults import available_cores
-from headrace.runtime.ivy import spark_jars_folder
+from headrace.runtime.jars import spark_jars_folder
 from headrace.runtime.java import Java
 from headrace.runtime.processes import end, start_bound
 
@@ -97,11 +97,9 @@ def class_path(jars: Sequence[Path]) -> str:
 
 
 def collector_options() -> tuple[str, ...]:
-    """Returns the option for the garbage collector; an AOT cache is valid for one collector only.
-
-    On fewer than four cores Java would choose the serial collector or G1. Measured with 2 million records:
-    the parallel collector pauses half as long as the serial one, and needs 180 MB less than G1.
-    """
+    """Returns the option for the garbage collector; an AOT cache is valid for one collector only. On fewer
+    than four cores Java would choose the serial collector or G1. Measured with 2 million records: the
+    parallel collector pauses half as long as the serial one, and needs 180 MB less than G1."""
     return ("-XX:+UseParallelGC",) if available_cores() < 4 else ()
 
 
@@ -149,11 +147,7 @@ def start_jvm(
     environment: Mapping[str, str],
     meanwhile: Callable[[], None] = lambda: None,
 ) -> SparkJvm:
-    """Starts the JVM and waits until its gateway listens.
-
-    Raises:
-        SparkStartError: The JVM ended, or did not answer in time.
-    """
+    """Starts the JVM and waits until its gateway listens."""
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         answer = Path(folder) / "gateway"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -31,13 +32,7 @@ _GRACE_S = 1.0
 
 
 class ClientErrors:
-    """The errors that one client has reported about its connections.
-
-    Example:
-        >>> client_errors = ClientErrors(connection)  # doctest: +SKIP
-        >>> producer = client_errors.open(Producer)  # doctest: +SKIP
-        >>> client_errors.check()  # doctest: +SKIP
-    """
+    """The errors that one client has reported about its connections."""
 
     def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
@@ -50,14 +45,7 @@ class ClientErrors:
         self._lock = threading.Lock()
 
     def open(self, kind: Callable[..., T], settings: dict[str, Any] | None = None) -> T:
-        """Returns a new client.
-
-        Args:
-            kind: Its class: ``AdminClient``, ``Consumer`` or ``Producer``.
-
-        Raises:
-            SpecInvalidError: The client refuses the settings.
-        """
+        """Returns a new client. `kind`: its class: ``AdminClient``, ``Consumer`` or ``Producer``."""
         from confluent_kafka import KafkaException
 
         all_settings = {
@@ -73,16 +61,8 @@ class ClientErrors:
             raise refused_settings(self._connection, error.args[0].str()) from error
 
     def check(self, *, silent: bool = False) -> None:
-        """Raises an error if the cluster has refused the client.
-
-        Args:
-            silent: Whether the client has waited longer than an answer takes.
-
-        Raises:
-            KafkaLoginError: The cluster refuses the login.
-            KafkaTlsError: The TLS handshake failed.
-            KafkaForbiddenError: An ACL is missing.
-        """
+        """Raises an error if the cluster has refused the client. `silent`: whether the client has waited
+        longer than an answer takes."""
         if self._fault is None and (silent or self._is_lost()) and time.monotonic() >= self._next_probe:
             self._fault = find_fault(self._connection, self._reports)
             self._next_probe = time.monotonic() + _GRACE_S
@@ -97,12 +77,7 @@ class ClientErrors:
         return find_fault(self._connection, [*self._reports, f"{code}\n{first}"])
 
     def wait(self, future: concurrent.futures.Future[T], client: Any, timeout_s: float) -> T:
-        """Waits for the result of a future.
-
-        Raises:
-            HeadraceError: The cluster has refused the client.
-            TimeoutError: There was no result in time.
-        """
+        """Waits for the result of a future."""
         began = time.monotonic()
         self._begin(client)
         try:
@@ -158,3 +133,19 @@ def _silent() -> logging.Logger:
 
 SILENT = _silent()
 """The logger of librdkafka's log lines."""
+
+
+def connection_errors(servers: str, timeout_s: float) -> list[str]:
+    """Connects to the addresses of a list such as ``a:9092,b:9092`` until one succeeds. Return the error of
+    each address, or an empty list if one connection succeeded."""
+    reasons = []
+    for server in servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            reasons.append(f"{server.strip() or 'no address'}: {why}")
+        else:
+            return []
+    return reasons

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterable
 from pathlib import Path
+from typing import IO
 
 import platformdirs
 
@@ -30,3 +36,52 @@ def broker_folder() -> Path:
     if chosen:
         return Path(chosen).expanduser().absolute()
     return Path(platformdirs.user_data_dir("headrace")) / "broker"
+
+
+_PREFIX = "headrace-spark-"
+_LOCK = "held"
+
+
+class Scratch:
+    """A temporary folder of this process; making one removes the folders of processes that were killed. A
+    lock shows that the owner is alive. Process ids do not, where containers share a temporary folder."""
+
+    def __init__(self) -> None:
+        others = list(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"))
+        # The state of a killed stream can be many small files; Spark starts meanwhile.
+        threading.Thread(target=_remove_abandoned, args=(others,), daemon=True).start()
+        self.path, self._held = _make_folder()
+
+    def folder(self, name: str) -> Path:
+        """Returns a subfolder; makes it if it is missing."""
+        path = self.path / name
+        path.mkdir(exist_ok=True)
+        return path
+
+    def remove(self) -> None:
+        """Removes the folder and its content."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._held.close()
+
+
+def _make_folder() -> tuple[Path, IO[str]]:
+    """Returns a new folder, and its file, which is locked."""
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        held = (path / _LOCK).open("w")
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if (path / _LOCK).exists():
+            return path, held
+        # Before the file was locked, another process has taken the folder for an abandoned one.
+        held.close()
+
+
+def _remove_abandoned(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        try:
+            with (folder / _LOCK).open("r+") as handle:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            # Held by its owner, another user's, or gone meanwhile.
+            continue

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 _DIE_WITH_PARENT = """
@@ -46,13 +49,8 @@ without end."""
 def start_bound(
     command: Sequence[str], log_file: Path, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Starts a program that is killed when this process ends, even by SIGKILL.
-
-    Its standard input is a pipe that this process holds. Its output is appended to the log file.
-
-    Raises:
-        OSError: The program could not be started.
-    """
+    """Starts a program that is killed when this process ends, even by SIGKILL. Its standard input is a pipe
+    that this process holds. Its output is appended to the log file."""
     # Linux kills the program when the thread that started it ends, so that thread must not end before.
     outcome: list[subprocess.Popen[bytes] | BaseException] = []
     started = threading.Event()
@@ -91,14 +89,8 @@ def start_bound(
 def start_detached(
     command: Sequence[str], log_file: Path, environment: Mapping[str, str] | None = None
 ) -> int:
-    """Starts a program that goes on after this process, and returns its process id.
-
-    Args:
-        environment: All of its variables; by default those of this process.
-
-    Raises:
-        OSError: The program could not be started.
-    """
+    """Starts a program that goes on after this process, and returns its process id. `environment`: all of its
+    variables; by default those of this process."""
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder, log_file.open("ab") as log:
         pid_file = Path(folder) / "pid"
         subprocess.run(
@@ -133,6 +125,33 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()
+
+
+Handle = Callable[[int, Callable[[], object]], None]
+"""Takes the number of a signal, and a function that does what the signal would have done otherwise."""
+
+
+@contextmanager
+def handling_signals(handle: Handle) -> Iterator[None]:
+    """Call a function for SIGINT and SIGTERM, while the block runs in the main thread. `handle`: the
+    function. It can interrupt the main thread anywhere."""
+    if threading.current_thread() is not threading.main_thread():
+        # Python allows signal handlers in the main thread only.
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def received(number: int, frame: FrameType | None) -> None:
+        otherwise = before[signal.Signals(number)]
+        handle(number, partial(otherwise, number, frame) if callable(otherwise) else lambda: None)
+
+    for one in before:
+        signal.signal(one, received)
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 @cache

@@ -28,8 +28,7 @@ from headrace.runtime.gateway import (
 from headrace.runtime.jars import locked_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, error_lines, start_jvm, tail
-from headrace.runtime.places import logs_folder
-from headrace.runtime.scratch import Scratch
+from headrace.runtime.places import Scratch, logs_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,21 +79,8 @@ def open_spark(
     redactor: Redactor | None = None,
     shared: bool = True,
 ) -> RunningSpark:
-    """Returns the session of this process, or opens one if there is none: in an engine, or in a new JVM.
-
-    The settings of a session of the user (``spark-submit``, a notebook) are not changed.
-
-    Args:
-        master: The Spark master; all local cores by default.
-        memory: The JVM's heap, as in ``-Xmx``; by default it depends on the machine.
-        log_file: The file of Spark's messages; by default in the cache folder.
-        shared: Whether the session may be in an engine, a JVM that stays in the background.
-
-    Raises:
-        DeltaNotConfiguredError: The session of this process has no Delta Lake.
-        ConnectUnsupportedError: The session of this process is a Spark Connect session.
-        SparkStartError: Spark did not start.
-    """
+    """Returns the session of this process, or opens one if there is none: in an engine, or in a new JVM. The
+    settings of a session of the user (``spark-submit``, a notebook) are not changed."""
     foreign = _find_foreign()
     if foreign is not None:
         return RunningSpark(foreign, owned=False)
@@ -145,12 +131,7 @@ def _attach(
         return None
     record = attached.record
     return RunningSpark(
-        spark,
-        owned=True,
-        log_file=Path(record.log),
-        jvm_pid=record.jvm_pid,
-        in_engine=True,
-        _close=close,
+        spark, owned=True, log_file=Path(record.log), jvm_pid=record.jvm_pid, in_engine=True, _close=close
     )
 
 
@@ -165,12 +146,9 @@ def start_spark(
     extra_options: Sequence[str] = (),
     end_timeout_s: float | None = None,
 ) -> RunningSpark:
-    """Starts a session in a new JVM; callers use `open_spark`.
-
-    Args:
-        end_timeout_s: The time that the JVM has to end after Spark has stopped. By default a local JVM is
-            killed at once: its only remaining task would be to remove its folder.
-    """
+    """Starts a session in a new JVM; callers use `open_spark`. `end_timeout_s`: the time that the JVM has to
+    end after Spark has stopped. By default a local JVM is killed at once: its only remaining task would be to
+    remove its folder."""
     java, jars = find_java(), ensure_jars("spark")
     scratch = Scratch()
     log = (log_file or _default_log(name)).absolute()

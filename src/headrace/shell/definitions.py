@@ -5,7 +5,6 @@ It is a pipeline: a spec, and an SQL file for each Delta table, scan and stream.
 
 from __future__ import annotations
 
-import difflib
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from headrace.errors import (
     SqlNameTakenError,
     SqlNameUnknownError,
     TableUnknownError,
+    did_you_mean,
 )
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -99,12 +99,11 @@ class Definitions:
 
     def unknown(self, kind: Kind, name: str, location: SourceLocation | None) -> SqlNameUnknownError:
         known = self.names(kind)
-        near = difflib.get_close_matches(name, known, n=1)
         return SqlNameUnknownError(
             f"there is no {kind} `{name}`",
             location=location,
             facts=[f"{kind}s: {', '.join(known)}"] if known else [],
-            remedies=[f"did you mean `{near[0]}`?" if near else f"CREATE {kind.upper()} {name} .."],
+            remedies=did_you_mean(name, known, f"CREATE {kind.upper()} {name} .."),
             params={"kind": kind, "name": name, "known": known},
         )
 

@@ -43,6 +43,7 @@ class BatchStamp:
     batch: int
     ranges: tuple[SourceRange, ...]
     replayed: int | None = None
+    replay: str | None = None  # the name of the replay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +149,7 @@ class OpenedGeneration:
     layout: TableLayout | None = None
     refreshing: str | None = None  # the state of the full refresh after this opening; ``None`` if it is none
     replaces: str | None = None  # the checkpoint that feeds the target until now; any other is refused
+    fenced_at: int | None = None  # the last batch of the fenced checkpoint; a later one is refused
 
 
 class TargetState(Protocol):

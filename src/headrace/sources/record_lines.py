@@ -12,7 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from headrace.errors import RecordInvalidError, SourceLocation
+from headrace.errors import RecordInvalidError, SourceLocation, did_you_mean
 
 FileFormat = Literal["json", "csv", "text"]
 
@@ -211,15 +211,13 @@ def invalid(
 
 
 def _without_key(field: str, row: Any, name: str, line: int) -> RecordInvalidError:
-    import difflib
 
     fields = list(row) if isinstance(row, Mapping | list) else []
-    near = difflib.get_close_matches(field, map(str, fields), n=1)
     return invalid(
         name,
         line,
         f"it does not have the key field `{field}`",
-        remedies=(f"did you mean `{near[0]}`?",) if near else (),
+        remedies=did_you_mean(field, map(str, fields)),
     )
 
 

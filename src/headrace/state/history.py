@@ -7,7 +7,7 @@ and not in the current checkpoint.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.model.ranges import marks_of
@@ -39,6 +39,10 @@ class History:
     def of(cls, entries: Iterable[Mapping[str, Any]], *, whole: bool = True) -> History:
         """The reads of commits, in the order in which they were made."""
         return cls(commits=tuple(filter(None, map(_reads, entries))), whole=whole)
+
+    def with_last(self, entry: Mapping[str, Any]) -> History:
+        """The history with one more commit at its end; the end may have it already."""
+        return replace(self, commits=(*self.commits, *filter(None, (_reads(entry),))))
 
     def sources(self, kind: str, key: Callable[[SourceIdentity], str]) -> tuple[SourceIdentity, ...]:
         """The sources of a kind that were read, each as the last commit names it."""

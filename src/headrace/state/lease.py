@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 
 from headrace.errors import LeaseLostError, LeaseUnreadableError, SecondDriverError, StorageUnwritableError
 from headrace.model.names import TableName
-from headrace.runtime.engine.attachment import find_guard, is_held
+from headrace.runtime.engine.record import find_guard, is_held
 from headrace.runtime.processes import find_boot, find_pid_namespace, find_start, has_ended
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location

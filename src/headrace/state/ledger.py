@@ -24,6 +24,7 @@ from headrace.storage.table_log import (
     commit_mark,
     find_batch,
     iter_commits,
+    newest_version,
     versions,
 )
 
@@ -136,18 +137,20 @@ class Ledger:
         """The folds of versions that no longer exist, because an older copy of the table was restored.
 
         If the table has used the same version numbers again, the mark of a fold's last commit differs from
-        the log.
+        the log. A fold is stale, too, if its last commit was never part of the table (`versions`).
         """
+        first = min(versions(table), default=0)
 
         def is_stale(fold: Mapping[str, Any]) -> bool:
             last, mark = fold["versions"][1], fold.get("mark")
             if last > version:
                 return True
-            return mark is not None and commit_mark(table, last) not in (None, mark)
+            known = mark is not None and commit_mark(table, last)
+            return known not in (None, False) and (known != mark or last < first)
 
         mine = [fold for fold in self.folds() if fold["table_id"] == table_id]
-        first = min((fold["versions"][0] for fold in mine if is_stale(fold)), default=None)
-        return () if first is None else tuple(fold for fold in mine if fold["versions"][0] >= first)
+        start = min((fold["versions"][0] for fold in mine if is_stale(fold)), default=None)
+        return () if start is None else tuple(fold for fold in mine if fold["versions"][0] >= start)
 
     def rewind(self, table: Location, table_id: str, version: int) -> bool:
         """Move the folds of versions that the table no longer has out of the ledger; returns whether there
@@ -195,9 +198,21 @@ class Ledger:
 
     def last_batch(self, table: Location, checkpoint: str, batch: int) -> Mapping[str, Any] | None:
         """The metadata of a batch's commit, from the table's log or else from the ledger."""
-        commit = find_batch(table, checkpoint, batch)
+        newest, folds = newest_version(table), self.folds()
+        folded = max((fold["versions"][1] for fold in folds), default=-1)
+        if any(self.stale_folds(table, table_id, newest) for table_id in {one["table_id"] for one in folds}):
+            folded = -1
+        # A fold has the last batch before it, and the log of a busy table holds too many commits.
+        commit = find_batch(table, checkpoint, batch, after=folded)
         if commit is not None:
             return commit.metadata
+        entry = self._folded_batch(checkpoint, batch)
+        if entry is None and folded >= 0:
+            commit = find_batch(table, checkpoint, batch)
+            entry = None if commit is None else commit.metadata
+        return entry
+
+    def _folded_batch(self, checkpoint: str, batch: int) -> Mapping[str, Any] | None:
         # A flow that has another name now has left its folds with the old one.
         folds = [fold for ledger in (*self.siblings(), self) for fold in ledger.folds()]
         for fold in reversed(folds):

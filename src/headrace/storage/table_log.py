@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -42,6 +42,7 @@ class LoggedCommit:
     delta_id: str | None = None
     properties: Mapping[str, str] | None = None
     declares_erasure: bool = False  # whether its metadata declares that it removes rows on purpose
+    restores: int | None = None  # the version that a RESTORE went back to
     erased_since: int | None = None  # no commit from this version to this one adds rows, see `CLOSES`
 
     @property
@@ -83,15 +84,65 @@ class LoggedCommit:
         return self.metadata is not None and (
             self.opens
             or self.refreshes_view
-            or str(self.metadata.get("replay")) in self.transactions
+            or replay_transaction(str(self.metadata.get("replay")))[0] in self.transactions
             or self.transactions.get(str(self.metadata.get("checkpoint"))) == self.metadata.get("batch")
         )
 
 
+def replay_transaction(replay: str) -> tuple[str, int]:
+    """The transaction id and the number with which a replay is committed, from its name.
+
+    The replays of a flow share one id, with rising even numbers; the number after one of them fences it. An
+    older replay has an id of its own.
+    """
+    name, _, number = replay.rpartition("#")
+    return (name, int(number)) if name and number.isdecimal() else (replay, 0)
+
+
+def logged_batch(table: Location, last: int, checkpoint: str) -> int | None:
+    """The last batch of a checkpoint up to a version, by the newest commits; -1 if there is none.
+
+    Returns:
+        ``None`` if the log does not show it: it does not hold enough commits, or it is damaged.
+    """
+    try:
+        # One after another, for the log of a busy table holds too many to be listed for each batch.
+        for version in range(last, max(last - _NEWEST, -1), -1):
+            commit = load_commit(table, version)
+            if checkpoint in commit.transactions:
+                return commit.transactions[checkpoint]
+            opened = commit.metadata if commit.opens else None
+            if opened and opened["checkpoint"] == checkpoint and opened["opens"]["reason"] != "renamed":
+                return -1
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        # Delta cleans logs meanwhile, and may never look at what is damaged.
+        return None
+    return -1 if last < _NEWEST else None
+
+
 def versions(table: Location) -> tuple[int, ...]:
-    """The versions whose commit files the log still holds, ascending."""
+    """The versions whose commit files the log still holds, ascending.
+
+    Files below a gap are left out. The log is cleaned from its beginning; a writer that was stopped meanwhile
+    can then write a version again, and its commit is not part of the table.
+    """
+    found = _commit_files(table)
+    first = len(found) - 1
+    while first > 0 and found[first - 1] == found[first] - 1:
+        first -= 1
+    return tuple(found[max(first, 0) :])
+
+
+def stray_versions(table: Location) -> tuple[int, ...]:
+    """The versions of commit files that are not part of the table: below a gap, and below a checkpoint."""
+    found, held = _commit_files(table), versions(table)
+    covered = bool(held) and last_checkpoint(table) >= held[0] - 1
+    return tuple(version for version in found if version < held[0]) if covered else ()
+
+
+def _commit_files(table: Location) -> list[int]:
     names = (table / LOG).list_files()
-    return tuple(int(name[:20]) for name in names if len(name) == 25 and name.endswith(".json"))
+    return [int(name[:20]) for name in names if len(name) == 25 and name.endswith(".json")]
 
 
 def commit_file(table: Location, version: int) -> Location:
@@ -118,11 +169,7 @@ def readable_versions(table: Location) -> Sequence[int]:
     if commits and commits[0] == 0:
         starts.add(0)
     newest = max([*starts, *commits[-1:]], default=-1)
-    # The log is cleaned from its beginning, so what it holds is one piece up to the newest.
-    held = set(commits)
-    first = newest
-    while first in held:
-        first -= 1
+    first = commits[0] - 1 if commits and commits[-1] == newest else newest
     oldest = min((start for start in starts if start >= first), default=newest + 1)
     return range(oldest, newest + 1)
 
@@ -230,10 +277,28 @@ def erased_since(table: Location, newest: int) -> int:
     return first
 
 
-def find_batch(table: Location, checkpoint: str, batch: int) -> LoggedCommit | None:
-    """The commit of a batch, if the log still has it; the newest commits are tried first."""
-    held = (commit for commit in newest_commits(table) if commit.metadata is not None)
-    return next((commit for commit in held if commit.transactions.get(checkpoint) == batch), None)
+def find_commit(table: Location, after: int, matches: Callable[[LoggedCommit], bool]) -> LoggedCommit | None:
+    """The first commit after a version that matches, if the log still has it."""
+    # Listing a long log is slow, and the first version is nearly always there.
+    found = next(filter(matches, follow_commits(table, after + 1)), None)
+    return found or next(filter(matches, iter_commits(table, after + 1)), None)
+
+
+def find_batch(table: Location, checkpoint: str, batch: int, after: int = -1) -> LoggedCommit | None:
+    """The commit of a batch, if the log still has it after a version; the newest commits are tried first."""
+    for version in reversed(versions(table)):
+        if version <= after:
+            return None
+        commit = load_commit(table, version)
+        if commit.metadata is not None and commit.transactions.get(checkpoint) == batch:
+            return commit
+    return None
+
+
+def is_followed(table: Location, version: int) -> bool:
+    """Whether a commit that was made after a version is part of the table for sure: the log has that version,
+    and no checkpoint is newer, so no later version can have been cleaned away and written again."""
+    return (version < 0 or commit_file(table, version).exists()) and last_checkpoint(table) <= version
 
 
 def read_actions(file: Location, *names: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -274,8 +339,17 @@ def load_commit(table: Location, version: int) -> LoggedCommit:
         delta_id=info.get("txnId"),
         properties=properties,
         declares_erasure=_declares_erasure(info),
+        restores=_restored(info),
         erased_since=_erased_since(info, version),
     )
+
+
+def undone_versions(table: Location, restore: LoggedCommit) -> tuple[int, ...]:
+    """The commits with rows of this pipeline that a RESTORE has undone, as far as the log shows them."""
+    if restore.restores is None:
+        return ()
+    between = iter_commits(table, restore.restores + 1, restore.version - 1)
+    return tuple(commit.version for commit in between if commit.is_ours and commit.changes_data)
 
 
 def added_bytes(table: Location, version: int) -> int:
@@ -360,6 +434,11 @@ def describe_rollback(table: Location, seen: Mapping[str, Any]) -> str | None:
     if commit_mark(table, seen["version"]) in (None, seen["commit"]):
         return None
     return f"version {seen['version']} was read, but the table now has another commit of this version"
+
+
+def _restored(info: Mapping[str, Any]) -> int | None:
+    version = str((info.get("operationParameters") or {}).get("version"))
+    return int(version) if info.get("operation") == "RESTORE" and version.isdecimal() else None
 
 
 def _declares_erasure(info: Mapping[str, Any]) -> bool:

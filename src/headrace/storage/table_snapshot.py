@@ -5,16 +5,26 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from headrace.storage.location import Location
-from headrace.storage.table_log import LOG, commit_file, versions
+from headrace.storage.table_log import (
+    LOG,
+    commit_file,
+    is_followed,
+    load_commit,
+    read_actions,
+    versions,
+)
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
+_MANIFEST = re.compile(r"(\d{20})\.checkpoint\.[0-9a-fA-F-]{36}\.(?:parquet|json)")
+"""A V2 checkpoint: its files are listed elsewhere, its transactions are in it."""
+_STATE = ("protocol", "metaData", "add", "domainMetadata")
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _KNOWN_FEATURES = """
     appendOnly invariants checkConstraints changeDataFeed generatedColumns columnMapping identityColumns
@@ -149,6 +159,44 @@ def find_checkpoints(table: Location) -> dict[int, tuple[Location, ...]]:
     return whole
 
 
+def load_held_batch(table: Location, checkpoint: str) -> int:
+    """The last batch of a checkpoint that a table holds, by the files of its log alone; -1 if none.
+
+    Raises:
+        SnapshotUnreadableError: The log has a hole, or its newest checkpoint is damaged.
+        OSError: A file of the log cannot be read.
+    """
+    commits, checkpoints = versions(table), find_checkpoints(table)
+    for name in (table / LOG).list_files():
+        if found := _MANIFEST.fullmatch(name):
+            checkpoints.setdefault(int(found[1]), (table / LOG / name,))
+    start = max(checkpoints, default=-1)
+    for version in reversed(commits):
+        if version <= start:
+            break
+        number = load_commit(table, version).transactions.get(checkpoint)
+        if number is not None:
+            return number
+    if not commits or commits[0] > start + 1:
+        raise SnapshotUnreadableError(f"its log lacks commits after version {start}")
+    for file in checkpoints.get(start, ()):
+        for _, value in _checkpoint_actions(file, ("txn",)):
+            if value["appId"] == checkpoint:
+                return int(value["version"])
+    return -1
+
+
+def is_part(table: Location, known: int, version: int) -> bool:
+    """Whether a commit that was made after a known version is part of the table.
+
+    Also False if the log does not show it any more.
+    """
+    if is_followed(table, known):
+        return True
+    held = versions(table)
+    return version in held and (known in held or version > max(find_checkpoints(table), default=-1))
+
+
 def named_files(action: Mapping[str, Any]) -> Iterator[str]:
     """The paths of the files that an ``add``, ``remove`` or ``cdc`` action names."""
     yield decode_path(str(action["path"]))
@@ -197,16 +245,20 @@ def _data_file(action: Mapping[str, Any]) -> DataFile:
     )
 
 
-def _checkpoint_actions(file: Location) -> Iterable[tuple[str, Mapping[str, Any]]]:
+def _checkpoint_actions(
+    file: Location, wanted: Sequence[str] = _STATE
+) -> Iterable[tuple[str, Mapping[str, Any]]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if file.name.endswith(".json"):
+        yield from read_actions(file, *wanted)
+        return
     try:
         with file.open() as stream:
             held = pq.ParquetFile(stream)
-            wanted = ("protocol", "metaData", "add", "domainMetadata")
             names = [name for name in wanted if name in held.schema_arrow.names]
-            sidecars = "sidecar" in held.schema_arrow.names
+            sidecars = "add" in wanted and "sidecar" in held.schema_arrow.names
             if sidecars and len(held.read(columns=["sidecar"]).column("sidecar").drop_null()):
                 raise SnapshotUnreadableError("its log has V2 checkpoints")
             for name in names:

@@ -6,7 +6,6 @@ streams with real checkpoints, which read the rows that each batch has added.
 
 from __future__ import annotations
 
-import difflib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
-from headrace.errors import RowsMissingError, SourceLocation, UnusedTestInputError
+from headrace.errors import RowsMissingError, SourceLocation, UnusedTestInputError, did_you_mean
 from headrace.model.folders import FileFolder
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -152,11 +151,10 @@ class FakeSources:
         reads = (f"sources of the pipeline: {', '.join(known) or 'none'}",)
         for name in self._given:
             if name not in self._sources:
-                near = difflib.get_close_matches(name, known, n=1)
                 raise UnusedTestInputError(
                     f"the test gives rows for `{name}`, which the pipeline does not read",
                     facts=reads,
-                    remedies=(f"did you mean `{near[0]}`?",) if near else (),
+                    remedies=did_you_mean(name, known),
                     params={"source": name, "known": known},
                 )
         for name, location in self._missing.items():
@@ -262,7 +260,7 @@ class FakeSources:
 
             real = read.paths[0].removeprefix("file:")
             known = DeltaTable(real).schema().to_json() if DeltaTable.is_deltatable(real) else None
-            schema = self._schema(name, None if known is None else _parsed(known))
+            schema = self._schema(name, None if known is None else json.loads(known))
             self._add(Table(name, self._given[name], self._path_for("delta"), schema))
         return self._reader(read, self._located(name))
 
@@ -350,11 +348,6 @@ class FakeSources:
             remedies=(f'add rows, or an empty list for a source without rows: {{"{name}": []}}',),
             params={"source": name},
         )
-
-
-def _parsed(text: str) -> Mapping[str, Any]:
-    value: Mapping[str, Any] = json.loads(text)
-    return value
 
 
 def _make_table(path: Path, schema: pa.Schema) -> bool:

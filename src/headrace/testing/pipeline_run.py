@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import difflib
 import shutil
 import tempfile
 import weakref
@@ -12,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import ArgumentInvalidError, DatasetUnknownError, HeadraceError
+from headrace.errors import ArgumentInvalidError, DatasetUnknownError, HeadraceError, did_you_mean
 from headrace.model.declarations import TemporaryView
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
@@ -20,7 +19,7 @@ from headrace.model.project import ProjectSettings
 from headrace.observe.read import read_rows
 from headrace.project.pipeline import Pipeline
 from headrace.project.plan_queries import SourceOverrides
-from headrace.runtime.active_session import new_frame
+from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.runtime.session import RunningSpark, open_spark
 from headrace.storage.layout import Storage
@@ -236,7 +235,8 @@ class Tables(Mapping[str, list[Row]]):
         temporary: Path | None,
     ) -> None:
         self._settings = settings
-        self._names = {self._short(name): name for name in names}
+        database = settings.database
+        self._names = {one.name if one.schema == database else str(one): one for one in names}
         self.results = results
         self._removal = None
         if temporary is not None:
@@ -308,17 +308,13 @@ class Tables(Mapping[str, list[Row]]):
         found = self._find(name)
         if found is not None:
             return self._settings.storage.table(found).local_path
-        near = difflib.get_close_matches(name, list(self._names), n=1)
         raise DatasetUnknownError(
             f"the pipeline {self._settings.name} stores no table `{name}`",
             facts=(f"its tables: {', '.join(self._names)}",),
-            remedies=(f"did you mean `{near[0]}`?",) if near else (),
+            remedies=did_you_mean(name, list(self._names)),
             params={"dataset": name},
         )
 
     def _find(self, name: str) -> TableName | None:
         wanted = str(self._settings.table_name(name)).casefold()
         return next((known for known in self._names.values() if str(known).casefold() == wanted), None)
-
-    def _short(self, name: TableName) -> str:
-        return name.name if name.schema == self._settings.database else str(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from headrace.model.texts import counted
@@ -28,6 +28,7 @@ class RowDelta:
     gone: tuple[DataFile, ...] = ()
     gone_foreign: tuple[DataFile, ...] = ()  # those of them that another writer had added
     removed_ours: int = 0
+    undone: tuple[int, ...] = ()  # versions of this pipeline that a RESTORE has undone, and that still are
     unknown: tuple[str, ...] = ()  # files whose rows are neither in the log's statistics nor on disk
 
     @property
@@ -103,6 +104,8 @@ def build_balance(
     deltas: dict[int, RowDelta] = {}
     origins: dict[FileKey, int] = {}
     foreign: set[FileKey] = set()
+    gone_at: dict[FileKey, int] = {}
+    undone: dict[int, frozenset[int]] = {}
     opened_with = sum(_live(file, facts)[0] for file in log.base.values())
     for commit, active in log.states():
         if commit.version == baseline.version + 1:
@@ -128,9 +131,17 @@ def build_balance(
                 ),
                 unknown=tuple(unknown for _, unknown in [*added, *gone] if unknown),
             )
+            if commit.operation == "RESTORE":
+                keys = [gone_at.get(file.key, -1) for file in commit.added]
+                keys += [origins.get(file.key, -1) for file in files]
+                undone[commit.version] = _undone(commit, keys, deltas, undone)
+            gone_at.update({file.key: commit.version for file in files})
             origins.update({file.key: commit.version for file in commit.added})
         if role in ("foreign", "unnumbered") and not files:
             foreign.update(file.key for file in commit.added)
+    if undone:
+        last = max(undone)
+        deltas[last] = replace(deltas[last], undone=tuple(sorted(undone[last])))
     now = log.active()
     if baseline.version == log.version:
         opened_with = sum(_live(file, facts)[0] for file in now.values())
@@ -144,6 +155,35 @@ def build_balance(
         rows=sum(_live(file, facts)[0] for file in now.values()),
         copied=_is_copied(log.commits),
     )
+
+
+def _undone(
+    restore: Commit,
+    changed: Sequence[int],
+    deltas: Mapping[int, RowDelta],
+    before: Mapping[int, frozenset[int]],
+) -> frozenset[int]:
+    """The versions of this pipeline whose rows a table lacks after a RESTORE.
+
+    Args:
+        changed: The versions whose files it has removed, or brought back.
+        before: What earlier ones have undone; one can bring back what another has undone.
+    """
+    to = restore.restores
+    if to is None:
+        earlier: frozenset[int] = before[max(before)] if before else frozenset()
+    else:
+        earlier = next((before[one] for one in sorted(before, reverse=True) if one <= to), frozenset())
+        changed = [*changed, *range(to + 1, restore.version)]
+        changed = [version for version in changed if version > to]
+    ours = {
+        version
+        for version in changed
+        if version in deltas
+        and deltas[version].role in ("batch", "opening", "replay", "view")
+        and (deltas[version].added or deltas[version].removed)
+    }
+    return earlier | ours
 
 
 def _live(file: DataFile, facts: Mapping[str, FileFacts]) -> tuple[int, str]:

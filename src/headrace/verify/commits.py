@@ -184,11 +184,32 @@ def _role(commit: Commit, metadata: Mapping[str, Any] | None) -> Role:
         return "view"
     if metadata is not None and _is_numbered(metadata, commit):
         return "batch"
-    if metadata is not None and commit.transactions.get(str(metadata.get("replay"))) == 0:
-        return "replay"
+    if metadata is not None and "fenced" not in metadata:
+        name, number = replay_transaction(str(metadata.get("replay")))
+        if commit.transactions.get(name) == number:
+            return "replay"
     if not commit.changes_data:
         return "rewrite" if commit.added or commit.removed else "metadata"
     return "unnumbered" if metadata is not None and {"batch", "replay"} & metadata.keys() else "foreign"
+
+
+def replay_transaction(replay: str) -> tuple[str, int]:
+    """The transaction id and the number of a replay: ``ID#NUMBER``, or an id of its own with number 0."""
+    name, _, number = replay.rpartition("#")
+    return (name, int(number)) if name and number.isdecimal() else (replay, 0)
+
+
+def holds_replay(replay: str, held: int | None, *, settled: bool) -> bool:
+    """Whether a table holds a replay.
+
+    Args:
+        held: The last number of its transaction id. The number after its own fences it; a later one is of
+            another replay, which began when this one was settled.
+        settled: Whether the quarantine says that it was committed.
+    """
+    number = replay_transaction(replay)[1]
+    later = held is not None and number + 1 < held < FENCED
+    return held == number or (later and settled)
 
 
 def _is_numbered(metadata: Mapping[str, Any], commit: Commit) -> bool:

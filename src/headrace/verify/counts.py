@@ -11,6 +11,7 @@ from headrace.verify.balance import Baseline, RowBalance, RowDelta
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.commits import Batches, CommitClaims
 from headrace.verify.data_files import FileFacts, contradictions
+from headrace.verify.delta_log import TableLog
 from headrace.verify.equations import RowCounts
 from headrace.verify.report import Finding, GradeReport, Judgement
 
@@ -52,6 +53,7 @@ def judge_counts(lineage: Lineage, balance: RowBalance, files: FileFindings) -> 
 
 
 def judge_table(
+    log: TableLog,
     balance: RowBalance,
     baseline: Baseline,
     metadata: CommitClaims,
@@ -66,6 +68,10 @@ def judge_table(
         if version > balance.baseline:
             text = f"version {version} does not count as a batch: {why}"
             found.find("COMMIT_UNNUMBERED", text, version=version)
+    for version in log.strays:
+        text = f"version {version} has a commit file, but the log lacks versions between it and "
+        text += f"{log.first_version}: the commit is not part of the table"
+        found.find("COMMIT_STRAY", text, version=version)
     _judge_baseline(balance, baseline, lineages, found)
     _judge_earlier(balance, found)
     _judge_rewrites(balance, found)
@@ -159,7 +165,14 @@ def _judge_rewrites(balance: RowBalance, found: Judgement) -> None:
 def _judge_foreign(balance: RowBalance, found: Judgement) -> None:
     """Another writer may delete rows of ours; it may not replace them, or undo commits."""
     for version, delta in balance.deltas.items():
-        if not delta.is_foreign or delta.is_erasure or not delta.removed_ours:
+        if not delta.is_foreign or delta.is_erasure:
+            continue
+        knows = delta.commit.restores is not None
+        if delta.undone and (knows or delta.added >= delta.removed):
+            text = f"{delta.text}: it has undone {_versions_text(delta.undone)} of this pipeline"
+            found.find("ROWS_REWRITTEN", text, version=version, undone=list(delta.undone))
+            continue
+        if knows or not delta.removed_ours:
             continue
         if delta.commit.operation == "RESTORE" and delta.added >= delta.removed:
             found.reasons.append(f"{delta.text}: counts do not show whether they are the same rows")
@@ -169,6 +182,11 @@ def _judge_foreign(balance: RowBalance, found: Judgement) -> None:
             "that deletes, or one that is declared as an erasure, may remove them"
         )
         found.find("ROWS_REWRITTEN", text, version=version)
+
+
+def _versions_text(versions: Sequence[int]) -> str:
+    first, last = versions[0], versions[-1]
+    return f"version {first}" if first == last else f"{len(versions)} commits, versions {first} to {last},"
 
 
 def describe_others(balance: RowBalance) -> list[str]:

@@ -53,7 +53,12 @@ def compare_checkpoints(
     """
     by_checkpoint = {log.checkpoint: log for log in logs}
     for generation in lineage.generations:
-        log = by_checkpoint.get(generation.checkpoint)
+        log, held = by_checkpoint.get(generation.checkpoint), transactions.get(generation.checkpoint)
+        named = [one for one in generation.batches if one.last > (-1 if held is None else held)]
+        if named:
+            text = f"{named[0].name} of checkpoint {generation.checkpoint} has a commit, "
+            text += f"but the table's state ends with batch {held}"
+            found.find("BATCH_NOT_HELD", text, **named[0].place)
         if log is None or generation.checkpoint in lineage.fenced:
             # What was fenced is read no more: it may have been given up because it is damaged.
             continue

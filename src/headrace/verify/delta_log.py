@@ -92,6 +92,13 @@ class Commit:
     metadata: TableMetadata | None
     written_ms: int  # when the commit's file was last modified on disk
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # those of its operation
+
+    @property
+    def restores(self) -> int | None:
+        """The version that a RESTORE went back to, if the commit says it."""
+        version = str(self.parameters.get("version")) if self.operation == "RESTORE" else ""
+        return int(version) if version.isdecimal() else None
 
     @property
     def changes_data(self) -> bool:
@@ -113,6 +120,7 @@ class TableLog:
     base: Mapping[FileKey, DataFile]
     base_version: int
     transactions: Mapping[str, int]  # the last version of every application id, at the snapshot
+    strays: tuple[int, ...] = ()  # versions whose commit files lie below a gap: not part of the table
 
     @property
     def first_version(self) -> int:
@@ -207,7 +215,8 @@ def load_table_log(table: StoredPath, at: int | None = None, since: int | None =
             transactions |= commit.transactions
     if metadata is None:
         raise LogDamagedError(f"the log of {table} has no metadata action")
-    return TableLog(table, newest, metadata, commits, state.files, base_version, transactions)
+    strays = tuple(version for version in versions if version < first)
+    return TableLog(table, newest, metadata, commits, state.files, base_version, transactions, strays)
 
 
 def load_commit(table: StoredPath, version: int) -> Commit:
@@ -255,6 +264,7 @@ def load_commit(table: StoredPath, version: int) -> Commit:
         metadata=metadata,
         written_ms=written_ms,
         metrics=info.get("operationMetrics") or {},
+        parameters=info.get("operationParameters") or {},
     )
 
 

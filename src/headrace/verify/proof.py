@@ -5,12 +5,11 @@ No Spark, no JVM, and none of the code that wrote what is judged here.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from headrace.errors import NothingToVerifyError, TableUnknownError
+from headrace.errors import NothingToVerifyError, TableUnknownError, did_you_mean
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -174,10 +173,9 @@ def _chosen(
     known = sorted({*list_tables(storage), *expected})
     for name in datasets:
         if name not in known:
-            near = difflib.get_close_matches(str(name), [str(one) for one in known], n=1)
             raise TableUnknownError(
                 f"the storage {storage.root} holds no table {name}",
-                remedies=(f"did you mean `{near[0]}`?" if near else "headrace status",),
+                remedies=did_you_mean(str(name), [str(one) for one in known], "headrace status"),
                 params={"table": str(name), "known": [str(one) for one in known]},
             )
     return sorted(set(datasets)) or known
@@ -206,7 +204,9 @@ class _DatasetJudge:
         unread_keys = judge_keys(self._storage.table(evidence.dataset), evidence.log, found)
         for file, reason in evidence.ledger.damaged.items():
             found.find("LEDGER_UNREADABLE", f"the ledger file {file} cannot be read: {reason}", file=file)
-        table = judge_table(evidence.balance, evidence.baseline, evidence.metadata, evidence.judged, files)
+        table = judge_table(
+            evidence.log, evidence.balance, evidence.baseline, evidence.metadata, evidence.judged, files
+        )
         undecoded = _count_undecoded(evidence)
         return DatasetProof(
             dataset=evidence.dataset,

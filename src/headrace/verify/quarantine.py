@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.model.texts import counted
 from headrace.verify.checkpoint_history import Lineage
-from headrace.verify.commits import Batches, Refresh
+from headrace.verify.commits import Batches, Refresh, holds_replay, replay_transaction
 from headrace.verify.delta_log import has_log
 from headrace.verify.report import Judgement
 from headrace.verify.source_range import TopicPartition
@@ -122,7 +122,11 @@ def load_quarantine(path: StoredPath, target: StoredPath, transactions: Mapping[
         return quarantine
     # A replay may have ended since the dataset's table was read.
     now = target.open_table()
-    lost = {one: rows for one, rows in quarantine.lost.items() if now.transaction_version(one) != 0}
+    lost = {
+        one: rows
+        for one, rows in quarantine.lost.items()
+        if not holds_replay(one, now.transaction_version(replay_transaction(one)[0]), settled=True)
+    }
     return replace(quarantine, lost=lost)
 
 
@@ -134,7 +138,8 @@ def _build(table: Any, transactions: Mapping[str, int]) -> Quarantine:
     columns = (table.column(name).to_pylist() for name in table.column_names)
     for checkpoint, batch, state, replay, topic, partition, offset in zip(*columns, strict=True):
         part = _DISCARDED if state == _DISCARDED else "kept"
-        if state in _REPLAYED and transactions.get(replay) == 0:
+        held_number = transactions.get(replay_transaction(replay)[0]) if state in _REPLAYED else None
+        if state in _REPLAYED and holds_replay(replay, held_number, settled=state == "replayed"):
             part = "replayed"
             replays[replay] += 1
         elif state == "replayed":

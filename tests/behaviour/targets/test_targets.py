@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -169,6 +171,20 @@ def test_of_two_openings_only_one_succeeds(flow: FlowHarness) -> None:
     assert flow.commits == before
 
 
+def test_an_opening_is_refused_if_the_old_checkpoint_has_committed_since(flow: FlowHarness) -> None:
+    """A driver that stood still commits a batch between the survey and the opening."""
+    flow.open(flow.checkpoint, Open(reason="first"))
+    flow.write(0, *ONE)
+    flow.write(1, *TWO)
+    before = flow.commits
+    with pytest.raises(BatchFencedError) as caught:
+        open_new(flow, fenced_at=0)
+    assert (caught.value.params["found"], flow.commits) == (1, before)
+    flow.spark.sql(f"ALTER TABLE delta.`{flow.path}` SET TBLPROPERTIES ('foreign' = 'x')")
+    open_new(flow, fenced_at=1)
+    assert flow.target.state().transactions == {flow.checkpoint: FENCED}
+
+
 def test_a_full_refresh_removes_all_rows_in_the_commit_that_opens_it(flow: FlowHarness) -> None:
     flow.open(flow.checkpoint, Open(reason="first"))
     flow.write(0, *ONE)
@@ -189,3 +205,32 @@ def test_a_seeded_generation_holds_its_batch_0(flow: FlowHarness) -> None:
     assert flow.write(0, *TWO) is None
     assert flow.write(1, *TWO) is not None
     assert flow.rows == flow.visible(ONE, TWO)
+
+
+def test_a_table_with_many_transaction_ids_is_not_computed_for_a_batch(flow: FlowHarness) -> None:
+    """Delta's checksums carry no transactions where a table has more than 100 ids."""
+    flow.open(flow.checkpoint, Open(reason="first"))
+    flow.write(0, *ONE)
+    log = flow.path / "_delta_log"
+    version = max(int(file.stem) for file in log.glob("*.json")) + 1
+    ids = [json.dumps({"txn": {"appId": f"other-{number}", "version": 1}}) for number in range(150)]
+    info = json.dumps({"commitInfo": {"timestamp": int(time.time() * 1000), "operation": "WRITE"}})
+    (log / f"{version:020d}.json").write_text("\n".join([info, *ids]))
+    flow.write(1, *TWO)
+    checksum = json.loads((log / f"{flow.commits - 1:020d}.crc").read_text())
+    assert "setTransactions" not in checksum
+    context = flow.spark.sparkContext
+    context.setJobGroup("begins", "a batch begins")
+    try:
+        assert flow.begin(1) is None, "the table holds it"
+        writer = flow.begin(2)
+        assert writer is not None
+        with pytest.raises(TableBehindCheckpointError):
+            flow.begin(3)
+        assert list(context.statusTracker().getJobIdsForGroup("begins")) == []
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+    open_new(flow)
+    with pytest.raises(CheckpointBehindTableError) as caught:
+        flow.begin(2)
+    assert caught.value.params["held"] == FENCED

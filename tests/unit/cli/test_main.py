@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import io
+import json
 import logging
 import os
 import resource
@@ -17,9 +17,8 @@ import click
 import pytest
 
 from headrace.cli import main
-from headrace.cli.main import COMMANDS
-from headrace.cli.output import Result, TextOutput
-from headrace.cli.redacted import RedactingFormatter
+from headrace.cli.main import COMMANDS, load_command, replace_unencodable
+from headrace.cli.output import RedactingFormatter, Result, TextOutput
 from headrace.cli.verb import Verb, VerbGroup
 from headrace.errors import RefusedError, SourceLocation, UsageError
 from headrace.model.secrets import Redactor
@@ -79,10 +78,10 @@ def test_help_is_fast() -> None:
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_each_command_has_a_page_of_help_with_two_examples(headrace: Call, name: str) -> None:
-    module = importlib.import_module(f"headrace.cli.commands.{name.replace('-', '_')}")
-    assert isinstance(module.command, Verb | VerbGroup)
-    assert module.command.name == name
-    examples = module.command.examples
+    command = load_command(name)
+    assert isinstance(command, Verb | VerbGroup)
+    assert command.name == name
+    examples = command.examples
     assert len(examples) >= 2
     assert all(example.startswith(f"headrace {name}") for example in examples)
     assert headrace(name, "--help").exit_code == 0
@@ -398,6 +397,37 @@ def test_a_file_uri_is_a_storage(headrace: Call, tmp_path: Path) -> None:
     for given in (f"file://{tmp_path}/my%20lake", "my lake"):
         found = headrace("status", "--json", "--storage", given)
         assert found.data["storage"] == str(tmp_path / "my lake")
+
+
+def written(text: str, encoding: str, *, is_json: bool = False) -> str:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    replace_unencodable(stream, is_json=is_json)
+    stream.write(text)
+    stream.flush()
+    return stream.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
+
+
+def test_our_own_characters_get_plain_ones() -> None:
+    assert written("counts ✓ orders ─┬─▶ gold", "ascii") == "counts ok orders -+-> gold"
+    assert written("ranges ✗ … · –", "ascii") == "ranges FAIL ... - -"  # noqa: RUF001
+    assert written("✓ · –", "cp1252") == "ok · –"  # noqa: RUF001
+
+
+def test_characters_of_data_become_escapes() -> None:
+    assert written("Zoë 日本", "ascii") == "Zo\\xeb \\u65e5\\u672c"
+    document = json.dumps({"name": "Zoë 日本 😀 ✓"}, ensure_ascii=False)
+    assert json.loads(written(document, "ascii", is_json=True)) == json.loads(document)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_a_command_writes_to_such_a_terminal(encoding: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "doctor"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+    )
+    assert done.stdout.decode(encoding).startswith("ok ")
+    assert b"Error" not in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from rich.console import Console
 
-from headrace.cli.table_health import health_table
+from headrace.cli.commands.status import health_table
 from headrace.declare.spec import load_project
 from headrace.maintain.health import examine_health
 from headrace.storage.location import Location

@@ -27,8 +27,7 @@ from headrace.model.events import (
 )
 from headrace.model.names import TableName
 from headrace.observe import event_log as event_log_module
-from headrace.observe.event_completion import find_missing
-from headrace.observe.event_log import EventLog
+from headrace.observe.event_log import EventLog, find_missing
 from headrace.observe.event_reading import EventFilter, LoggedEvent, follow_events, read_events
 from headrace.observe.event_rows import Origin, RowBuilder
 from headrace.observe.event_table import FOLD_FILES, EventTable, event_schema

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.model.snapshots import Version
 from headrace.plan.snapshots import format_of, is_complete, list_snapshots, parse_name
+from headrace.storage.locate import locate
 
 
 @pytest.mark.parametrize(
@@ -38,10 +39,11 @@ def test_a_snapshot_is_complete_if_it_has_files_and_nothing_writes_it(tmp_path: 
         (tmp_path / name).touch()
     for name in ("5.csv", ".6.csv", "_7.csv", "other.csv"):
         (tmp_path / name).touch()
-    found = {path.name: version for path, version in list_snapshots(tmp_path)}
+    found = {path.name: version for path, version in list_snapshots(locate(tmp_path))}
     assert found == {"2": 2, "3": 3, "4": 4, "10": 10, "5.csv": 5, "other.csv": None}
-    assert {name for name in found if is_complete(tmp_path / name)} == {"2", "10", "5.csv", "other.csv"}
-    assert list_snapshots(tmp_path / "missing") == []
+    complete = {name for name in found if is_complete(locate(tmp_path / name))}
+    assert complete == {"2", "10", "5.csv", "other.csv"}
+    assert list_snapshots(locate(tmp_path / "missing")) == []
 
 
 def test_all_files_of_a_snapshot_have_one_format(tmp_path: Path) -> None:
@@ -53,4 +55,4 @@ def test_all_files_of_a_snapshot_have_one_format(tmp_path: Path) -> None:
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-        assert format_of(tmp_path / name.partition("/")[0]) == format
+        assert format_of(locate(tmp_path / name.partition("/")[0])) == format

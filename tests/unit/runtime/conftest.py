@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.runtime.ivy import Coordinate
-from headrace.runtime.jars import Jar, JarCache
+from headrace.runtime.jars import Coordinate, Jar, JarCache
 
 
 @pytest.fixture(params=[2, 4, 8], ids="{} cores".format)

@@ -13,8 +13,7 @@ import pytest
 from headrace.model.project import ProjectSettings
 from headrace.runtime import doctor
 from headrace.runtime.doctor import Check, run_checks
-from headrace.runtime.ivy import Coordinate
-from headrace.runtime.jars import Jar, JarCache
+from headrace.runtime.jars import Coordinate, Jar, JarCache
 
 MakeProject = Callable[..., ProjectSettings]
 

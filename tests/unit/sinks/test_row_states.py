@@ -19,7 +19,9 @@ from headrace.sinks.target import BatchStamp
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
 
-STAMP = BatchStamp(pipeline="shop", flow="bronze", checkpoint="r1", batch=0, ranges=(), replayed=1)
+STAMP = BatchStamp(
+    pipeline="shop", flow="bronze", checkpoint="r1", batch=0, ranges=(), replayed=1, replay="r1"
+)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from headrace.sources.ranges import join_marks
 from headrace.state.ledger import Ledger, compact
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
+from headrace.storage.table_log import commit_mark
 
 TABLE_ID = "table-1"
 Offsets = dict[str, int]
@@ -161,6 +162,35 @@ def test_a_batch_is_found_when_the_table_s_log_is_gone(table: Table, ledger: Led
     assert said["sources"][0]["until"] == {"t": {"0": 3}}
     assert ledger.last_batch(locate(table.path), "headrace-sales", 3) is None
     assert ledger.last_batch(locate(table.path), "headrace-other", 2) is None
+
+
+def test_a_batch_is_not_searched_in_commits_that_are_folded(table: Table, ledger: Ledger) -> None:
+    table.batch(0, {"0": 0}, {"0": 5})
+    for _ in range(5):
+        table.commit()
+    ledger.fold(locate(table.path), TABLE_ID, join_marks)
+    for version in range(1, 5):
+        table.file(version).write_text("damaged")
+    table.commit()
+    said = ledger.last_batch(locate(table.path), "headrace-sales", 0)
+    assert said is not None and said["batch"] == 0
+
+
+def test_a_commit_below_a_gap_of_the_log_is_not_folded(table: Table, ledger: Ledger) -> None:
+    table.batch(0, {"0": 0}, {"0": 5})
+    ledger.fold(locate(table.path), TABLE_ID, join_marks)
+    table.batch(1, {"0": 5}, {"0": 9})
+    for _ in range(5):
+        table.commit()
+    for version in (0, 2, 3):
+        table.file(version).unlink()
+    ledger.fold(locate(table.path), TABLE_ID, join_marks)
+    assert [entry["batch"] for fold in ledger.folds() for entry in fold["batches"]] == [0]
+    assert ledger.last_batch(locate(table.path), "headrace-sales", 1) is None
+    (fold,) = (fold for fold in ledger.folds() if fold["versions"][1] == 6)
+    path = ledger.folder / f"{fold['versions'][0]:020d}-{TABLE_ID[:8]}.json"
+    path.replace_json({**fold, "versions": [0, 1], "mark": commit_mark(locate(table.path), 1)})
+    assert ledger.stale_folds(locate(table.path), TABLE_ID, 6), "an earlier run has folded it"
 
 
 def test_a_batch_that_no_fold_holds_yet_is_found_in_the_log(table: Table, ledger: Ledger) -> None:

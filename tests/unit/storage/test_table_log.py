@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import shutil
@@ -16,6 +17,7 @@ from object_files import memory_location
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
+from headrace.storage.location import Location
 from headrace.storage.row_counts import count_moved_rows, count_rows_on_disk
 from headrace.storage.table_log import (
     batches_of,
@@ -23,7 +25,10 @@ from headrace.storage.table_log import (
     commit_file,
     commit_mark,
     describe_rollback,
+    find_batch,
+    find_commit,
     follow_commits,
+    is_followed,
     is_table,
     iter_commits,
     last_checkpoint,
@@ -34,8 +39,10 @@ from headrace.storage.table_log import (
     property_since,
     read_actions,
     readable_versions,
+    undone_versions,
     versions,
 )
+from headrace.storage.table_snapshot import SnapshotUnreadableError, load_held_batch
 
 
 @pytest.fixture
@@ -209,3 +216,82 @@ def test_the_rows_of_a_file_are_counted_by_its_path_in_spark(tmp_path: Path) -> 
     assert count_rows_on_disk(file.as_uri().replace("file://", "file:")) == 3
     assert count_rows_on_disk(f"file:{tmp_path}/missing.parquet") is None
     assert count_rows_on_disk("wasb://lake/part.parquet") is None
+
+
+def _commit(log: Location, version: int, name: str, number: int) -> None:
+    info = {"commitInfo": {"userMetadata": json.dumps({"headrace": 1})}}
+    lines = [info, {"txn": {"appId": name, "version": number}}]
+    text = "\n".join(json.dumps(line, separators=(",", ":")) for line in lines)
+    (log / f"{version:020d}.json").replace(text)
+
+
+def _checkpoint(log: Location, version: int, **transactions: int) -> None:
+    kind = pa.struct([("appId", pa.string()), ("version", pa.int64())])
+    rows = [{"appId": name, "version": number} for name, number in transactions.items()]
+    data = io.BytesIO()
+    pq.write_table(pa.table({"txn": pa.array([None, *rows], kind)}), data)
+    log.files.replace(str(log / f"{version:020d}.checkpoint.parquet"), data.getvalue())
+    (log / "_last_checkpoint").replace_json({"version": version, "size": len(rows)})
+
+
+@pytest.mark.parametrize("kind", ["disk", "objects"])
+def test_a_commit_below_a_gap_is_not_part_of_the_table(tmp_path: Path, kind: str) -> None:
+    table = locate(tmp_path / "table") if kind == "disk" else memory_location()
+    log = table / "_delta_log"
+    log.make_folder()
+    for version in range(4):
+        _commit(log, version, "ours", version)
+    assert is_followed(table, 2) and load_held_batch(table, "ours") == 3
+    # Another process writes up to version 9, a checkpoint of version 8, and cleans what is before it.
+    _checkpoint(log, 8, ours=5, theirs=2)
+    for version in range(8, 10):
+        _commit(log, version, "theirs", version - 6)
+    for version in range(4):
+        (log / f"{version:020d}.json").delete()
+    _commit(log, 4, "ours", 6)
+    assert not is_followed(table, 3)
+    assert versions(table) == (8, 9)
+    assert find_batch(table, "ours", 6) is None
+    assert find_commit(table, 6, lambda one: one.transactions == {"theirs": 3}) == load_commit(table, 9)
+    assert (load_held_batch(table, "ours"), load_held_batch(table, "theirs")) == (5, 3)
+    assert load_held_batch(table, "unknown") == -1
+    (log / f"{9:020d}.json").delete()
+    _commit(log, 10, "theirs", 4)
+    with pytest.raises(SnapshotUnreadableError):
+        load_held_batch(table, "ours")
+
+
+def test_the_first_commit_of_a_table_is_part_of_it(table: Path) -> None:
+    assert is_followed(locate(table), -1)
+    deltalake.DeltaTable(table).create_checkpoint()
+    assert [is_followed(locate(table), version) for version in (-1, 2, 3)] == [False, False, True]
+
+
+def test_a_batch_is_searched_only_after_a_version(tmp_path: Path) -> None:
+    log = locate(tmp_path) / "_delta_log"
+    log.make_folder()
+    for version in range(5):
+        _commit(log, version, "ours", version)
+    for version in range(3):
+        (log / f"{version:020d}.json").replace("damaged {")
+    assert find_batch(locate(tmp_path), "ours", 0, after=2) is None
+
+
+def test_a_restore_names_the_commits_that_it_has_undone(tmp_path: Path) -> None:
+    log = locate(tmp_path) / "_delta_log"
+    log.make_folder()
+    add = '{"add":{"path":"a","dataChange":true}}'
+    for version in range(4):
+        said = {"headrace": 1, "checkpoint": "ours", "batch": version}
+        info = {"commitInfo": {"userMetadata": json.dumps(said)}}
+        txn = {"txn": {"appId": "ours", "version": version}}
+        lines = [*(json.dumps(one, separators=(",", ":")) for one in (info, txn)), *[add][: version % 2]]
+        (log / f"{version:020d}.json").replace("\n".join(lines))
+    restore = {
+        "commitInfo": {"operation": "RESTORE", "operationParameters": {"version": 0, "timestamp": None}}
+    }
+    (log / f"{4:020d}.json").replace(json.dumps(restore, separators=(",", ":")))
+    commit = load_commit(locate(tmp_path), 4)
+    assert commit.restores == 0
+    assert undone_versions(locate(tmp_path), commit) == (1, 3), "batch 2 has no rows"
+    assert undone_versions(locate(tmp_path), load_commit(locate(tmp_path), 3)) == ()

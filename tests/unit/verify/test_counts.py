@@ -273,6 +273,33 @@ class TestOthers:
         assert report.verdict == "partial"
         assert "counts do not show" in report.reasons[0]
 
+    def test_a_restore_that_writes_more_rows_than_it_removes_has_undone_a_batch(
+        self, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 10)})
+        (first,) = table.active()
+        table.commit([table.remove(first), table.write(rows(range(8)))], operation="DELETE")
+        flow.append({0: (10, 11)})
+        before = table.active()
+        back = [*map(table.remove, before), {"add": first}]
+        table.commit(back, operation="RESTORE", parameters={"version": 2, "timestamp": None})
+        (finding,) = verify.dataset().table.findings
+        assert (finding.code, finding.place["undone"]) == ("ROWS_REWRITTEN", [4])
+        assert "it has undone version 4 of this pipeline" in finding.text
+        again = [table.remove(first), *({"add": one} for one in before)]
+        table.commit(again, operation="RESTORE", parameters={"version": "4"})
+        assert not verify.dataset().table.findings, "the second RESTORE has brought the batch back"
+
+    def test_a_restore_to_the_newest_rows_of_the_pipeline_is_no_finding(
+        self, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 10)})
+        (first,) = table.active()
+        table.commit([table.remove(first), table.write(rows(range(8)))], operation="DELETE")
+        back = [*map(table.remove, table.active()), {"add": first}]
+        table.commit(back, operation="RESTORE", parameters={"version": 2})
+        assert verify.dataset().table.verdict == "proven"
+
     @pytest.mark.parametrize("operation", ["UPDATE", "MERGE", "WRITE"])
     def test_as_many_rows_in_place_of_ours_are_a_finding(
         self, operation: str, table: LakeTable, flow: HandFlow, verify: Verify, broker: Any

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,6 +15,8 @@ from headrace.verify.delta_log import LogDamagedError, load_table_log
 from headrace.verify.stored import StoredPath
 
 At = Callable[[Path], StoredPath]
+
+Verify = Any
 
 
 def test_a_snapshot_from_a_checkpoint_is_the_same_as_from_the_commits(lake: Lake, at: At) -> None:
@@ -95,3 +98,35 @@ def test_paths_are_decoded(lake: Lake, at: At) -> None:
 def test_a_folder_that_is_no_table(tmp_path: Path, at: At) -> None:
     with pytest.raises(LogDamagedError):
         load_table_log(at(tmp_path))
+
+
+def test_a_commit_below_a_gap_is_a_finding(lake: Lake, verify: Verify) -> None:
+    table = lake.table()
+    flow = table.flow()
+    for number in range(3):
+        flow.append({0: (number * 10, number * 10 + 10)})
+    file = table.log / f"{2:020d}.json"
+    stray = file.read_bytes()
+    table.forget_log(4)
+    table.commit([], operation="SET TBLPROPERTIES")
+    before = [finding.code for finding in verify().findings]
+    file.write_bytes(stray)
+    (finding,) = [one for one in verify().findings if one.code not in before]
+    assert (finding.code, finding.place["version"]) == ("COMMIT_STRAY", 2)
+
+
+def test_a_batch_that_only_the_ledger_holds_is_a_finding(lake: Lake, verify: Verify) -> None:
+    table = lake.table()
+    flow = table.flow()
+    for number in range(3):
+        flow.append({0: (number * 10, number * 10 + 10)})
+    table.fold("bronze", 0, table.version, flow.said)
+    assert not verify().findings
+    # The commit of batch 2 was never part of the table: others have committed its version.
+    (table.log / f"{table.version:020d}.json").unlink()
+    table.version -= 1
+    for _ in range(2):
+        table.commit([], operation="SET TBLPROPERTIES")
+    table.forget_log(table.version)
+    table.commit([], operation="SET TBLPROPERTIES")
+    assert "BATCH_NOT_HELD" in [finding.code for finding in verify().findings]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from lake import FENCED, HandFlow, Lake, LakeTable, Row, edit, rows
+from lake import HandFlow, Lake, LakeTable, Row, edit, rows
 from rejected_rows import rejected, write_rejected
 
 from headrace.model.names import TableName
@@ -16,7 +16,8 @@ from headrace.storage.locate import locate
 
 Verify = Any
 Broker = Any
-REPLAY = "headrace-replay-1"
+ID, NUMBER = "headrace-replays-bronze", 4
+REPLAY = f"{ID}#{NUMBER}"
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def replay(flow: HandFlow, content: Sequence[Row], *, numbered: bool = True, **w
     """Commit rows as a replay."""
     counts = {"rows": len(content), "input": len(content), "accepted": len(content)}
     metadata = {"headrace": 1, "pipeline": "shop", "flow": flow.name, "replay": REPLAY, **counts, **words}
-    numbers = [{"txn": {"appId": REPLAY, "version": 0}}] if numbered else []
+    numbers = [{"txn": {"appId": ID, "version": NUMBER}}] if numbered else []
     return flow.table.commit([*numbers, flow.table.write(content)], metadata=metadata)
 
 
@@ -165,7 +166,7 @@ def test_the_ledger_keeps_replays_whose_commits_are_gone(
 
 def test_a_replay_that_was_fenced_is_no_replay(table: LakeTable, flow: HandFlow, verify: Verify) -> None:
     words = {"headrace": 1, "pipeline": "shop", "flow": flow.name, "replay": REPLAY, "fenced": True}
-    table.commit([{"txn": {"appId": REPLAY, "version": FENCED}}], metadata=words)
+    table.commit([{"txn": {"appId": ID, "version": NUMBER + 1}}], metadata=words)
     write_rejected(flow, [marked(flow, n, "replaying") for n in range(10, 14)])
     assert verify().proven
     ledger = Ledger(
@@ -174,3 +175,25 @@ def test_a_replay_that_was_fenced_is_no_replay(table: LakeTable, flow: HandFlow,
     ledger.fold(locate(table.path), table.id, lambda kind, one, two: {})
     assert verify().proven
     assert ledger.folds()[0]["replays"] == []
+
+
+def test_later_replays_of_the_flow_have_the_same_id(table: LakeTable, flow: HandFlow, verify: Verify) -> None:
+    replay(flow, rows([10, 11]))
+    write_rejected(flow, [*(marked(flow, n) for n in (10, 11)), *(rejected(flow, n) for n in (12, 13))])
+    table.commit([{"txn": {"appId": ID, "version": NUMBER + 3}}])
+    assert verify().proven
+    write_rejected(flow, [marked(flow, n, "replaying") for n in (10, 11)])
+    assert not verify().proven, "the replay of these rows was passed before it was committed"
+
+
+def test_a_replay_with_an_id_of_its_own_is_still_read(
+    table: LakeTable, flow: HandFlow, verify: Verify
+) -> None:
+    counts = {"rows": 1, "input": 1, "accepted": 1}
+    metadata = {"headrace": 1, "pipeline": "shop", "flow": flow.name, "replay": "headrace-replay-1", **counts}
+    numbers = [{"txn": {"appId": "headrace-replay-1", "version": 0}}]
+    table.commit([*numbers, table.write(rows([10]))], metadata=metadata)
+    done = rejected(flow, 10, state="replayed", replay="headrace-replay-1")
+    write_rejected(flow, [done, *(rejected(flow, n) for n in (11, 12, 13))])
+    assert verify().proven
+    assert "1 replayed" in verify.grade("counts").text

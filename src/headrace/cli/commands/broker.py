@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.group(
     "broker", cls=VerbGroup, examples=("headrace broker start", "headrace broker topics create sales")
 )
-def command() -> None:
+def broker() -> None:
     """Manage the embedded Kafka broker.
 
     A real Apache Kafka broker with one node. A command that needs the broker starts it. The broker
@@ -26,7 +26,7 @@ def command() -> None:
     """
 
 
-@command.group(
+@broker.group(
     cls=VerbGroup,
     examples=("headrace broker topics create sales --partitions 4", "headrace broker topics list"),
 )
@@ -34,7 +34,7 @@ def topics() -> None:
     """Create and list topics of the embedded broker."""
 
 
-@verb(name="start", examples=("headrace broker start", "headrace broker start --port 9092"), project=False)
+@verb(group=broker, examples=("headrace broker start", "headrace broker start --port 9092"), project=False)
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
@@ -52,7 +52,7 @@ def start(invocation: Invocation, port: int | None) -> Result:
     return _shown(broker.status())
 
 
-@verb(name="stop", examples=("headrace broker stop", "headrace broker stop --json"), project=False)
+@verb(group=broker, examples=("headrace broker stop", "headrace broker stop --json"), project=False)
 def stop(invocation: Invocation) -> Result:
     """Stop the broker; its topics and records are kept."""
     from headrace.runtime.broker import Broker
@@ -68,7 +68,7 @@ def stop(invocation: Invocation) -> Result:
     return Result(data={"was_running": was_running, "directory": str(broker.directory)}, text=text)
 
 
-@verb(name="status", examples=("headrace broker status", "headrace broker status --json"), project=False)
+@verb(group=broker, examples=("headrace broker status", "headrace broker status --json"), project=False)
 def status(invocation: Invocation) -> Result:
     """Show whether the broker runs, its address and its data folder."""
     from headrace.runtime.broker import Broker
@@ -77,7 +77,7 @@ def status(invocation: Invocation) -> Result:
 
 
 @verb(
-    name="create",
+    group=topics,
     examples=(
         "headrace broker topics create sales --partitions 4",
         "headrace broker topics create orders --config retention.ms=3600000",
@@ -108,7 +108,10 @@ def create(invocation: Invocation, name: str, partitions: int, config: tuple[str
 
 
 @verb(
-    name="list", examples=("headrace broker topics list", "headrace broker topics list --json"), project=False
+    group=topics,
+    name="list",
+    examples=("headrace broker topics list", "headrace broker topics list --json"),
+    project=False,
 )
 def list_topics(invocation: Invocation) -> Result:
     """List the topics with their partitions and records."""
@@ -125,12 +128,6 @@ def list_topics(invocation: Invocation) -> Result:
     lines = [f"{'topic':<{width}}  partitions     records"]
     lines += [f"{one.name:<{width}}  {one.partitions:>10}  {one.records:>10,}" for one in found]
     return Result(data=data, text="\n".join(lines))
-
-
-for _verb in (start, stop, status):
-    command.add_command(_verb)
-for _verb in (create, list_topics):
-    topics.add_command(_verb)
 
 
 def _read_settings(config: tuple[str, ...]) -> dict[str, str]:

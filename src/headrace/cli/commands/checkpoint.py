@@ -18,11 +18,9 @@ if TYPE_CHECKING:
 
 
 @click.group(
-    "checkpoint",
-    cls=VerbGroup,
-    examples=("headrace checkpoint show", "headrace checkpoint validate orders"),
+    "checkpoint", cls=VerbGroup, examples=("headrace checkpoint show", "headrace checkpoint validate orders")
 )
-def command() -> None:
+def checkpoint() -> None:
     """Show, validate or repair the checkpoints of flows.
 
     A checkpoint is the folder in which Spark keeps the progress of a stream, and its state. Starts no Spark.
@@ -32,7 +30,7 @@ def command() -> None:
 _flows = click.argument("flows", nargs=-1, metavar="[FLOW]..")
 
 
-@verb(name="show", examples=("headrace checkpoint show", "headrace checkpoint show orders --json"))
+@verb(group=checkpoint, examples=("headrace checkpoint show", "headrace checkpoint show orders --json"))
 @_flows
 def show(invocation: Invocation, flows: tuple[str, ...]) -> Result:
     """Show the content of each flow's checkpoint.
@@ -48,7 +46,7 @@ def show(invocation: Invocation, flows: tuple[str, ...]) -> Result:
 
 
 @verb(
-    name="validate", examples=("headrace checkpoint validate", "headrace checkpoint validate orders --json")
+    group=checkpoint, examples=("headrace checkpoint validate", "headrace checkpoint validate orders --json")
 )
 @_flows
 def validate(invocation: Invocation, flows: tuple[str, ...]) -> Result:
@@ -66,7 +64,8 @@ def validate(invocation: Invocation, flows: tuple[str, ...]) -> Result:
 
 
 @verb(
-    name="repair", examples=("headrace checkpoint repair orders", "headrace checkpoint repair orders --yes")
+    group=checkpoint,
+    examples=("headrace checkpoint repair orders", "headrace checkpoint repair orders --yes"),
 )
 @click.argument("flows", nargs=-1, required=True, metavar="FLOW..")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -99,10 +98,6 @@ def repair(invocation: Invocation, flows: tuple[str, ...], yes: bool) -> Result:
         text=text,
         exit_code=int(lost),
     )
-
-
-for _verb in (show, validate, repair):
-    command.add_command(_verb)
 
 
 def _shown(found: FlowCheckpoint) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`headrace explain`: the page of an error code."""
+"""`headrace explain` and `completion`: error codes, and the completion of commands in a shell."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 from dataclasses import asdict
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, get_completion_class
 
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
@@ -20,7 +20,7 @@ def complete_code(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 @verb(examples=("headrace explain TOPIC_RECREATED", "headrace explain --json SECOND_DRIVER"), project=False)
 @click.argument("code", shell_complete=complete_code)
-def command(invocation: Invocation, code: str) -> Result:
+def explain(invocation: Invocation, code: str) -> Result:
     """Explain an error code.
 
     Prints what the error means and what to do about it.
@@ -47,3 +47,24 @@ def _unknown(code: str, known: list[str]) -> CommandLineError:
         else ["an error prints its code in brackets: error[CODE]"],
         params={"code": code, "possibilities": near},
     )
+
+
+@verb(examples=("headrace completion bash", "headrace completion fish | source"), project=False)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(invocation: Invocation, shell: str) -> Result:
+    """Print the script that completes commands in a shell.
+
+    Completes commands, options, datasets, profiles and error codes; starts no Spark. To switch it
+    on, add a line to the start-up file of the shell:
+
+    \b
+      ~/.bashrc                   eval "$(headrace completion bash)"
+      ~/.zshrc                    eval "$(headrace completion zsh)"
+      ~/.config/fish/config.fish  headrace completion fish | source
+    """
+    from headrace.cli.main import headrace
+
+    completion = get_completion_class(shell)
+    assert completion is not None
+    script = completion(headrace, {}, "headrace", "_HEADRACE_COMPLETE").source()
+    return Result(data={"shell": shell, "script": script}, text=script)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 )
 @click.option("--latest-by-key", is_flag=True, help="Read only the latest record of each key.")
 @click.option("--update", is_flag=True, help="Merge new fields and types into the existing schema file.")
-def command(
+def infer(
     invocation: Invocation, source: str, sample: int | None, latest_by_key: bool, update: bool
 ) -> Result:
     """Infer the schema of JSON records, and write it to schemas/TOPIC.json.

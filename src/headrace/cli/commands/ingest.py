@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from headrace.cli.logs import log_options
+from headrace.cli.options import log_options
 from headrace.cli.output import Output, Result
 from headrace.cli.rows import split_columns, table_rows
 from headrace.cli.verb import Invocation, LocalFolder, verb
@@ -19,7 +19,7 @@ from headrace.project.ingest_code import Mode
 
 if TYPE_CHECKING:
     from headrace.cli.kafka import ReachedKafka
-    from headrace.model.project import LogFormat, LogLevel, ProjectSettings
+    from headrace.model.project import ProjectSettings
     from headrace.observe.log import LogSettings
     from headrace.project.ingesting import IngestFolder, IngestRequest, PreparedTopic
     from headrace.project.pipeline import Pipeline
@@ -97,7 +97,7 @@ def read_names(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option("--no-optimize", is_flag=True, help="Do not compact the tables after the run.")
 @click.option("--no-vacuum", is_flag=True, help="Do not delete files that the tables no longer need.")
 @log_options
-def command(
+def ingest(
     invocation: Invocation,
     topic: str | None,
     topics: str | None,
@@ -108,8 +108,7 @@ def command(
     save: Path | None,
     no_optimize: bool,
     no_vacuum: bool,
-    log_level: LogLevel | None,
-    log_format: LogFormat | None,
+    log: LogSettings,
     **options: Any,
 ) -> Result:
     """Create a table from a topic of JSON records, and bring it up to date.
@@ -123,11 +122,9 @@ def command(
     folder it uses ./lake and the embedded broker. To use a different storage or cluster, set --storage or
     --set kafka.bootstrap.servers=HOST:PORT.
     """
-    from headrace.observe.log import LogSettings
     from headrace.project.ingesting import IngestFolder, IngestRequest
 
     _check(topic, topics, schema, update_schema, once, trial, save)
-    log = LogSettings.of(log_format, log_level)
     given = {name: value for name, value in options.items() if value is not None}
     request = IngestRequest(given=given, schema=schema, update_schema=update_schema, trial=trial)
     settings = invocation.settings_anywhere()

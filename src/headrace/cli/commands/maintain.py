@@ -1,21 +1,22 @@
-"""`headrace maintain`: compaction, vacuum, and cleanup of logs."""
+"""`headrace maintain`, `pin` and `erase`: the care of tables, pinned versions, and deleted rows."""
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.completion import complete_dataset
-from headrace.cli.durations import parse_time
+from headrace.cli.options import complete_dataset, parse_time
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 from headrace.model.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from headrace.maintain.pins import Pin, RegisteredReader
     from headrace.project.maintenance import MaintenanceOptions, MaintenanceResult
 
 _STEPS = ("optimize", "vacuum", "log", "checkpoints")
@@ -46,10 +47,7 @@ _STEPS = ("optimize", "vacuum", "log", "checkpoints")
     help="Also delete files and commits that this flow has not read. The flow may then need a full refresh.",
 )
 @click.option(
-    "--every",
-    callback=parse_time,
-    metavar="TIME",
-    help="Repeat at this interval, such as 1h, until stopped.",
+    "--every", callback=parse_time, metavar="TIME", help="Repeat at this interval, such as 1h, until stopped."
 )
 @click.option(
     "--wait",
@@ -59,7 +57,7 @@ _STEPS = ("optimize", "vacuum", "log", "checkpoints")
     metavar="TIME",
     help="How long to wait for a running flow to compact its table.",
 )
-def command(
+def maintain(
     invocation: Invocation,
     tables: tuple[str, ...],
     only: tuple[str, ...],
@@ -140,3 +138,162 @@ def _summary(found: tuple[MaintenanceResult, ...], *, dry_run: bool) -> str:
     done = sum(bool(one.steps) for one in found)
     what = "would be maintained; nothing was changed" if dry_run else "needed maintenance"
     return f"{done:,} of {counted(len(found), 'table')} {what}."
+
+
+@verb(
+    examples=(
+        "headrace pin orders --version 61 --for 30d",
+        "headrace pin --list",
+        "headrace pin orders --version 61 --remove",
+        "headrace pin orders --reader bi --max-lag 7d",
+    )
+)
+@click.argument("table", required=False, shell_complete=complete_dataset)
+@click.option(
+    "--version", type=click.IntRange(0), metavar="N", help="The version to pin; default: the newest."
+)
+@click.option(
+    "--for",
+    "seconds",
+    callback=parse_time,
+    metavar="TIME",
+    help="How long to keep the version, such as 12h or 30d. Required to add a pin.",
+)
+@click.option(
+    "--reader",
+    metavar="NAME",
+    help="Register a reader of another system, or record the version up to which it has read.",
+)
+@click.option(
+    "--max-lag",
+    callback=parse_time,
+    metavar="TIME",
+    help="How long commits and files are kept for the reader, such as 7d. Required for a new reader.",
+)
+@click.option(
+    "--list", "shows", is_flag=True, help="List the pins and the readers of one table or of all tables."
+)
+@click.option(
+    "--remove", is_flag=True, help="Remove the pin of the version, all pins of the table, or the reader."
+)
+def pin(
+    invocation: Invocation,
+    table: str | None,
+    version: int | None,
+    seconds: float | None,
+    reader: str | None,
+    max_lag: float | None,
+    shows: bool,
+    remove: bool,
+) -> Result:
+    """Keep a version of a table readable for a time, or register a reader of another system.
+
+    `headrace maintain` keeps the files of a pinned version, and the part of the log that is needed to read
+    it. For a registered reader, it keeps the version that the reader has read, and all later versions, up to
+    the maximum lag. `VACUUM` in other engines ignores pins and readers.
+    """
+    if shows and (remove or seconds is not None or version is not None or reader is not None):
+        raise click.UsageError("--list takes no other option")
+    if remove and seconds is not None:
+        raise click.UsageError("--for adds a pin, and --remove removes one: give one of them")
+    if table is None and not shows:
+        raise click.UsageError("name a table, or list the pins with --list")
+    if max_lag is not None and (reader is None or remove):
+        raise click.UsageError("--max-lag needs --reader, and cannot be combined with --remove")
+    if reader is not None and seconds is not None:
+        raise click.UsageError("--for sets the time of a pin; use --max-lag for a reader")
+    if not shows and not remove and seconds is None and reader is None:
+        raise click.UsageError("say how long with --for, such as --for 30d")
+    with invocation.pipeline() as pipeline:
+        pins = pipeline.pins
+        if shows:
+            found, readers = pins.list(table), pins.readers(table)
+            data = {"pins": [one.to_json() for one in found], "readers": [one.to_json() for one in readers]}
+            return Result(data=data, text=_listed(found, readers))
+        assert table is not None
+        if reader is not None and remove:
+            gone = pins.remove_reader(table, reader)
+            text = (
+                f"{table}  reader {reader} is no longer registered"
+                if gone
+                else f"{table} has no reader {reader}"
+            )
+            return Result(data={"removed": [one.to_json() for one in gone]}, text=text)
+        if reader is not None:
+            known = pins.add_reader(table, reader, version, max_lag)
+            return Result(data={"reader": known.to_json()}, text=_reader_line(known))
+        if remove:
+            found = pins.remove(table, version)
+            text = "\n".join(
+                f"{one.table.short}  version {one.version} is not pinned any more" for one in found
+            )
+            return Result(data={"removed": [one.to_json() for one in found]}, text=text or "No such pin.")
+        assert seconds is not None
+        pin = pins.add(table, version, seconds)
+    text = f"{pin.table.short}  version {pin.version} is pinned until {pin.until:%Y-%m-%d %H:%M} UTC"
+    return Result(data={"pinned": pin.to_json()}, text=text)
+
+
+def _listed(found: Sequence[Pin], readers: Sequence[RegisteredReader]) -> str:
+    lines = [
+        f"{one.table.short}  version {one.version}  until {one.until:%Y-%m-%d %H:%M} UTC" for one in found
+    ]
+    return (
+        "\n".join([*lines, *map(_reader_line, readers)])
+        or "No version is pinned, and no reader is registered."
+    )
+
+
+def _reader_line(one: RegisteredReader) -> str:
+    from headrace.model.texts import duration_text
+
+    lag = duration_text(one.max_lag_s)
+    return f"{one.table.short}  reader {one.name} has read version {one.version}; maximum lag: {lag}"
+
+
+@verb(
+    examples=(
+        "headrace erase orders --where \"customer = 'ada'\"",
+        'headrace erase customers --where "id IN (17, 18)" --yes',
+    )
+)
+@click.argument("table", shell_complete=complete_dataset, metavar="TABLE")
+@click.option("--where", required=True, metavar="SQL", help="Delete the rows that match this condition.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait for the end of the retention, and delete the old files and log entries that have the rows.",
+)
+def erase(invocation: Invocation, table: str, where: str, yes: bool, wait: bool) -> Result:
+    """Delete rows from a table, from its quarantine, and from the tables that read it.
+
+    The command first shows how many rows match in each table, and asks for confirmation. Rows of a downstream
+    table are deleted if the table has all columns of the condition; other downstream tables are only listed.
+    The next run computes materialized views again. Streams that read the tables continue, and
+    `headrace verify` still proves the tables. The command is refused while a flow of one of the tables runs.
+    Old files and the logs of the tables keep the rows until their retention ends; the command prints what is
+    left, and when `headrace maintain` can delete it. With --wait, the command waits and deletes it.
+    """
+    from headrace.cli.watching import spark_starting
+
+    output = invocation.output
+    with invocation.pipeline() as pipeline:
+        with spark_starting(output, "Starting Spark, resolving the pipeline"):
+            planned = pipeline.plan_erasure(table, where)
+        if not planned.rows and not wait:
+            lines = [*planned.lines(), "No row matches; nothing was changed."]
+            return Result(data={"done": False, **planned.to_json()}, text="\n".join(lines))
+        if not yes:
+            output.note("\n".join(planned.lines()))
+            remedy = f"headrace erase {table} --where {shlex.quote(where)} --yes"
+            if not output.confirm("Erase?", remedy=remedy):
+                return Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
+        with output.progress("Deleting the rows"):
+            done = pipeline.erase(planned)
+        if wait and done.rest:
+            output.note("\n".join(done.final_lines()))
+            with output.progress("Waiting until the old files and log entries are deleted"):
+                done = pipeline.finish_erasure(done)
+    lines = [*(f"erased  {line}" for line in map(str, done.steps)), *done.notes, *done.final_lines()]
+    return Result(data={"done": True, **done.to_json()}, text="\n".join(lines))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.completion import complete_dataset
+from headrace.cli.options import complete_dataset
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, VerbGroup, verb
 from headrace.model.texts import counted
@@ -32,7 +32,7 @@ _STATES = ("pending", "quarantined", "replaying", "replayed", "discarded")
     cls=VerbGroup,
     examples=("headrace quarantine list", 'headrace quarantine show orders --reason "positive amount"'),
 )
-def command() -> None:
+def quarantine() -> None:
     """Show rejected rows, and replay or discard them.
 
     A row that fails `expect_or_quarantine` is moved to the quarantine of its table, with its reasons and
@@ -76,7 +76,11 @@ _confirmed = click.option("--yes", is_flag=True, help="Do not ask for confirmati
 _dataset = click.argument("dataset", shell_complete=complete_dataset)
 
 
-@verb(name="list", examples=("headrace quarantine list", "headrace quarantine list orders --json"))
+@verb(
+    group=quarantine,
+    name="list",
+    examples=("headrace quarantine list", "headrace quarantine list orders --json"),
+)
 @click.argument("datasets", nargs=-1, shell_complete=complete_dataset, metavar="[DATASET]..")
 def list_rows(invocation: Invocation, datasets: tuple[str, ...]) -> Result:
     """Count rejected rows by state, flow and reason.
@@ -93,7 +97,7 @@ def list_rows(invocation: Invocation, datasets: tuple[str, ...]) -> Result:
 
 
 @verb(
-    name="show",
+    group=quarantine,
     examples=(
         "headrace quarantine show orders --limit 5",
         'headrace quarantine show orders --reason "positive amount" --state quarantined --json',
@@ -118,7 +122,7 @@ def show(invocation: Invocation, dataset: str, chosen: RowFilter, limit: int) ->
 
 
 @verb(
-    name="export",
+    group=quarantine,
     examples=(
         "headrace quarantine export orders rejected.parquet",
         "headrace quarantine export orders rejected.jsonl --state quarantined --records",
@@ -152,7 +156,36 @@ def export(invocation: Invocation, dataset: str, file: Path, chosen: RowFilter, 
 
 
 @verb(
-    name="discard",
+    group=quarantine,
+    examples=(
+        "headrace quarantine replay orders",
+        'headrace quarantine replay orders --reason "positive amount" --json',
+    ),
+)
+@_dataset
+@_chosen
+def replay(invocation: Invocation, dataset: str, chosen: RowFilter) -> Result:
+    """Process quarantined rows with the current code, and add them to their table.
+
+    If the original record of a row was kept, the replay runs the flow's query on this record and checks the
+    expectations. Otherwise it only checks the expectations on the row. A row that passes is in the table
+    exactly once. A row that is rejected again stays in the quarantine with its new reasons. The command is
+    refused while a flow of the table runs, and for stateful flows. The exit code is 1 if no row was replayed
+    and some rows were rejected again.
+    """
+    from headrace.cli.watching import spark_starting
+
+    with invocation.pipeline() as pipeline, spark_starting(invocation.output, "Starting Spark, replaying"):
+        done = pipeline.quarantine.replay(dataset, chosen)
+    return Result(
+        data=done.to_json(),
+        text="\n".join(done.lines()),
+        exit_code=1 if (done.rejected or done.left) and not done.replayed else 0,
+    )
+
+
+@verb(
+    group=quarantine,
     examples=(
         'headrace quarantine discard orders --reason "positive amount"',
         "headrace quarantine discard orders --where \"quarantined_at < '2026-11-01'\" --yes",
@@ -177,38 +210,6 @@ def discard(invocation: Invocation, dataset: str, chosen: RowFilter, yes: bool) 
     )
 
 
-@verb(
-    name="replay",
-    examples=(
-        "headrace quarantine replay orders",
-        'headrace quarantine replay orders --reason "positive amount" --json',
-    ),
-)
-@_dataset
-@_chosen
-def replay(invocation: Invocation, dataset: str, chosen: RowFilter) -> Result:
-    """Process quarantined rows with the current code, and add them to their table.
-
-    If the original record of a row was kept, the replay runs the flow's query on this record and checks the
-    expectations. Otherwise it only checks the expectations on the row. A row that passes is in the table
-    exactly once. A row that is rejected again stays in the quarantine with its new reasons. The command is
-    refused while a flow of the table runs, and for stateful flows. The exit code is 1 if no row was replayed
-    and some rows were rejected again.
-    """
-    from headrace.cli.watching import spark_starting
-
-    with (
-        invocation.pipeline() as pipeline,
-        spark_starting(invocation.output, "Starting Spark, replaying"),
-    ):
-        done = pipeline.quarantine.replay(dataset, chosen)
-    return Result(
-        data=done.to_json(),
-        text="\n".join(done.lines()),
-        exit_code=1 if (done.rejected or done.left) and not done.replayed else 0,
-    )
-
-
 def _confirm(invocation: Invocation, plan: RowChoice, yes: bool, question: str) -> Result | None:
     """The result with which the command ends here; ``None`` if it goes on."""
     output = invocation.output
@@ -221,10 +222,6 @@ def _confirm(invocation: Invocation, plan: RowChoice, yes: bool, question: str) 
     if output.confirm(question, remedy="repeat the command with --yes"):
         return None
     return Result(data={"done": False, **plan.to_json()}, text="Nothing was changed.", exit_code=1)
-
-
-for _verb in (list_rows, show, export, replay, discard):
-    command.add_command(_verb)
 
 
 def _listed(found: Sequence[QuarantineSummary], schema: str) -> Group:

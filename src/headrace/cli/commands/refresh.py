@@ -1,4 +1,4 @@
-"""`headrace refresh`: bring selected datasets up to date."""
+"""`headrace refresh`, `full-refresh` and `reset`: update or rebuild datasets, or restart their flows."""
 
 from __future__ import annotations
 
@@ -6,33 +6,27 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.completion import complete_dataset
-from headrace.cli.logs import log_options
+from headrace.cli.options import complete_dataset, log_options
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
+from headrace.errors import CommandLineError
+from headrace.model.remedies import ChosenStart
 
 if TYPE_CHECKING:
-    from headrace.model.project import LogFormat, LogLevel
+    from headrace.observe.log import LogSettings
 
 
 @verb(examples=("headrace refresh revenue", "headrace refresh orders revenue --yes"))
 @click.argument("datasets", nargs=-1, shell_complete=complete_dataset, required=True, metavar="DATASET..")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @log_options
-def command(
-    invocation: Invocation,
-    datasets: tuple[str, ...],
-    yes: bool,
-    log_level: LogLevel | None,
-    log_format: LogFormat | None,
-) -> Result:
+def refresh(invocation: Invocation, datasets: tuple[str, ...], yes: bool, log: LogSettings) -> Result:
     """Bring selected datasets up to date.
 
     The command first shows what a run of these datasets would do, and asks for confirmation. Tables that
     these datasets read are not updated.
     """
     from headrace.cli.watching import Watch, show_outcome, spark_starting, stopping
-    from headrace.observe.log import LogSettings
     from headrace.plan.explain import WIDTH, Explanation
     from headrace.run.stop import StopSignal
 
@@ -47,10 +41,129 @@ def command(
             output.note(explanation.to_text(min(output.width or WIDTH, WIDTH)))
             if not output.confirm("Refresh?", remedy=f"headrace refresh {' '.join(datasets)} --yes"):
                 return Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
-        with (
-            Watch(output, pipeline.settings, "Starting Spark") as watch,
-            stopping(stop, watch) as received,
-        ):
-            log = LogSettings.of(log_format, log_level)
+        with Watch(output, pipeline.settings, "Starting Spark") as watch, stopping(stop, watch) as received:
             result = pipeline.run(datasets, emit=watch, stop=stop, log=log)
     return show_outcome(output, result, received)
+
+
+@verb(examples=("headrace full-refresh orders", "headrace full-refresh orders --accept-loss orders --yes"))
+@click.argument("datasets", nargs=-1, shell_complete=complete_dataset, required=True, metavar="DATASET..")
+@click.option(
+    "--accept-loss",
+    multiple=True,
+    metavar="DATASET",
+    help="Remove the rows of DATASET even if they cannot be read again.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@log_options
+def full_refresh(
+    invocation: Invocation,
+    datasets: tuple[str, ...],
+    accept_loss: tuple[str, ...],
+    yes: bool,
+    log: LogSettings,
+) -> Result:
+    """Rebuild a dataset from its sources.
+
+    Removes all rows of each table in one commit, and reads the sources again from the beginning. Also
+    rebuilds the streams that read the table. The command first shows which rows will be removed, and which
+    records cannot be read again, and asks for confirmation. It is refused if the sources no longer hold some
+    records, unless --accept-loss names the dataset. It is also refused for a table with the property
+    pipelines.reset.allowed = false.
+    """
+    from headrace.cli.watching import Watch, show_outcome, spark_starting, stopping
+    from headrace.run.stop import StopSignal
+
+    output = invocation.output
+    with invocation.pipeline() as pipeline:
+        with spark_starting(output, "Starting Spark, resolving the pipeline"):
+            planned = pipeline.plan_refresh(datasets)
+        planned.refuse_losses(accept_loss)
+        if not yes:
+            output.note("\n".join(planned.lines()))
+            remedy = f"headrace full-refresh {' '.join(datasets)} --yes"
+            if not output.confirm("Rebuild?", remedy=remedy):
+                return Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
+        stop = StopSignal()
+        with (
+            Watch(output, pipeline.settings, "Removing the rows") as watch,
+            stopping(stop, watch, careful=True) as received,
+        ):
+            result = pipeline.full_refresh(datasets, accept_loss=accept_loss, emit=watch, stop=stop, log=log)
+    return show_outcome(output, result, received)
+
+
+@verb(
+    examples=(
+        "headrace reset orders",
+        "headrace reset orders items --yes",
+        "headrace reset orders --from orders:0=1700,orders:1=1650 --allow-duplicates",
+    )
+)
+@click.argument("flows", nargs=-1, required=True, metavar="FLOW..")
+@click.option(
+    "--from",
+    "chosen",
+    metavar="TOPIC:PARTITION=OFFSET,..",
+    help="Start at these offsets, at `earliest` or at `latest`. Partitions that are not listed continue.",
+)
+@click.option(
+    "--allow-duplicates", is_flag=True, help="Allow committed offsets to be read again; record them."
+)
+@click.option(
+    "--accept-loss", is_flag=True, help="Allow offsets that were never read to be skipped; record them."
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def reset(
+    invocation: Invocation,
+    flows: tuple[str, ...],
+    chosen: str | None,
+    allow_duplicates: bool,
+    accept_loss: bool,
+    yes: bool,
+) -> Result:
+    """Create a new checkpoint for a flow, and keep the rows of its table.
+
+    The new checkpoint continues each source after its last committed offset, which is recorded in the table
+    and the ledger. A source that the flow has never read is read from its beginning. The old checkpoint can
+    no longer commit. The command first shows where each source continues, and asks for confirmation. It reads
+    no records; the next run reads them.
+
+    With --from, the new checkpoint starts at chosen offsets. `headrace verify` reports offsets that are read
+    again as declared duplicates, and skipped offsets as lost.
+    """
+    from headrace.cli.watching import spark_starting
+
+    start = _parse_start(chosen, allow_duplicates=allow_duplicates, accept_loss=accept_loss)
+    output = invocation.output
+    with invocation.pipeline() as pipeline:
+        with spark_starting(output, "Starting Spark, resolving the pipeline"):
+            planned = pipeline.plan_reset(flows, start)
+        if not yes:
+            output.note("\n".join(planned.lines()))
+            options = "" if start is None else f" {start.options()}"
+            if not output.confirm("Reset?", remedy=f"headrace reset {' '.join(flows)}{options} --yes"):
+                return Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
+        done = pipeline.reset(flows, start)
+    text = "\n".join([*done.lines(), "Next: headrace run"])
+    return Result(data={"done": True, **done.to_json()}, text=text)
+
+
+def _parse_start(chosen: str | None, *, allow_duplicates: bool, accept_loss: bool) -> ChosenStart | None:
+    if chosen is None:
+        if allow_duplicates or accept_loss:
+            option = "--allow-duplicates" if allow_duplicates else "--accept-loss"
+            raise CommandLineError(
+                f"{option} needs --from: without it, a reset reads no offset twice and passes over none",
+                remedies=("headrace reset FLOW --from TOPIC:PARTITION=OFFSET",),
+                params={"option": option},
+            )
+        return None
+    try:
+        return ChosenStart.parse(chosen, allow_duplicates=allow_duplicates, accept_loss=accept_loss)
+    except ValueError as error:
+        raise CommandLineError(
+            f"--from: {error}",
+            remedies=("headrace reset FLOW --from orders:0=1700,orders:1=1650",),
+            params={"option": "--from", "value": chosen},
+        ) from error

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.completion import complete_dataset
-from headrace.cli.logs import log_options
+from headrace.cli.options import complete_dataset, log_options
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 from headrace.errors import CommandLineError, ConflictingRefreshOptionsError
 
 if TYPE_CHECKING:
-    from headrace.model.project import LogFormat, LogLevel
+    from headrace.observe.log import LogSettings
 
 
 def read_renames(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -72,7 +71,7 @@ def split_names(ctx: click.Context, param: click.Parameter, values: tuple[str, .
     help="Continue the checkpoint of the former flow OLD in the flow NEW.",
 )
 @log_options
-def command(
+def run(
     invocation: Invocation,
     datasets: tuple[str, ...],
     continuous: bool,
@@ -81,8 +80,7 @@ def command(
     full_refresh_all: bool,
     accept_loss: tuple[str, ...],
     rename_flow: dict[str, str],
-    log_level: LogLevel | None,
-    log_format: LogFormat | None,
+    log: LogSettings,
 ) -> Result:
     """Bring the tables up to date, once or continuously.
 
@@ -91,10 +89,8 @@ def command(
     """
     from headrace.cli.watching import Watch, show_outcome, stopping
     from headrace.model.remedies import Remedies
-    from headrace.observe.log import LogSettings
     from headrace.run.stop import StopSignal
 
-    log = LogSettings.of(log_format, log_level)
     remedies = Remedies(rename_flow=rename_flow)
     stop, chosen = StopSignal(), (*datasets, *refresh)
     rebuilds = full_refresh_all or bool(full_refresh)

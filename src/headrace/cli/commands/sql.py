@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import linecache
+import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from prompt_toolkit import PromptSession
+from prompt_toolkit.history import FileHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
-from headrace.cli.logs import log_options
-from headrace.cli.output import Result
+from headrace.cli.options import log_options
+from headrace.cli.output import Output, Result
 from headrace.cli.rows import RowsTable
-from headrace.cli.stream_processes import StreamProcesses
 from headrace.cli.verb import Invocation, verb
-from headrace.errors import CommandLineError
+from headrace.errors import CommandLineError, HeadraceError, StreamNotStartedError
+from headrace.model.secrets import is_secret_key
 from headrace.model.texts import counted
+from headrace.runtime.places import cache_folder
+from headrace.shell.completion import Names, NamesCompleter, is_complete
+from headrace.shell.queries import Answer
+from headrace.syntax.tokens import SqlTokenError, tokenize
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from headrace.model.project import LogFormat, LogLevel
+    from headrace.cli.verb import Invocation
     from headrace.observe.log import LogSettings
+    from headrace.shell.definitions import Definitions
     from headrace.shell.queries import Answer
     from headrace.shell.shell import Shell, Streams
 
@@ -61,7 +71,7 @@ _TYPED = "<sql>"
 )
 @click.option("--stream", hidden=True, metavar="NAME")
 @log_options
-def command(
+def sql(
     invocation: Invocation,
     typed: tuple[str, ...],
     files: tuple[Path, ...],
@@ -69,8 +79,7 @@ def command(
     once: bool,
     limit: int,
     stream: str | None,
-    log_level: LogLevel | None,
-    log_format: LogFormat | None,
+    log: LogSettings,
 ) -> Result:
     """Run SQL statements: queries, and streams into tables.
 
@@ -81,11 +90,9 @@ def command(
     with the command, unless --detach is given. SHOW STREAMS, DESCRIBE STREAM, STOP STREAM and DROP STREAM
     work on all streams of the storage, no matter which command started them.
     """
-    from headrace.observe.log import LogSettings
     from headrace.shell.definitions import Definitions
     from headrace.shell.shell import Shell, Streams
 
-    log = LogSettings.of(log_format, log_level)
     settings = invocation.settings_anywhere()
     if stream is not None:
         return run_stream(invocation, Streams(Definitions(settings)), stream, log, once=once)
@@ -106,7 +113,6 @@ def _interact(
     invocation: Invocation, shell: Shell, processes: StreamProcesses, log: LogSettings, *, once: bool
 ) -> Result:
     """Read statements from the terminal until the user leaves."""
-    from headrace.cli.sql_prompt import Prompt
     from headrace.shell.completion import Names
 
     def run(text: str) -> None:
@@ -215,3 +221,192 @@ def _rendered(answer: Answer) -> str | Group:
     more = "; use --limit to see more" if answer.is_cut else ""
     table = RowsTable(answer.columns, answer.types, answer.rows)
     return Group(table, Text(f"{counted(len(answer.rows), 'row')}{more}", style="dim"))
+
+
+_HELP = r"""\d         tables, scans and streams
+\d NAME    the columns of a table or a scan
+\q         leave; so does Ctrl-D
+\?         this help
+
+A statement ends in a semicolon, and can have several lines. Tab completes names.
+Ctrl-C cancels a query, or clears the statement. SHOW STREAMS; lists the streams."""
+
+
+class History(FileHistory):
+    """The statements of earlier sessions, without those that contain a secret."""
+
+    def __init__(self, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch(mode=0o600)
+        super().__init__(str(file))
+
+    def store_string(self, string: str) -> None:
+        """Write a statement to the file."""
+        if not _has_secret(string):
+            super().store_string(string)
+
+
+class Prompt:
+    """Reads statements, and runs them until the user leaves."""
+
+    def __init__(
+        self, output: Output, names: Names, run: Callable[[str], object], show: Callable[[Answer], None]
+    ) -> None:
+        self._output = output
+        self._names = names
+        self._run = run
+        self._show = show
+        self._session: PromptSession[str] = PromptSession(
+            history=History(cache_folder() / "sql_history"),
+            completer=NamesCompleter(names),
+            complete_while_typing=False,
+            multiline=True,
+            key_bindings=_bindings(),
+            prompt_continuation="       -> ",
+        )
+
+    def loop(self) -> None:
+        """Read and run statements until Ctrl-D or ``\\q``."""
+        while True:
+            try:
+                text = self._session.prompt("headrace> ").strip()
+            except KeyboardInterrupt:
+                continue
+            except EOFError:
+                return
+            if text in ("\\q", "\\quit", "exit;", "quit;"):
+                return
+            try:
+                self._execute(text)
+            except HeadraceError as error:
+                self._output.error(error)
+            except KeyboardInterrupt:
+                self._output.note("cancelled")
+
+    def _execute(self, text: str) -> None:
+        if not text.startswith("\\"):
+            self._run(text)
+            return
+        command, _, name = text.rstrip("; ").partition(" ")
+        if command == "\\d":
+            self._show(self._names.describe(name.strip() or None))
+        elif command == "\\?":
+            self._show(Answer(note=_HELP))
+        else:
+            self._output.note(f"{command} is not a command; \\? lists the commands")
+
+
+def _bindings() -> KeyBindings:
+    bindings = KeyBindings()
+
+    @bindings.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if is_complete(buffer.document.text):
+            buffer.validate_and_handle()
+        else:
+            buffer.insert_text("\n")
+
+    return bindings
+
+
+def _has_secret(text: str) -> bool:
+    try:
+        tokens = tokenize(text)
+    except SqlTokenError:
+        return True
+    return any(is_secret_key(token.value) for token in tokens)
+
+
+_START_S = 60.0
+_POLL_S = 0.05
+_STOPPED = (130, 143)
+"""The exit codes of a stream that a signal has stopped, as `STOP STREAM` does."""
+_TAIL = 15
+"""Lines of a log that an error shows."""
+
+
+class StreamProcesses:
+    """Starts a process for each stream. `once`: whether the streams end after the records that exist now."""
+
+    def __init__(
+        self, invocation: Invocation, definitions: Definitions, *, detached: bool, once: bool
+    ) -> None:
+        self._invocation = invocation
+        self._definitions = definitions
+        self.detached = detached
+        self._once = once
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str) -> int:
+        """Start the process of a stream; returns its process id."""
+        from headrace.runtime.processes import start_bound, start_detached
+        from headrace.shell.shell import Streams
+
+        log = self._definitions.log(name)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "headrace", "sql", "--stream", name, *self._options()]
+        if self.detached:
+            pid = start_detached(command, log)
+        else:
+            self._running[name] = start_bound(command, log)
+            pid = self._running[name].pid
+        streams, deadline = Streams(self._definitions), time.monotonic() + _START_S
+        while streams.driver(name) is None and time.monotonic() < deadline:
+            if not self._lives(name, pid):
+                if self._ended_well(name):
+                    break
+                raise self._failure(name)
+            time.sleep(_POLL_S)
+        return pid
+
+    @property
+    def running(self) -> list[str]:
+        """The streams whose processes end with this one."""
+        return [name for name, process in self._running.items() if process.poll() is None]
+
+    def wait(self) -> Result:
+        """Wait until all processes have ended that end with this one."""
+        codes = {name: process.wait() for name, process in self._running.items()}
+        failed = [name for name, code in codes.items() if code not in (0, *_STOPPED)]
+        errors = [self._failure(name) for name in failed]
+        self._running.clear()
+        data = None if not errors else {"errors": [error.to_dict() for error in errors]}
+        return Result(data=data, errors=errors, exit_code=1 if errors else 0)
+
+    def close(self) -> None:
+        """Stop the processes that end with this one, each after its batch."""
+        from headrace.shell.shell import Streams
+
+        streams = Streams(self._definitions)
+        for name in self.running:
+            streams.stop(name)
+
+    def _ended_well(self, name: str) -> bool:
+        process = self._running.get(name)
+        return process is not None and process.poll() == 0
+
+    def _lives(self, name: str, pid: int) -> bool:
+        from headrace.shell.shell import lives
+
+        process = self._running.get(name)
+        return lives(pid) if process is None else process.poll() is None
+
+    def _failure(self, name: str) -> StreamNotStartedError:
+        log = self._definitions.log(name)
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+        return StreamNotStartedError(
+            f"the stream `{name}` failed",
+            facts=[*lines[-_TAIL:], f"log: {log}"],
+            remedies=[f'headrace sql -e "DESCRIBE STREAM {name}"'],
+            params={"stream": name, "log": str(log)},
+        )
+
+    def _options(self) -> list[str]:
+        """The options that name the same pipeline."""
+        invocation = self._invocation
+        given = {"--project": invocation.project, "--profile": invocation.profile}
+        options = [part for name, value in given.items() if value is not None for part in (name, str(value))]
+        options += [f"--set={key}={value}" for key, value in invocation.overrides.items()]
+        return [*options, *(["--once"] if self._once else [])]

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.completion import complete_dataset
-from headrace.cli.moments import parse_moment
+from headrace.cli.options import complete_dataset, parse_moment
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 
@@ -54,7 +53,7 @@ def parse_since(ctx: click.Context, param: click.Parameter, text: str | None) ->
     metavar="N",
     help="In tables with changes by key, compare N rows with the newest records of their keys in Kafka.",
 )
-def command(
+def verify(
     invocation: Invocation,
     datasets: tuple[str, ...],
     since: int | datetime | None,

@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,13 @@ import psutil
 
 from headrace.errors import DemoDriverError
 from headrace.model.events import Event
+from headrace.model.names import TableName
 from headrace.observe.events import event_from_json
+from headrace.state.identity import generations, load_identity
+from headrace.state.offset_log import load_state
+from headrace.storage.layout import Storage
+from headrace.storage.location import Location
+from headrace.storage.table_log import find_batch
 
 _STOP_TIMEOUT_S = 45.0
 """A clean stop finishes the batches under way; then the process is killed."""
@@ -27,11 +35,8 @@ _LOG_LINES = 8
 
 
 class Driver:
-    """One process that runs a pipeline continuously.
-
-    Args:
-        pid_file: The file with the process id, for a later demo if this one is killed.
-    """
+    """One process that runs a pipeline continuously. `pid_file`: the file with the process id, for a later
+    demo if this one is killed."""
 
     def __init__(
         self,
@@ -75,15 +80,11 @@ class Driver:
         return self._process.pid
 
     def check(self) -> None:
-        """Check that the process still runs.
-
-        Raises:
-            DemoDriverError: The process has ended.
-        """
+        """Check that the process still runs."""
         if self._process.poll() is None:
             return
         self._reader.join(_DEATH_TIMEOUT_S)
-        facts = [*self._last_words(), f"log: {self._log_file}"]
+        facts = [*self._last_lines(), f"log: {self._log_file}"]
         raise DemoDriverError(
             f"the process of the pipeline ended with exit code {self._process.returncode}",
             facts=facts,
@@ -140,7 +141,7 @@ class Driver:
         elif isinstance(data.get("error"), dict):
             self._error = data["error"]
 
-    def _last_words(self) -> list[str]:
+    def _last_lines(self) -> list[str]:
         if self._error is not None:
             return [f"[{self._error.get('code')}] {self._error.get('summary')}"]
         try:
@@ -163,3 +164,54 @@ def end_leftover(pid_file: Path) -> bool:
     except (OSError, ValueError, KeyError, psutil.NoSuchProcess):
         return False
     return True
+
+
+_LOOK_S = 0.001
+
+
+@dataclass(frozen=True)
+class Crash:
+    """The state of the storage after a SIGKILL."""
+
+    flow: str
+    planned: int  # the last ``offsets/N``
+    finished: int  # the last ``commits/N``
+    checkpoint: Location
+    in_table: bool  # whether the table already held batch N, so that the next start must skip it
+
+    @property
+    def inside_batch(self) -> bool:
+        """Whether the process was killed during a batch."""
+        return self.planned > self.finished
+
+
+def await_batch(
+    storage: Storage, dataset: TableName, flow: str, *, timeout_s: float, check: Callable[[], None]
+) -> bool:
+    """Wait until a batch has started; ``False`` after a timeout."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        check()
+        known = generations(storage.flow_checkpoints(dataset, flow))
+        if known:
+            state = load_state(known[-1])
+            # The first batches of a process are slow; a crash there would show less.
+            if state.last_planned > state.last_finished:
+                return True
+        time.sleep(_LOOK_S)
+    return False
+
+
+def look_at_crash(storage: Storage, dataset: TableName, flow: str) -> Crash:
+    """The state of the storage after the process has ended."""
+    path = generations(storage.flow_checkpoints(dataset, flow))[-1]
+    state = load_state(path)
+    checkpoint = load_identity(path).checkpoint
+    held = find_batch(storage.table(dataset), checkpoint, state.last_planned)
+    return Crash(
+        flow=flow,
+        planned=state.last_planned,
+        finished=state.last_finished,
+        checkpoint=path,
+        in_table=held is not None,
+    )

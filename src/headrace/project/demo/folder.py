@@ -11,8 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.errors import DemoFolderTakenError, StorageUnwritableError
+from headrace.model.names import TableName
+from headrace.storage.layout import Storage
+from headrace.storage.table_log import is_table, newest_commits
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 _OWN = ".demo"
 _WRITTEN = "written.json"
@@ -54,11 +61,7 @@ class DemoFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder against other demos; the kernel releases the lock when this process ends.
-
-        Raises:
-            DemoFolderTakenError: A demo is running there.
-        """
+        """Lock the folder against other demos; the kernel releases the lock when this process ends."""
         with (self.own / "lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -73,12 +76,7 @@ class DemoFolder:
 
 
 def open_demo(path: Path) -> DemoFolder:
-    """The folder, new or from an earlier demo; only its mark is written.
-
-    Raises:
-        DemoFolderTakenError: The folder has files that the demo did not create.
-        StorageUnwritableError: The folder cannot be written.
-    """
+    """The folder, new or from an earlier demo; only its mark is written."""
     renewed = path.is_dir() and (path / _OWN / _WRITTEN).is_file()
     if not renewed and path.exists() and not (path.is_dir() and not any(path.iterdir())):
         what = "a folder that the demo did not create" if path.is_dir() else "a file"
@@ -100,16 +98,9 @@ def open_demo(path: Path) -> DemoFolder:
 
 
 def write_pipeline(demo: DemoFolder, files: Mapping[str, str]) -> Path | None:
-    """Write the pipeline, in place of an earlier demo's tables, topic and files.
-
-    The processes of the earlier demo must have ended.
-
-    Returns:
-        The folder of the files that the user had changed or added since the earlier demo.
-
-    Raises:
-        StorageUnwritableError: The folder cannot be written.
-    """
+    """Write the pipeline, in place of an earlier demo's tables, topic and files. The processes of the earlier
+    demo must have ended. Return the folder of the files that the user had changed or added since the earlier
+    demo."""
     try:
         kept = _clear(demo) if demo.renewed else None
         sums = {name: _sum(text.encode()) for name, text in files.items()}
@@ -126,11 +117,7 @@ def write_pipeline(demo: DemoFolder, files: Mapping[str, str]) -> Path | None:
 
 
 def rewrite(demo: DemoFolder, name: str, before: str, after: str) -> None:
-    """Replace a text in a file of the demo; the file still counts as the demo's own.
-
-    Raises:
-        StorageUnwritableError: The folder cannot be written.
-    """
+    """Replace a text in a file of the demo; the file still counts as the demo's own."""
     file, written = demo.path / name, demo.own / _WRITTEN
     text = file.read_text(encoding="utf-8").replace(before, after)
     try:
@@ -175,3 +162,43 @@ def _clear(demo: DemoFolder) -> Path | None:
 
 def _sum(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+class TableWatch:
+    """Counts the rows of tables repeatedly."""
+
+    def __init__(self, storage: Storage, *, streams: tuple[TableName, ...], view: TableName) -> None:
+        self._storage = storage
+        self._streams = streams
+        self._view = view
+        self._tables: dict[TableName, DeltaTable] = {}
+        self._rows: dict[TableName, int] = dict.fromkeys(streams, 0)
+
+    def look(self) -> Mapping[TableName, int]:
+        """The rows of each streaming table now."""
+        from deltalake import DeltaTable
+
+        for name in self._streams:
+            path = self._storage.table(name)
+            if name in self._tables:
+                self._tables[name].update_incremental()
+            elif is_table(path):
+                self._tables[name] = DeltaTable(str(path))
+            else:
+                continue
+            self._rows[name] = self._tables[name].count()
+        return dict(self._rows)
+
+    def holds(self, *rows: int) -> bool:
+        """Whether each streaming table had so many rows at the last call, and the view has read them all."""
+        found = self._rows.values()
+        return all(one >= least for one, least in zip(found, rows, strict=True)) and self._view_is_fresh()
+
+    def _view_is_fresh(self) -> bool:
+        path = self._storage.table(self._view)
+        source = self._tables.get(self._streams[-1])
+        for commit in newest_commits(path):
+            if commit.metadata is not None and "inputs" in commit.metadata:
+                seen = commit.metadata["inputs"].get(str(self._streams[-1]), {}).get("version", -1)
+                return source is not None and bool(seen >= source.version())
+        return False

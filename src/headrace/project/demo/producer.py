@@ -8,14 +8,63 @@ import json
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from headrace.errors import DemoProducerError
-from headrace.project.demo.ledger import SalesLedger
+
+Key = tuple[str, str]
+"""A name and an ISO date."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The sales of one name on one date."""
+
+    count: int
+    sales: Decimal
+
+
+@dataclass
+class SalesLedger:
+    """Counts and exact sums of the records that the broker has acknowledged. Only the producer's thread
+    writes it; figures may be read meanwhile, sums after it has ended."""
+
+    records: int = 0
+    sales: Decimal = Decimal(0)
+    _entries: dict[Key, Entry] = field(default_factory=dict)
+    _ends: dict[int, int] = field(default_factory=dict)
+
+    def add(self, name: str, date: str, sales: Decimal, *, partition: int, offset: int) -> None:
+        """Add one acknowledged record."""
+        before = self._entries.get((name, date), Entry(0, Decimal(0)))
+        self._entries[(name, date)] = Entry(before.count + 1, before.sales + sales)
+        self._ends[partition] = max(self._ends.get(partition, 0), offset + 1)
+        self.records += 1
+        self.sales += sales
+
+    @property
+    def entries(self) -> Mapping[Key, Entry]:
+        """What each name and date must come to."""
+        return dict(self._entries)
+
+    @property
+    def ends(self) -> Mapping[int, int]:
+        """For each partition, the offset after the last acknowledged record."""
+        return dict(self._ends)
+
+    @property
+    def dates(self) -> int:
+        return len({date for _, date in self._entries})
+
+    @property
+    def names(self) -> int:
+        return len({name for name, _ in self._entries})
+
 
 _COLOURS = ("amber", "black", "blue", "brass", "cream", "green", "grey", "oak", "red", "white")
 _THINGS = ("bench", "bowl", "chair", "clock", "desk", "lamp", "mirror", "shelf", "stool", "vase")
@@ -97,20 +146,12 @@ class SalesProducer:
 
     @property
     def done(self) -> bool:
-        """Whether every record has been acknowledged.
-
-        Raises:
-            DemoProducerError: The broker has refused one, or did not answer in time.
-        """
+        """Whether every record has been acknowledged."""
         self.check()
         return self._thread.ident is not None and not self._thread.is_alive()
 
     def check(self) -> None:
-        """Check for errors.
-
-        Raises:
-            DemoProducerError: The broker has refused a record, or did not answer in time.
-        """
+        """Check for errors."""
         if self._failure is not None:
             raise DemoProducerError(
                 f"the demo's producer could not write to topic {self._topic}: {self._failure}",
@@ -178,3 +219,64 @@ class SalesProducer:
         self.ledger.add(
             sale.name, sale.date, sale.sales, partition=message.partition(), offset=message.offset()
         )
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """One name and date of both sides; ``None`` if a side does not have it."""
+
+    name: str
+    date: str
+    gold: Entry | None
+    ledger: Entry | None
+
+    @property
+    def equal(self) -> bool:
+        return self.gold == self.ledger
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All rows of both sides, by date and name."""
+
+    rows: tuple[ComparedRow, ...]
+    doubled: tuple[Key, ...] = ()
+    """Keys that gold holds in more than one row."""
+
+    @property
+    def differences(self) -> tuple[ComparedRow, ...]:
+        return tuple(row for row in self.rows if not row.equal)
+
+    @property
+    def equal(self) -> bool:
+        return bool(self.rows) and not self.differences and not self.doubled
+
+    @property
+    def total(self) -> Decimal:
+        """The sum of gold."""
+        return sum((row.gold.sales for row in self.rows if row.gold is not None), Decimal(0))
+
+
+def load_gold(table: Path) -> list[dict[str, Any]]:
+    """The rows of the table, read without Spark."""
+    import pyarrow
+    from deltalake import DeltaTable, QueryBuilder
+
+    query = QueryBuilder().register("gold", DeltaTable(table))
+    found = query.execute('SELECT name, date, sales, "count" FROM gold').read_all()
+    rows: list[dict[str, Any]] = pyarrow.table(found).to_pylist()
+    return rows
+
+
+def compare(gold: Iterable[Mapping[str, Any]], ledger: Mapping[Key, Entry]) -> Comparison:
+    """Compare both sides. `gold`: rows with ``name``, ``date``, ``sales`` and ``count``."""
+    found: dict[Key, Entry] = {}
+    doubled: list[Key] = []
+    for row in gold:
+        key = (str(row["name"]), str(row["date"]))
+        if key in found:
+            doubled.append(key)
+        found[key] = Entry(int(row["count"]), Decimal(row["sales"]))
+    keys = sorted(found.keys() | ledger.keys(), key=lambda key: (key[1], key[0]))
+    rows = (ComparedRow(name, date, found.get((name, date)), ledger.get((name, date))) for name, date in keys)
+    return Comparison(tuple(rows), tuple(doubled))

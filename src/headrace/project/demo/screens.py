@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from headrace.model.events import Event, FlowRetrying, ViewFailed
 from headrace.observe.board import Board
 from headrace.observe.display import board_table
 from headrace.observe.event_lines import LineThrottle, event_line
+from headrace.project.demo.producer import REFUNDS, ComparedRow, Comparison, Entry
+from headrace.project.demo.story import DemoResult
+from headrace.verify.report import DatasetProof, GradeReport
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -146,3 +153,153 @@ def _stopped(board: Board) -> Board:
     """The board of a process that was killed: all flows are stopped."""
     rows = {name: replace(row, state="stopped", recent=()) for name, row in board.rows.items()}
     return replace(board, rows=rows)
+
+
+_SHOWN = 5
+_MARKS = {"proven": "✓", "partial": "✓", "unjudged": "–", "refuted": "✗"}  # noqa: RUF001
+_NOTHING = "(nothing)"
+
+
+def closing_text(result: DemoResult) -> str:
+    """The end of the demo, as a person reads it."""
+    lines = [
+        "",
+        "Proof",
+        *_proof_lines(result),
+        "",
+        *_gold_lines(result.comparison),
+        "",
+        *_reading_lines(result),
+    ]
+    if not result.ok:
+        lines += ["", *(f"The demo failed: {reason}" for reason in faults(result))]
+    return "\n".join(lines)
+
+
+def closing_data(result: DemoResult) -> dict[str, Any]:
+    """The same facts as JSON values."""
+    ledger, comparison = result.producer.ledger, result.comparison
+    return {
+        "ok": result.ok,
+        "faults": list(faults(result)),
+        "directory": str(result.folder.path),
+        "tables": str(result.settings.storage.tables),
+        "broker": str(result.folder.broker),
+        "records": ledger.records,
+        "duration_s": round(result.duration_s, 2),
+        "crashes": [
+            {
+                "flow": crash.flow,
+                "planned": crash.planned,
+                "finished": crash.finished,
+                "inside_batch": crash.inside_batch,
+                "in_table": crash.in_table,
+            }
+            for crash in result.crashes
+        ],
+        "replay": result.replay,
+        "drained": result.drained,
+        "rejected": result.rejected,
+        "replayed": result.replayed,
+        "proof": result.proof.to_json(),
+        "gold": {
+            "equal": comparison.equal,
+            "rows": len(comparison.rows),
+            "differences": [_row_data(row) for row in comparison.differences],
+            "doubled": [list(key) for key in comparison.doubled],
+            "sales": str(comparison.total),
+            "ledger_sales": str(ledger.sales),
+        },
+    }
+
+
+def faults(result: DemoResult) -> Iterator[str]:
+    """The reasons why the demo failed."""
+    ledger = result.producer.ledger
+    if not result.crashes[-1].inside_batch:
+        yield f"the driver was killed {len(result.crashes)} times, but never during a batch"
+    if not result.drained:
+        yield f"the tables did not receive all {ledger.records:,} records in time"
+    if not result.replayed == result.rejected == REFUNDS:
+        yield f"{result.rejected} of {REFUNDS} refunds were rejected, and {result.replayed} were replayed"
+    if not result.proof.proven:
+        yield f"`headrace verify` has {len(result.proof.findings)} findings"
+    if not result.comparison.equal:
+        wrong = len(result.comparison.differences) + len(result.comparison.doubled)
+        yield f"gold differs from the sums of the producer in {wrong} of {len(result.comparison.rows)} rows"
+
+
+def _proof_lines(result: DemoResult) -> Iterator[str]:
+    for dataset in result.proof.datasets:
+        first = dataset.dataset.name
+        for report in _reports(dataset):
+            text = report.text + (f"; {'; '.join(report.reasons)}" if report.reasons else "")
+            yield f" {first:<8} {report.grade:<8} {text}   {_MARKS[report.verdict]}"
+            for finding in report.findings:
+                yield f" {'':<8} {'':<8} {finding.text}"
+            first = ""
+    comparison, ledger = result.comparison, result.producer.ledger
+    if comparison.equal:
+        text = f"equal the sums of the producer ({ledger.dates} dates × {ledger.names} names, "  # noqa: RUF001
+        yield f" {'gold':<8} {'sums':<8} {text}{comparison.total:,})   ✓"
+    else:
+        wrong = len(comparison.differences) + len(comparison.doubled)
+        yield f" {'gold':<8} {'sums':<8} {wrong} rows differ from the sums of the producer   ✗"
+
+
+def _reports(dataset: DatasetProof) -> Iterator[GradeReport]:
+    for flow in dataset.flows:
+        # `headrace verify` also prints the grades that cannot be judged for this kind of flow.
+        yield from (report for report in flow.grades if report.verdict != "unjudged")
+
+
+def _gold_lines(comparison: Comparison) -> Iterator[str]:
+    rows = [*comparison.differences, *(row for row in comparison.rows if row.equal)][:_SHOWN]
+    yield f" {'date':<12} {'name':<14} {'gold':>12} {'producer':>12}"
+    for row in rows:
+        mark = "✓" if row.equal else "✗"
+        yield f" {row.date:<12} {row.name:<14} {_money(row.gold):>12} {_money(row.ledger):>12}  {mark}"
+    if len(comparison.rows) > len(rows):
+        yield f" … and {len(comparison.rows) - len(rows):,} more, all compared"
+
+
+def _reading_lines(result: DemoResult) -> Iterator[str]:
+    settings = result.settings
+    project = _shown(result.folder.path)
+    gold = _shown(settings.storage.table(result.gold).local_path)
+    broker = _shown(result.folder.broker)
+    headrace = _command()
+    yield f"Everything in {_shown(settings.storage.root.local_path)} is plain Delta:"
+    yield f"  duckdb -c \"SELECT * FROM delta_scan('{gold}') LIMIT 5\"   # the duckdb command"
+    yield f"  python -c \"import polars; print(polars.read_delta('{gold}').head())\"   # pip install polars"
+    yield f"  {headrace} read gold --limit 5 --project {project}"
+    yield f"  {headrace} quarantine show silver --limit 5 --project {project}"
+    yield "Run the pipeline again; this starts its broker, with the records of the demo:"
+    yield f"  export HEADRACE_BROKER_DIR={broker}"
+    yield f"  {headrace} run --project {project}"
+    yield f"  {headrace} status --project {project}"
+    yield f"  {headrace} broker stop"
+    yield f"Next: {headrace} init my-pipeline"
+
+
+def _command() -> str:
+    """``headrace`` as a user types it here; with its path if its environment is not active."""
+    own = Path(sys.executable).with_name("headrace")
+    found = shutil.which("headrace")
+    return "headrace" if (found and Path(found).samefile(own)) or not own.exists() else _shown(own)
+
+
+def _shown(path: Path) -> str:
+    """The path as a user types it here: relative if it is below the working directory."""
+    return os.path.relpath(path) if path.absolute().is_relative_to(Path.cwd()) else str(path)
+
+
+def _money(entry: Entry | None) -> str:
+    return _NOTHING if entry is None else f"{entry.sales:,}"
+
+
+def _row_data(row: ComparedRow) -> dict[str, Any]:
+    def data(entry: Entry | None) -> dict[str, Any] | None:
+        return None if entry is None else {"sales": str(entry.sales), "count": entry.count}
+
+    return {"name": row.name, "date": row.date, "gold": data(row.gold), "ledger": data(row.ledger)}

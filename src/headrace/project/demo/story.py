@@ -15,12 +15,9 @@ from headrace.errors import DemoDriverError
 from headrace.model.events import BatchCommitted, BatchReplayed, Event, FlowStarted
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.project.demo.comparison import Comparison, compare, load_gold
-from headrace.project.demo.crash import Crash, await_batch, look_at_crash
-from headrace.project.demo.driver import Driver, end_leftover
-from headrace.project.demo.folder import DemoFolder, open_demo, rewrite, write_pipeline
-from headrace.project.demo.producer import REFUNDS, SalesProducer
-from headrace.project.demo.tables import TableWatch
+from headrace.project.demo.driver import Crash, Driver, await_batch, end_leftover, look_at_crash
+from headrace.project.demo.folder import DemoFolder, TableWatch, open_demo, rewrite, write_pipeline
+from headrace.project.demo.producer import REFUNDS, Comparison, SalesProducer, compare, load_gold
 
 if TYPE_CHECKING:
     from headrace.verify.report import Proof
@@ -154,11 +151,7 @@ class Demo:
         self._driver: Driver | None = None
 
     def run(self) -> DemoResult:
-        """Run the demo; all processes have ended when this returns or raises.
-
-        Raises:
-            HeadraceError: The demo could not continue.
-        """
+        """Run the demo; all processes have ended when this returns or raises."""
         began = time.monotonic()
         with ExitStack() as stack:
             folder = self._open_folder(stack)

@@ -25,12 +25,12 @@ from headrace.runtime.engine.choice import EngineChoice, belongs_to_jvm
 from headrace.runtime.engine.record import (
     GUARD,
     EngineRecord,
+    Wire,
     engine_folder,
     load_record,
     load_records,
     write_private,
 )
-from headrace.runtime.engine.wire import Wire
 from headrace.runtime.places import logs_folder
 from headrace.runtime.processes import start_detached
 
@@ -82,14 +82,8 @@ class Attached:
 
 
 def attach(choice: EngineChoice, meanwhile: Callable[[], None]) -> Attached:
-    """Returns a session in the engine for these settings; starts the engine if there is none.
-
-    Args:
-        meanwhile: Is called while an engine starts or opens the session.
-
-    Raises:
-        NoEngineError: It has no session left or did not start, or its files cannot be written.
-    """
+    """Returns a session in the engine for these settings; starts the engine if there is none. `meanwhile`: is
+    called while an engine starts or opens the session."""
     try:
         return _attach(choice, meanwhile)
     except OSError as error:
@@ -116,10 +110,8 @@ def _attach(choice: EngineChoice, meanwhile: Callable[[], None]) -> Attached:
 
 
 def ask(record: EngineRecord, do: str, timeout_s: float = _ANSWER_S) -> dict[str, Any] | None:
-    """Returns the answer of an engine to ``status``, ``stop`` or ``stop-idle``.
-
-    None means that it has ended, hangs, or refuses the request.
-    """
+    """Returns the answer of an engine to ``status``, ``stop`` or ``stop-idle``. None means that it has ended,
+    hangs, or refuses the request."""
     try:
         with contextlib.closing(_connect(record, timeout_s)) as wire:
             wire.send(do=do, secret=record.secret)
@@ -153,10 +145,8 @@ def _find_process(record: EngineRecord) -> psutil.Process | None:
 
 
 def _replace(record: EngineRecord) -> None:
-    """Lets the next command start another engine in place of an engine that hangs; ends the latter.
-
-    An engine that other commands use is not killed: their calls do not need its Python process.
-    """
+    """Lets the next command start another engine in place of an engine that hangs; ends the latter. An engine
+    that other commands use is not killed: their calls do not need its Python process."""
     record.remove()
     process = _find_process(record)
     if process is not None and not _has_users(record):

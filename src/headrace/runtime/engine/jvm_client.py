@@ -139,10 +139,8 @@ class JvmClient:
         self._context.cancelJobsWithTag(self.tag)
 
     def _await_calls(self) -> None:
-        """Waits until no call of the command runs, or the JVM has ended.
-
-        A JVM that only fails is killed: nothing else would tell that the calls have ended.
-        """
+        """Waits until no call of the command runs, or the JVM has ended. A JVM that only fails is killed:
+        nothing else would tell that the calls have ended."""
         started = answered = time.monotonic()
         while not self._has_ended():
             try:
@@ -169,10 +167,8 @@ class JvmClient:
             psutil.Process(self._jvm_pid).kill()
 
     def has_calls(self) -> bool:
-        """Whether a thread of the command still runs a call or a stream.
-
-        Pools of threads that a call has created are Spark's, and stay.
-        """
+        """Whether a thread of the command still runs a call or a stream. Pools of threads that a call has
+        created are Spark's, and stay."""
         threads = self._gateway.new_array(self._jvm.java.lang.Thread, _MOST_THREADS)
         count = self._group.enumerate(threads)
         return any(self._is_call(threads[at]) for at in range(count))

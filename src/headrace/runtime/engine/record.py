@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
+import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from headrace.runtime.places import cache_folder
 
@@ -89,3 +92,77 @@ def write_private(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             new.unlink()
         raise
+
+
+@dataclass
+class _Current:
+    guard: Path | None = None
+    pool: str | None = None
+
+
+_current = _Current()
+
+
+def set_attachment(guard: Path | None, pool: str | None = None) -> None:
+    """Records what this process has in an engine; without arguments other than None, that it has nothing.
+    `guard`: the file that the engine holds locked until all calls of this process have ended."""
+    _current.guard, _current.pool = guard, pool
+
+
+def find_guard() -> Path | None:
+    """Returns the file that an engine holds locked until all calls of this process have ended."""
+    return _current.guard
+
+
+def pool_name(name: str) -> str:
+    """Returns the name of a scheduler pool of this process; processes that share a JVM share no pool."""
+    return name if _current.pool is None else f"{_current.pool}/{name}"
+
+
+def is_held(guard: str) -> bool:
+    """Whether an engine holds this file locked."""
+    try:
+        with Path(guard).open("rb") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+_LONGEST = 1 << 20
+
+
+class WireError(OSError):
+    """The other side closed the connection, or sent something else than messages."""
+
+
+class Wire:
+    """One end of a connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._lines = connection.makefile("rb")
+
+    def send(self, **message: Any) -> None:
+        """Sends a message."""
+        self.connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> dict[str, Any]:
+        """Returns the next message."""
+        line = self._lines.readline(_LONGEST)
+        if not line.endswith(b"\n"):
+            raise WireError("the connection was closed")
+        try:
+            message = json.loads(line)
+        except ValueError as error:
+            raise WireError("the other side sent something else than messages") from error
+        if not isinstance(message, dict):
+            raise WireError("the other side sent something else than messages")
+        return message
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._lines.close()
+        self.connection.close()

@@ -28,11 +28,10 @@ from headrace.model.secrets import Redactor
 from headrace.runtime import aot
 from headrace.runtime.engine.choice import IDLE_VARIABLE
 from headrace.runtime.engine.jvm_client import JvmClient, find_shared_state, unpersist_all, used_heap
-from headrace.runtime.engine.record import EngineRecord, load_record
-from headrace.runtime.engine.wire import Wire
+from headrace.runtime.engine.record import EngineRecord, Wire, load_record
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.java import find_java
-from headrace.runtime.scratch import Scratch
+from headrace.runtime.places import Scratch
 from headrace.runtime.session import RunningSpark, open_spark
 
 IDLE_MINUTES = 15.0
@@ -182,11 +181,7 @@ class EngineServer:
             client = self._open(pid, tag, dict(asked["overrides"]))
             try:
                 wire.send(
-                    port=client.port,
-                    secret=client.secret,
-                    tag=tag,
-                    pool=client.pool,
-                    guard=str(client.guard),
+                    port=client.port, secret=client.secret, tag=tag, pool=client.pool, guard=str(client.guard)
                 )
                 _await_end(wire.connection, pid)
             finally:
@@ -286,10 +281,8 @@ class EngineServer:
 
 
 def _await_end(connection: socket.socket, pid: int) -> None:
-    """Waits until a command says that it has ended, or its process has.
-
-    A child process of the command can hold the connection; the process itself tells.
-    """
+    """Waits until a command says that it has ended, or its process has. A child process of the command can
+    hold the connection; the process itself tells."""
     waiting = select.poll()
     waiting.register(connection, select.POLLIN)
     watched = None
@@ -320,14 +313,9 @@ def _idle_limit_s() -> float:
 
 
 def is_over_when_idle(idle_s: float, available: int, total: int, *, is_lost: bool) -> bool:
-    """Whether an idle engine ends now.
-
-    Args:
-        idle_s: The seconds since a command used it last.
-        available: The available memory of the machine in bytes.
-        total: The memory of the machine in bytes.
-        is_lost: Whether no command can find it any more.
-    """
+    """Whether an idle engine ends now. `idle_s`: the seconds since a command used it last. `available`: the
+    available memory of the machine in bytes. `total`: the memory of the machine in bytes. `is_lost`: whether
+    no command can find it any more."""
     is_short = available < max(_MEMORY_NEEDED, _MEMORY_SHARE * total)
     return idle_s > _idle_limit_s() or (idle_s > _GRACE_S and (is_short or is_lost))
 

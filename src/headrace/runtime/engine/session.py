@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from headrace.runtime.engine.attachment import set_attachment
 from headrace.runtime.engine.choice import belongs_to_jvm
 from headrace.runtime.engine.client import Attached, NoEngineError
 from headrace.runtime.engine.jvm_client import CLIENT_VARIABLE
+from headrace.runtime.engine.record import set_attachment
 from headrace.runtime.gateway import changed_environment, forget_gateway, kept_interrupt, worker_environment
 
 if TYPE_CHECKING:
@@ -23,11 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def open_session(attached: Attached, conf: Mapping[str, str]) -> tuple[SparkSession, Callable[[], None]]:
-    """Returns the session of this process, and what ends its use.
-
-    Raises:
-        NoEngineError: The engine has ended meanwhile.
-    """
+    """Returns the session of this process, and what ends its use."""
     try:
         spark = _connect(attached, _worker_variables(conf))
     except BaseException as error:

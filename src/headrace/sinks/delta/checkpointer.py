@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace.runtime.engine.attachment import pool_name
+from headrace.runtime.engine.record import pool_name
 from headrace.sinks.delta.table import delta_log
 from headrace.storage.location import Location
 from headrace.storage.table_log import last_checkpoint

@@ -8,11 +8,20 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import BatchFencedError
 from headrace.model.counts import BatchCounts
 from headrace.model.names import quoted_column
+from headrace.sinks.delta.confirm import (
+    confirm_batch,
+    confirm_statement,
+    confirm_version,
+    fenced,
+    find_version,
+    known_version,
+)
 from headrace.sinks.delta.row_states import change_rows, replaying_rows
 from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, FENCED_PROPERTY, REFRESHING_PROPERTY, delta_log
 from headrace.sinks.delta.transaction import (
@@ -22,12 +31,12 @@ from headrace.sinks.delta.transaction import (
     prepend,
     scala_list,
     start_transaction,
+    table_of,
     watch_checkpoint,
 )
 from headrace.sinks.target import BatchStamp, OpenedGeneration, RefreshStamp
 from headrace.state.facts import FENCED
 from headrace.storage.location import Location
-from headrace.storage.table_log import find_batch, newest_version
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,31 +130,18 @@ def commit_batch(
     counts: BatchCounts,
     mode: Literal["Append", "Update"] = "Append",
 ) -> int:
-    """Commit a batch's files, transaction id and ranges through Delta's own transaction.
-
-    Returns:
-        The version of the commit.
-
-    Raises:
-        BatchFencedError: Another driver has committed with this checkpoint meanwhile.
-    """
+    """Commit a batch's files, transaction id and ranges through Delta's own transaction."""
     jvm: Any = spark.sparkContext._jvm
     actions = prepend(files.actions, _set_transaction(jvm, stamp.checkpoint, stamp.batch))
     operation = _operation(jvm, stamp.checkpoint, stamp.batch, batch_metadata(stamp, counts), mode)
     with _fenced_by_conflict(stamp):
-        return int(transaction.commit(actions, operation))
+        version = int(transaction.commit(actions, operation))
+    return confirm_batch(spark, table_of(transaction), transaction.readVersion(), version, stamp)
 
 
 def commit_publicly(rows: DataFrame, table: Location, stamp: BatchStamp, counts: BatchCounts) -> int:
-    """Append and commit a batch through Delta's public writer.
-
-    Returns:
-        The version of the commit.
-
-    Raises:
-        BatchFencedError: Another driver has committed with this checkpoint meanwhile.
-    """
-    metadata = batch_metadata(stamp, counts)
+    """Append and commit a batch through Delta's public writer."""
+    metadata, known = batch_metadata(stamp, counts), known_version(rows.sparkSession, table)
     with _fenced_by_conflict(stamp):
         (
             rows.write.format("delta")
@@ -155,7 +151,7 @@ def commit_publicly(rows: DataFrame, table: Location, stamp: BatchStamp, counts:
             .option("userMetadata", json.dumps(metadata))
             .save(str(table))
         )
-    return _committed_version(table, stamp, metadata)
+    return confirm_statement(rows.sparkSession, table, known, stamp, metadata)
 
 
 def commit_merge(
@@ -164,23 +160,11 @@ def commit_merge(
     stamp: BatchStamp,
     counts: BatchCounts,
     *,
-    keys: tuple[str, ...],
-    effect: str,
+    keys: tuple[str, ...],  # empty if the table has one row
+    effect: str,  # the column of the effect: `insert` and `update` write the row, any other deletes it
     equal: str = "=",
 ) -> int:
-    """Apply changes to rows by key, and commit them, with one MERGE.
-
-    Args:
-        keys: The key columns; empty if the table has one row.
-        effect: The column of ``effects`` that says what is done: ``insert`` and ``update`` write the row, any
-            other value deletes it.
-
-    Returns:
-        The version of the commit.
-
-    Raises:
-        BatchFencedError: Another driver has committed with this checkpoint meanwhile.
-    """
+    """Apply changes to rows by key, and commit them, with one MERGE."""
     metadata = batch_metadata(stamp, counts)
     session = effects.sparkSession
     view = f"headrace_changes_{uuid.uuid4().hex}"
@@ -192,6 +176,7 @@ def commit_merge(
         _AUTO_COMPACT: "false",
     }
     statement = _merge_statement(effects, table, view, keys, effect, equal)
+    known = known_version(session, table)
     effects.createOrReplaceTempView(view)
     try:
         for name, value in settings.items():
@@ -202,7 +187,7 @@ def commit_merge(
         for name in settings:
             session.conf.unset(name)
         session.catalog.dropTempView(view)
-    return _committed_version(table, stamp, metadata)
+    return confirm_statement(session, table, known, stamp, metadata)
 
 
 def _merge_statement(
@@ -231,56 +216,40 @@ def _merge_statement(
     )
 
 
-def _committed_version(table: Location, stamp: BatchStamp, metadata: Mapping[str, Any]) -> int:
-    """The version that holds a batch after a public statement of Delta."""
-    commit = find_batch(table, stamp.checkpoint, stamp.batch)
-    if commit is None or commit.metadata != metadata:
-        raise _fenced(stamp)
-    return commit.version
-
-
 def commit_quarantine(spark: SparkSession, transaction: Any, files: WrittenFiles, stamp: BatchStamp) -> None:
-    """Commit the rejected rows of a batch to a quarantine table.
-
-    Raises:
-        BatchFencedError: Another driver has committed with this checkpoint meanwhile.
-    """
+    """Commit the rejected rows of a batch to a quarantine table."""
     jvm: Any = spark.sparkContext._jvm
     actions = prepend(files.actions, _set_transaction(jvm, stamp.checkpoint, stamp.batch))
     operation = _operation(jvm, stamp.checkpoint, stamp.batch, quarantine_metadata(stamp, files.rows))
     with _fenced_by_conflict(stamp):
-        transaction.commit(actions, operation)
+        version = int(transaction.commit(actions, operation))
+    confirm_batch(spark, table_of(transaction), transaction.readVersion(), version, stamp)
 
 
 def replace_quarantine(rows: DataFrame, table: Location, stamp: BatchStamp) -> int:
-    """Replace the rejected rows of a batch that an earlier attempt has committed.
-
-    Returns:
-        How many rows the batch has in the table now.
-    """
+    """Replace the rejected rows of a batch that an earlier attempt has committed."""
     # A flow's name has letters, digits, `_`, `-` and `.` only.
     mine = f"flow = '{stamp.flow}' AND checkpoint = '{stamp.checkpoint}' AND batch = {stamp.batch}"
-    kept = rows.persist()
+    kept, session = rows.persist(), rows.sparkSession
     try:
         count = int(kept.count())
+        metadata, known = quarantine_metadata(stamp, count), known_version(session, table)
         (
             kept.write.format("delta")
             .mode("overwrite")
             .option("replaceWhere", mine)
-            .option("userMetadata", json.dumps(quarantine_metadata(stamp, count)))
+            .option("userMetadata", json.dumps(metadata))
             .save(str(table))
         )
     finally:
         kept.unpersist()
+    what = f"the rejected rows of batch {stamp.batch} of flow {stamp.flow}"
+    find_version(session, table, known, metadata, what)
     return count
 
 
 def discard_rows(table: Location, ids: pa.Table) -> None:
-    """Mark quarantined rows as discarded, in one commit; starts no JVM.
-
-    Raises:
-        QuarantineChangedError: A row is not quarantined any more; no row was changed.
-    """
+    """Mark quarantined rows as discarded, in one commit; starts no JVM."""
     metadata = {"headrace": FORMAT, "discarded": ids.num_rows}
     change_rows(table, ids, before="quarantined", values={"state": "'discarded'"}, metadata=metadata)
 
@@ -290,41 +259,33 @@ def mark_replaying(table: Location, outcome: pa.Table, stamp: BatchStamp) -> Non
 
     Args:
         outcome: The ``id`` of each row, its new ``state``, and its ``reasons`` and ``row`` where they change.
-
-    Raises:
-        QuarantineChangedError: A row is not quarantined any more; no row was changed.
     """
     changed = {name: f"coalesce(new.{name}, old.{name})" for name in ("reasons", "row")}
-    values = {"state": "new.state", "replay": f"'{stamp.checkpoint}'", **changed}
+    values = {"state": "new.state", "replay": f"'{stamp.replay}'", **changed}
     change_rows(table, outcome, before="quarantined", values=values, metadata=_replay_metadata(stamp))
 
 
 def settle_replay(table: Location, replay: str, *, state: str) -> None:
-    """Give the rows of a replay the state that its commit decides; starts no JVM.
-
-    Args:
-        state: ``replayed`` if the target holds it, else ``quarantined``.
-    """
+    """Mark the rows of a replay as replayed if the target holds it, else as quarantined; starts no JVM."""
     rows = replaying_rows(table, replay)
     metadata = {"headrace": FORMAT, "replay": replay}
     change_rows(table, rows, before="replaying", values={"state": f"'{state}'"}, metadata=metadata)
 
 
 def fence_replay(spark: SparkSession, table: Location, stamp: BatchStamp) -> bool:
-    """Keep a replay from being committed from now on.
-
-    Returns:
-        Whether the table does not hold it.
-    """
+    """Keep a replay from being committed from now on."""
     transaction = start_transaction(spark, table, stamp.checkpoint)
     held = held_batch(transaction, stamp.checkpoint, table)
     if held == stamp.batch:
         return False
-    if held != FENCED:
+    # A later replay of the flow was committed only after this one was settled.
+    if held < stamp.batch:
+        fence = stamp.batch + 1
         jvm: Any = spark.sparkContext._jvm
-        actions = prepend(scala_list(jvm), _set_transaction(jvm, stamp.checkpoint, FENCED))
+        actions = prepend(scala_list(jvm), _set_transaction(jvm, stamp.checkpoint, fence))
         metadata = {**_replay_metadata(stamp), "fenced": True}
-        transaction.commit(actions, _operation(jvm, stamp.checkpoint, stamp.batch, metadata))
+        version = int(transaction.commit(actions, _operation(jvm, stamp.checkpoint, stamp.batch, metadata)))
+        confirm_batch(spark, table, transaction.readVersion(), version, replace(stamp, batch=fence))
     return True
 
 
@@ -346,7 +307,8 @@ def fence_rows(spark: SparkSession, table: Location, checkpoint: str, after: int
         actions = prepend(scala_list(jvm), _set_transaction(jvm, checkpoint, FENCED))
         metadata = {"headrace": FORMAT, "fences": checkpoint, "after": after}
         try:
-            transaction.commit(actions, _operation(jvm, checkpoint, 0, metadata))
+            version = int(transaction.commit(actions, _operation(jvm, checkpoint, 0, metadata)))
+            confirm_version(spark, table, transaction.readVersion(), version, f"the fence of {checkpoint}")
         except Exception as error:
             # A process that stalled has added rows meanwhile.
             if not _CONFLICT.search(str(error)):
@@ -355,8 +317,11 @@ def fence_rows(spark: SparkSession, table: Location, checkpoint: str, after: int
 
 def replace_rejected(rows: DataFrame, table: Location, stamp: RefreshStamp) -> None:
     """Replace the rows of a view's quarantine table by those that a refresh has rejected."""
-    metadata = json.dumps(refresh_metadata(stamp))
-    rows.write.format("delta").mode("overwrite").option("userMetadata", metadata).save(str(table))
+    metadata, known = refresh_metadata(stamp), known_version(rows.sparkSession, table)
+    writer = rows.write.format("delta").mode("overwrite")
+    writer.option("userMetadata", json.dumps(metadata)).save(str(table))
+    what = f"the rejected rows of view {stamp.view}"
+    find_version(rows.sparkSession, table, known, metadata, what)
 
 
 def commit_refresh(
@@ -368,35 +333,29 @@ def commit_refresh(
     partition_cols: tuple[str, ...],
     cluster_by: tuple[str, ...],
 ) -> int:
-    """Replace a table's rows, and create the table if it is missing.
-
-    Returns:
-        The version of the commit.
-    """
+    """Replace a table's rows, and create the table if it is missing."""
+    session, metadata = rows.sparkSession, refresh_metadata(stamp, counts)
     # Without this, Delta does not record that an empty view was refreshed and is still empty.
-    rows.sparkSession.conf.set(_SKIP_EMPTY, "false")
+    session.conf.set(_SKIP_EMPTY, "false")
+    known = known_version(session, table)
     writer = (
         rows.write.format("delta")
         .mode("overwrite")
         .option("overwriteSchema", "true")
-        .option("userMetadata", json.dumps(refresh_metadata(stamp, counts)))
+        .option("userMetadata", json.dumps(metadata))
     )
     if partition_cols:
         writer = writer.partitionBy(*partition_cols)
     if cluster_by:
         writer = writer.clusterBy(*cluster_by)
     writer.save(str(table))
-    return newest_version(table)
+    return find_version(session, table, known, metadata, f"the refresh of view {stamp.view}")
 
 
 def commit_replacement(
     spark: SparkSession, transaction: Any, files: WrittenFiles, stamp: RefreshStamp, counts: BatchCounts
 ) -> int:
-    """Commit the files of a refresh, and the removal of the previous files, in one Delta transaction.
-
-    Returns:
-        The version of the commit.
-    """
+    """Commit the files of a refresh, and the removal of the previous files, in one Delta transaction."""
     jvm: Any = spark.sparkContext._jvm
     none, some = jvm.scala.Option.empty(), jvm.scala.Some
     metadata = some(json.dumps(refresh_metadata(stamp, counts)))
@@ -404,32 +363,24 @@ def commit_replacement(
     mode = jvm.org.apache.spark.sql.SaveMode.Overwrite
     columns = some(transaction.metadata().partitionColumns())
     operation = write(mode, columns, none, metadata, none, none, none, none, none)
-    return int(transaction.commit(files.actions, operation))
+    version, known = int(transaction.commit(files.actions, operation)), transaction.readVersion()
+    what = f"the refresh of view {stamp.view}"
+    return confirm_version(spark, table_of(transaction), known, version, what)
 
 
 def append_refresh(
     rows: DataFrame, table: Location, stamp: RefreshStamp, *, counts: BatchCounts, kept: int
 ) -> int:
-    """Add the rows that a refresh adds to a view.
-
-    Returns:
-        The version of the commit.
-    """
-    rows.sparkSession.conf.set(_SKIP_EMPTY, "false")
-    metadata = json.dumps(refresh_metadata(stamp, counts, kept))
-    rows.write.format("delta").mode("append").option("userMetadata", metadata).save(str(table))
-    return newest_version(table)
+    """Add the rows that a refresh adds to a view."""
+    session, metadata = rows.sparkSession, refresh_metadata(stamp, counts, kept)
+    session.conf.set(_SKIP_EMPTY, "false")
+    known = known_version(session, table)
+    rows.write.format("delta").mode("append").option("userMetadata", json.dumps(metadata)).save(str(table))
+    return find_version(session, table, known, metadata, f"the refresh of view {stamp.view}")
 
 
 def commit_generation(spark: SparkSession, table: Location, opened: OpenedGeneration) -> int:
-    """Let a checkpoint feed the table, and fence the one before, in one commit.
-
-    Returns:
-        The version of the commit.
-
-    Raises:
-        BatchFencedError: Another process has opened a checkpoint meanwhile.
-    """
+    """Let a checkpoint feed the table, and fence the one before, in one commit."""
     jvm: Any = spark.sparkContext._jvm
     transaction = delta_log(spark, table).startTransaction()
     fences = opened.opening.fences
@@ -444,11 +395,15 @@ def commit_generation(spark: SparkSession, table: Location, opened: OpenedGenera
             actions = prepend(actions, file.remove())
     if fences is not None and fenced is not None:
         watch_checkpoint(transaction, fences)
+        held = held_batch(transaction, fences, table)
+        if opened.fenced_at not in (None, held):
+            raise _opened_meanwhile(opened, f"committed batch {held} with checkpoint {fences}", held)
         actions = prepend(actions, _set_transaction(jvm, fences, FENCED))
     if opened.opening.positions is not None:
         actions = prepend(actions, _set_transaction(jvm, opened.checkpoint, 0))
     operation = _operation(jvm, opened.checkpoint, 0, generation_metadata(opened))
-    return int(transaction.commit(actions, operation))
+    version, known = int(transaction.commit(actions, operation)), transaction.readVersion()
+    return confirm_version(spark, table, known, version, f"a new checkpoint of flow {opened.flow}")
 
 
 def _update_properties(jvm: Any, transaction: Any, opened: OpenedGeneration, fenced: str | None) -> None:
@@ -458,11 +413,7 @@ def _update_properties(jvm: Any, transaction: Any, opened: OpenedGeneration, fen
     key = CHECKPOINT_PROPERTY + opened.flow
     now = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(configuration)).get(key)
     if now != opened.replaces:
-        raise BatchFencedError(
-            f"flow {opened.flow}: another process has opened checkpoint {now} at the same time",
-            facts=("nothing was written",),
-            params={"flow": opened.flow, "checkpoint": now},
-        )
+        raise _opened_meanwhile(opened, f"opened checkpoint {now}", now)
     configuration = configuration.updated(key, opened.checkpoint)
     if opened.renamed_from is not None:
         configuration = configuration.removed(CHECKPOINT_PROPERTY + opened.renamed_from)
@@ -490,6 +441,15 @@ def _update_properties(jvm: Any, transaction: Any, opened: OpenedGeneration, fen
     )
 
 
+def _opened_meanwhile(opened: OpenedGeneration, what: str, found: Any) -> BatchFencedError:
+    return BatchFencedError(
+        f"flow {opened.flow}: another process has {what} at the same time",
+        facts=("nothing was written",),
+        remedies=("stop one of the two processes, then run again:   headrace run",),
+        params={"flow": opened.flow, "checkpoint": opened.replaces, "found": found},
+    )
+
+
 def _stamp_metadata(stamp: BatchStamp) -> dict[str, Any]:
     return {
         "headrace": FORMAT,
@@ -505,7 +465,7 @@ def _replay_metadata(stamp: BatchStamp) -> dict[str, Any]:
         "headrace": FORMAT,
         "pipeline": stamp.pipeline,
         "flow": stamp.flow,
-        "replay": stamp.checkpoint,
+        "replay": stamp.replay,
     }
 
 
@@ -516,18 +476,8 @@ def _fenced_by_conflict(stamp: BatchStamp) -> Iterator[None]:
         yield
     except Exception as error:
         if _CONFLICT.search(str(error)):
-            raise _fenced(stamp) from error
+            raise fenced(stamp) from error
         raise
-
-
-def _fenced(stamp: BatchStamp) -> BatchFencedError:
-    return BatchFencedError(
-        f"flow {stamp.flow}: another driver has committed with this checkpoint while batch "
-        f"{stamp.batch} was being written",
-        facts=(f"checkpoint {stamp.checkpoint}", "this driver's rows were not committed"),
-        remedies=("stop one of the two processes, then run again:   headrace run",),
-        params={"flow": stamp.flow, "checkpoint": stamp.checkpoint, "batch": stamp.batch},
-    )
 
 
 def _operation(

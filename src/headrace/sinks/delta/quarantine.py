@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.errors import BatchFencedError
 from headrace.sinks.delta.commit import commit_quarantine, fence_rows, replace_quarantine, replace_rejected
+from headrace.sinks.delta.table import forget_snapshot
 from headrace.sinks.delta.transaction import held_batch, start_transaction, write_files
 from headrace.sinks.target import BatchStamp, RefreshStamp
 from headrace.state.facts import FENCED
@@ -91,10 +92,8 @@ class QuarantineTable:
 
     def drop(self, session: SparkSession) -> None:
         """Delete the table; its next rows may have other columns."""
-        jvm: Any = session._jvm
         self.path.delete_folder()
-        path = jvm.org.apache.hadoop.fs.Path(str(self.path))
-        jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(session._jsparkSession, path)
+        forget_snapshot(session, self.path)
 
     def holds(self, session: SparkSession, stamp: BatchStamp) -> bool:
         """Whether an earlier attempt has committed rejected rows of a batch."""

@@ -66,6 +66,13 @@ def delta_log(spark: SparkSession, path: Location) -> Any:
     return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path))
 
 
+def forget_snapshot(spark: SparkSession, path: Location) -> None:
+    """Let Delta read the log of a table from the storage again."""
+    jvm: Any = spark.sparkContext._jvm
+    folder = jvm.org.apache.hadoop.fs.Path(str(path))
+    jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(spark._jsparkSession, folder)
+
+
 def newest_snapshot(spark: SparkSession, path: Location) -> Any:
     """A table's newest snapshot, in the JVM."""
     jvm: Any = spark.sparkContext._jvm

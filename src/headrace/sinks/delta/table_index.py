@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE
 from headrace.model.names import quoted_column
-from headrace.runtime.active_session import new_frame
+from headrace.runtime.gateway import new_frame
 from headrace.sinks.delta.data_files import (
     DataFile,
     NoPositionsError,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.sinks.delta.table import checksum_transactions, delta_log, read_scala
+from headrace.sinks.delta.table import delta_log, read_scala
+from headrace.storage.locate import locate
 from headrace.storage.location import Location
-from headrace.storage.table_log import checksum_matches_log
+from headrace.storage.table_log import logged_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,20 +52,19 @@ def watch_checkpoint(transaction: Any, checkpoint: str) -> None:
     getattr(transaction.readTxn(), "$plus$eq")(checkpoint)
 
 
+def table_of(transaction: Any) -> Location:
+    """The folder of the transaction's table."""
+    return locate(transaction.deltaLog().dataPath().toString())
+
+
 def held_batch(transaction: Any, checkpoint: str, table: Location) -> int:
     """The last batch of a checkpoint that the transaction's snapshot holds; -1 if none.
 
-    The snapshot's checksum carries the transactions and answers in milliseconds. If there is none, or if
-    the commits do not confirm it, Delta computes the table's whole state.
+    The newest commits answer in milliseconds. If they do not, Delta computes the table's whole state. Its
+    checksums are not asked: they carry no transactions where a table has more than 100 ids.
     """
-    snapshot = transaction.snapshot()
-    carried = checksum_transactions(snapshot)
-    if carried is not None:
-        named = re.search(rf"SetTransaction\({re.escape(checkpoint)},(-?\d+),", carried.toString())
-        held = int(named[1]) if named else None
-        if checksum_matches_log(table, snapshot.version(), {checkpoint: held}):
-            return -1 if held is None else held
-    return int(transaction.txnVersion(checkpoint))
+    held = logged_batch(table, transaction.readVersion(), checkpoint)
+    return int(transaction.txnVersion(checkpoint)) if held is None else held
 
 
 def table_properties(session: SparkSession, transaction: Any) -> dict[str, str]:

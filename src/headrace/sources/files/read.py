@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError
+from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError, did_you_mean
 from headrace.model.declarations import Drift
 from headrace.model.folders import FileFolder
 from headrace.sources.bad_records import (
@@ -126,10 +126,9 @@ def check_format(format: str) -> None:
     """
     formats = get_args(FileFormat)
     if format not in formats:
-        near = difflib.get_close_matches(format, formats, n=1)
         raise ArgumentInvalidError(
             f"read_files: format={format!r} is not one of {', '.join(formats)}",
-            remedies=(f"did you mean `{near[0]}`?",) if near else (),
+            remedies=did_you_mean(format, formats),
             params={"argument": "format", "value": format},
         )
 

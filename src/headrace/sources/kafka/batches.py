@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from headrace.runtime.active_session import new_frame
+from headrace.runtime.gateway import new_frame
 from headrace.sources.kafka.subscription import Subscription
 from headrace.sources.requests import ReadRequest, SourceRead
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError
 from headrace.model.kafka_settings import KafkaConnection
-from headrace.runtime.kafka_client import ClientErrors
+from headrace.runtime.kafka_client import ClientErrors, connection_errors
 from headrace.runtime.kafka_faults import find_fault
-from headrace.runtime.network import connection_errors
 from headrace.sources.kafka.record_marks import RecordMarks
 from headrace.sources.kafka.subscription import is_topic_name, matching
 

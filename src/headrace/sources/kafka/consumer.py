@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import BrokerUnreachableError, ConsumeFailedError, OffsetUnknownError
 from headrace.model.kafka_settings import KafkaConnection
-from headrace.runtime.kafka_client import ClientErrors
-from headrace.runtime.network import connection_errors
+from headrace.runtime.kafka_client import ClientErrors, connection_errors
 from headrace.sources.kafka.cluster import KafkaCluster
 
 if TYPE_CHECKING:

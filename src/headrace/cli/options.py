@@ -1,18 +1,77 @@
-"""What a shell completes: the names of datasets and profiles; Spark is not started."""
+"""What options take: times, ages and log settings, and what a shell completes; Spark is not started."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+import functools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from headrace.errors import HeadraceError
+from headrace.model.project import LogFormat, LogLevel
+from headrace.model.texts import parse_duration
 
 if TYPE_CHECKING:
     from headrace.model.project import ProjectSettings
+
+_AGO = re.compile(r"-?(\d+)([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def parse_moment(text: str) -> datetime | None:
+    """A time in ISO format (in UTC without a zone), or an age such as ``2h``; else ``None``."""
+    if ago := _AGO.fullmatch(text):
+        return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def read_moment(ctx: click.Context, param: click.Parameter, text: str | None) -> datetime | None:
+    """The value of an option that is a point in time."""
+    if text is None:
+        return None
+    moment = parse_moment(text)
+    if moment is None:
+        raise click.BadParameter(f"{text!r} is not a time (2026-11-20T08:14) or an age (2h)", ctx, param)
+    return moment
+
+
+def parse_time(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
+    """The seconds of a duration with a unit, such as ``7d``."""
+    if text is None:
+        return None
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a time with a unit, such as 12h or 7d") from None
+
+
+def log_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds ``--log-level`` and ``--log-format``; the function gets them as ``log``, a `LogSettings`."""
+
+    @functools.wraps(function)
+    def with_log(
+        *given: Any, log_level: LogLevel | None, log_format: LogFormat | None, **parameters: Any
+    ) -> Any:
+        from headrace.observe.log import LogSettings
+
+        return function(*given, log=LogSettings.of(log_format, log_level), **parameters)
+
+    form = "The format of the log; default: HEADRACE_LOG_FORMAT, else text."
+    level = "The lowest level that is logged; default: HEADRACE_LOG_LEVEL, else info."
+    format_option = click.option("--log-format", type=click.Choice(get_args(LogFormat)), help=form)
+    return click.option("--log-level", type=click.Choice(get_args(LogLevel)), help=level)(
+        format_option(with_log)
+    )
+
 
 _DECLARING = ("table", "materialized_view", "temporary_view", "view", "create_streaming_table")
 

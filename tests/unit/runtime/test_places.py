@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.waiting import until
 
-from headrace.runtime import scratch as scratch_module
-from headrace.runtime.scratch import Scratch
+from headrace.runtime import places
+from headrace.runtime.places import Scratch
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def test_a_living_process_keeps_its_own() -> None:
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys, tempfile; tempfile.tempdir = sys.argv[1];"
-        " from headrace.runtime.scratch import Scratch; Scratch().folder('local');"
+        " from headrace.runtime.places import Scratch; Scratch().folder('local');"
         " os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
@@ -57,7 +57,7 @@ def test_a_process_that_starts_between_the_file_and_its_lock_takes_no_folder_awa
     def lock_late(file: Any, how: int) -> None:
         if not removed:
             removed.extend(tmp_path.iterdir())
-            scratch_module._remove_abandoned(removed)
+            places._remove_abandoned(removed)
         lock(file, how)
 
     monkeypatch.setattr(fcntl, "flock", lock_late)

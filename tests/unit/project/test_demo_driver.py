@@ -11,8 +11,7 @@ import psutil
 import pytest
 
 from headrace.model.names import TableName
-from headrace.project.demo.crash import Crash, await_batch, look_at_crash
-from headrace.project.demo.driver import end_leftover
+from headrace.project.demo.driver import Crash, await_batch, end_leftover, look_at_crash
 from headrace.state.identity import CheckpointIdentity, load_identity, write_checkpoint
 from headrace.storage.layout import Storage
 

@@ -14,8 +14,8 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
+from headrace.cli.commands.sql import Prompt
 from headrace.cli.output import TextOutput
-from headrace.cli.sql_prompt import Prompt
 from headrace.errors import HeadraceError, SourceLocation, SqlInvalidError
 from headrace.model.project import ProjectSettings
 from headrace.runtime.places import CACHE_VARIABLE

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import SchemaRegistryUnreachableError
-from headrace.project import planning_retries
-from headrace.project.planning_retries import plan_with_retries
+from headrace.project import engine
+from headrace.project.engine import plan_with_retries
 from headrace.run.stop import StopSignal
 
 
@@ -25,7 +25,7 @@ def failing(times: int) -> tuple[list[int], object]:
 
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning_retries, "_WAITS_S", (0.0, 0.0))
+    monkeypatch.setattr(engine, "_WAITS_S", (0.0, 0.0))
 
 
 def test_a_registry_that_answers_later_is_enough() -> None:

@@ -6,9 +6,7 @@ import json
 from collections import Counter
 from decimal import Decimal
 
-from headrace.project.demo.comparison import compare
-from headrace.project.demo.ledger import Entry, SalesLedger
-from headrace.project.demo.producer import build_sales
+from headrace.project.demo.producer import Entry, SalesLedger, build_sales, compare
 
 
 def test_sums_are_exact_where_floats_are_not() -> None:

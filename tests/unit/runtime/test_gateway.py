@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.runtime import unused
-from headrace.runtime.unused import release_unused
+from headrace.runtime import gateway
+from headrace.runtime.gateway import release_unused
 
 
 class Cycle:
@@ -23,7 +23,7 @@ class Cycle:
 
 @pytest.fixture(autouse=True)
 def _no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(unused, "_next_s", 0.0)
+    monkeypatch.setattr(gateway, "_next_gc_s", 0.0)
     gc.disable()
     yield
     gc.enable()
@@ -47,8 +47,8 @@ def test_it_looks_every_ten_seconds_and_a_hundredth_of_the_time_at_most(
         looks.append(now_s)
         now_s += takes_s
 
-    monkeypatch.setattr(unused, "time", SimpleNamespace(monotonic=lambda: now_s))
-    monkeypatch.setattr(unused, "gc", SimpleNamespace(collect=collect))
+    monkeypatch.setattr(gateway, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(gateway, "gc", SimpleNamespace(collect=collect))
     while now_s < 1000:
         release_unused()
         now_s += 1
