@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +17,10 @@ from headrace.errors import CommitLostError
 from headrace.sinks.delta.table import delta_log
 from headrace.storage.locate import locate
 from headrace.storage.table_log import commit_file, versions
+from waiting import DEADLINE_S, until
 
 if TYPE_CHECKING:
-    pass
+    from pyspark.sql import DataFrame
 
 ONE, TWO, THREE = [(1, "a")], [(2, "b")], [(3, "c")]
 OLD_S = 90 * 24 * 3600
@@ -64,3 +68,67 @@ def test_a_commit_that_the_log_has_passed_has_not_happened(name: str, spark: Any
     assert harness.rows == harness.visible(ONE, TWO)
     assert harness.write(2, *THREE) is not None
     assert harness.rows == harness.visible(ONE, TWO, THREE)
+
+
+@pytest.mark.parametrize("name", ["append, public writer", "replace"])
+def test_a_statement_of_delta_that_the_log_has_passed_has_not_happened(
+    name: str, spark: Any, tmp_path: Path
+) -> None:
+    harness = HARNESSES[name](spark, tmp_path / "table")
+    if name == "append, public writer":
+        harness.write(0, *ONE)
+    else:
+        spark.sql(f"CREATE TABLE delta.`{harness.path}` (id BIGINT, name STRING) USING delta")
+    batch = 1 if isinstance(harness, FlowHarness) else 0
+    writer = harness.begin(batch)
+    assert writer is not None
+    split = harness.split(*TWO)
+    split.accepted = slow = waiting(split.accepted, tmp_path)
+    with writer, pytest.raises(CommitLostError):
+        writer.write(split)
+        slow.unpersist()
+        with cleaning(harness, tmp_path):
+            writer.commit()
+    assert harness.rows == (ONE if batch else [])
+    assert harness.write(batch, *TWO) is not None
+    assert harness.rows == (ONE + TWO if batch else TWO)
+
+
+def waiting(rows: DataFrame, folder: Path) -> DataFrame:
+    """Rows whose computation stands still while the folder has a file ``stop``."""
+
+    def wait(name: str) -> str:
+        deadline = time.monotonic() + DEADLINE_S
+        if (folder / "stop").exists():
+            (folder / "stopped").touch()
+            while not (folder / "go").exists() and time.monotonic() < deadline:
+                time.sleep(0.02)
+        return name
+
+    from pyspark.sql import functions as F
+
+    return rows.withColumn("name", F.udf(wait, "string", useArrow=False)("name"))
+
+
+@contextmanager
+def cleaning(harness: Harness, folder: Path) -> Iterator[None]:
+    """Clean the log while the block computes rows, and check that it does."""
+    (folder / "stop").touch()
+    failed: list[BaseException] = []
+
+    def clean() -> None:
+        try:
+            until((folder / "stopped").exists, "the rows are computed")
+            clean_log(harness)
+        except BaseException as error:
+            failed.append(error)
+        (folder / "stop").unlink()
+        (folder / "go").touch()
+
+    thread = threading.Thread(target=clean)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+        assert not failed, failed

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace.errors import BatchFencedError
 from headrace.model.counts import BatchCounts
 from headrace.model.names import quoted_column
+from headrace.runtime.gateway import active_session
 from headrace.sinks.delta.confirm import (
     confirm_batch,
     confirm_statement,
@@ -275,7 +276,8 @@ def settle_replay(table: Location, replay: str, *, state: str) -> None:
 def fence_replay(spark: SparkSession, table: Location, stamp: BatchStamp) -> bool:
     """Keep a replay from being committed from now on."""
     transaction = start_transaction(spark, table, stamp.checkpoint)
-    held = held_batch(transaction, stamp.checkpoint, table)
+    with active_session(spark):
+        held = held_batch(transaction, stamp.checkpoint, table)
     if held == stamp.batch:
         return False
     # A later replay of the flow was committed only after this one was settled.
@@ -300,7 +302,9 @@ def fence_rows(spark: SparkSession, table: Location, checkpoint: str, after: int
     jvm: Any = spark.sparkContext._jvm
     while True:
         transaction = start_transaction(spark, table, checkpoint)
-        if held_batch(transaction, checkpoint, table) == FENCED:
+        with active_session(spark):
+            held = held_batch(transaction, checkpoint, table)
+        if held == FENCED:
             return
         name = "delta.`" + str(table).replace("`", "``") + "`"
         spark.sql(f"DELETE FROM {name} WHERE checkpoint = '{checkpoint}' AND batch > {after}")
@@ -395,7 +399,8 @@ def commit_generation(spark: SparkSession, table: Location, opened: OpenedGenera
             actions = prepend(actions, file.remove())
     if fences is not None and fenced is not None:
         watch_checkpoint(transaction, fences)
-        held = held_batch(transaction, fences, table)
+        with active_session(spark):
+            held = held_batch(transaction, fences, table)
         if opened.fenced_at not in (None, held):
             raise _opened_meanwhile(opened, f"committed batch {held} with checkpoint {fences}", held)
         actions = prepend(actions, _set_transaction(jvm, fences, FENCED))

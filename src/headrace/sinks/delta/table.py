@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TableNameTakenError
 from headrace.model.names import TableName, quoted_column, quoted_path
+from headrace.runtime.gateway import active_session
 from headrace.storage.location import Location
 from headrace.storage.table_log import checksum_matches_log, is_table, load_checksum, newest_version
 
@@ -88,13 +89,18 @@ def read_state(spark: SparkSession, path: Location) -> TableState:
     def transactions(found: Any) -> dict[str, int]:
         return {action["appId"]: action["version"] for action in read_scala(spark, found)}
 
+    def compute() -> dict[str, int]:
+        # The thread of a flow has no active session, and Delta needs one.
+        with active_session(spark):
+            return transactions(snapshot.setTransactions())
+
     # For the transactions, Delta computes the table's whole state: a Spark job for each new version.
     state = TableState(
         version=snapshot.version(),
         table_id=metadata["id"],
         schema=json.loads(metadata["schemaString"]),
         properties=metadata.get("configuration") or {},
-        transactions=_Computed(lambda: transactions(snapshot.setTransactions())),
+        transactions=_Computed(compute),
         comment=metadata.get("description"),
     )
     if carried is not None:
