@@ -13,10 +13,9 @@ import deltalake
 from cdc_oracle import Change
 from headrace.contracts.changes import ChangeColumns, as_changes
 from headrace.model.changes import ChosenColumns
-from headrace.sinks.delta.hidden_events import HiddenEvents
 from headrace.sinks.delta.history import HistoryTarget
 from headrace.sinks.delta.merge import MergeTarget
-from headrace.sinks.delta.tombstones import Tombstones
+from headrace.sinks.delta.tombstones import HiddenEvents, Tombstones
 from headrace.sinks.target import BatchStamp, Committed, FlowTarget, SplitRows
 from headrace.storage.locate import locate
 

@@ -26,7 +26,7 @@ from headrace.errors import HeadraceError, PlanFailedError
 from headrace.model.events import Event, OperationProgressed
 from headrace.project.pipeline import Pipeline
 from headrace.run import targets
-from headrace.sinks.delta import changed_rows, table_index
+from headrace.sinks.delta import placed_rows, table_index
 from landing import Site
 from proof.shop import Shop, rows
 
@@ -135,7 +135,7 @@ def test_records_without_a_key_or_a_sequence_are_quarantined_and_can_be_replayed
     assert rows_of(current) == {1: "a"}
     current.write(VIEW + FLOW.replace('sequence_by="sequence"', 'sequence_by="coalesce(sequence, 5)"'))
     with monkeypatch.context() as patched, Pipeline.load(current.root) as pipeline:
-        patched.setattr(changed_rows, "commit_batch", Mock(side_effect=RuntimeError("planted")))
+        patched.setattr(placed_rows, "commit_batch", Mock(side_effect=RuntimeError("planted")))
         with pytest.raises(Exception, match="planted"):
             pipeline.quarantine.replay("current")
     # A delete that the table does not have leaves no tombstone.

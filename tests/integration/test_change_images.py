@@ -13,7 +13,7 @@ from cdc_oracle import current_rows, history_rows, random_batches, random_change
 from cdc_table import CdcTable, create_table, history_target, merge_target
 from headrace.contracts.changes import ChangeColumns
 from headrace.model.changes import ChosenColumns
-from headrace.sinks.delta import change_images
+from headrace.sinks.delta import placed_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,12 +112,12 @@ def test_the_feed_has_every_change_of_a_history(histories: Make, index_memory: i
 
 
 def test_a_missing_image_is_found(current: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = change_images._matched
+    real = placed_rows._matched
 
     def without_updates(*args: Any) -> Any:
         return real(*args).where("_change_type <> 'update_preimage'")
 
-    monkeypatch.setattr(change_images, "_matched", without_updates)
+    monkeypatch.setattr(placed_rows, "_matched", without_updates)
     table = current(1 << 30, "")
     for batch in random_batches(5, random_changes(5, keys=30, count=200), 4):
         table.apply(batch)

@@ -23,9 +23,17 @@ from headrace.errors import KeyTwiceError
 from headrace.model.changes import KEPT_PROPERTY, DuplicateKeys
 from headrace.model.counts import RowChanges
 from headrace.model.maintenance import TablePolicy
-from headrace.sinks.delta import by_position, changed_rows, folding, keyed, merge, table_index, tombstones
+from headrace.sinks.delta import (
+    folding,
+    key_index,
+    keyed,
+    merge,
+    placed_rows,
+    table_index,
+    tombstones,
+)
 from headrace.sinks.delta.key_index import UNKNOWN, KeyIndex
-from headrace.sinks.delta.keyed import SharedTable
+from headrace.sinks.delta.keyed import SharedTable, SharedTables
 from headrace.sinks.delta.merge import MergeTarget
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.row_hash import row_hash
@@ -342,8 +350,7 @@ def _without_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _plant_effects(monkeypatch: pytest.MonkeyPatch, planted: Callable[..., DataFrame]) -> None:
-    for module in (merge, by_position):
-        monkeypatch.setattr(module, "find_effects", planted)
+    monkeypatch.setattr(merge, "find_effects", planted)
 
 
 def _ties_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,7 +427,7 @@ def test_an_attempt_that_ended_between_tombstones_and_rows_is_repeated(
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(keyed, "commit_merge", crash)
-        patched.setattr(changed_rows, "commit_batch", crash)
+        patched.setattr(placed_rows, "commit_batch", crash)
         either.apply(second, batch=1)
     assert either.rows == before
     # The next attempt may have other records: what the first one has deleted does not count.
@@ -603,6 +610,54 @@ def test_a_batch_is_applied_without_an_index_that_would_be_too_large(table: Tabl
     assert second is not None and second.without_index is not None
     assert second.without_index.startswith("the index needs")
     assert table.rows == current_rows(changes)
+
+
+def test_an_index_without_batches_gives_way_to_that_of_another_table(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = SharedTables()
+    one, other = (
+        Table(
+            spark,
+            create(spark, tmp_path / name),
+            index_memory=5000,
+            shared=tables.of(locate(tmp_path / name)),
+        )
+        for name in ("one", "other")
+    )
+    changes = [Change(number, number % 30, number, "upsert", str(number)) for number in range(60)]
+    one.apply(changes[:40])
+    assert (both := one.apply(changes[40:])) is not None and both.without_index is None
+    other.apply(changes[:40])
+    # Built anew, an index needs three times its memory.
+    other.shared.index = None
+    assert (waits := other.apply(changes[40:50])) is not None and waits.without_index is not None
+    assert "of which those of other tables have" in waits.without_index
+    monkeypatch.setattr(key_index, "_UNUSED_S", 0)
+    assert (built := other.apply(changes[50:])) is not None and built.without_index is None
+    assert one.shared.index is not None and one.shared.index.version is None
+    assert other.rows == current_rows(changes)
+    one.apply([Change(100, 1, 100, "delete", "")])
+    assert one.rows == current_rows([*changes, Change(100, 1, 100, "delete", "")])
+
+
+def test_an_index_is_read_in_parts_that_the_driver_accepts(table: Table) -> None:
+    changes = [Change(number, number, number, "upsert", "v") for number in range(6000)]
+    table.apply(changes)
+    table.shared = SharedTable()
+    # A job looks the limit up when its tasks begin.
+    settings = table.spark.sparkContext._jsc.sc().conf()
+    settings.set("spark.driver.maxResultSize", "100k")
+    try:
+        with pytest.raises(Exception, match="maxResultSize"):
+            table.spark.read.format("delta").load(str(table.path)).toArrow()
+        deletes = [Change(9000 + n, n, 9000 + n, "delete", "") for n in range(5999)]
+        assert (done := table.apply(deletes)) is not None and done.without_index is None
+        table.shared = SharedTable()
+        assert (late := table.apply(changes[:5])) is not None and late.without_index is None
+    finally:
+        settings.remove("spark.driver.maxResultSize")
+    assert table.rows == {5999: "v"}
 
 
 def test_a_batch_without_an_effect_is_committed_with_its_counts(either: Table) -> None:

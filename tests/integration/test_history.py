@@ -17,9 +17,9 @@ from headrace.contracts.changes import ChangeColumns
 from headrace.errors import KeyTwiceError
 from headrace.model.changes import KEPT_PROPERTY, ChosenColumns
 from headrace.model.counts import HistoryChanges
-from headrace.sinks.delta import changed_rows, history, in_order, keyed
-from headrace.sinks.delta.hidden_events import HiddenEvents
+from headrace.sinks.delta import history, in_order, keyed, placed_rows
 from headrace.sinks.delta.history import HistoryTarget
+from headrace.sinks.delta.tombstones import HiddenEvents
 from headrace.storage.locate import locate
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def test_an_attempt_that_ended_between_hidden_events_and_rows_is_repeated(
     before = table.rows
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(keyed, "commit_merge", Mock(side_effect=KeyboardInterrupt))
-        patched.setattr(changed_rows, "commit_batch", Mock(side_effect=KeyboardInterrupt))
+        patched.setattr(placed_rows, "commit_batch", Mock(side_effect=KeyboardInterrupt))
         table.apply(second, batch=1)
     assert table.rows == before
     # The next attempt may have other records: what the first one has hidden does not count.

@@ -19,7 +19,7 @@ from cdc_table import create_table, history_target
 from headrace.errors import KeyTwiceError
 from headrace.model.changes import KEPT_PROPERTY
 from headrace.model.counts import HistoryChanges
-from headrace.sinks.delta import history_positions, in_order, indexed_changes
+from headrace.sinks.delta import history_positions, in_order, placed_rows
 from headrace.sinks.delta.history import HistoryTarget
 from headrace.sinks.delta.history_index import HistoryIndex
 from headrace.sinks.delta.keyed import SharedTable
@@ -114,8 +114,8 @@ def _all_is_newer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _old_rows_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    mask = indexed_changes.mask_rows
-    monkeypatch.setattr(indexed_changes, "mask_rows", lambda *given: mask(*given[:3], given[3][:0]))
+    mask = placed_rows.mask_rows
+    monkeypatch.setattr(placed_rows, "mask_rows", lambda *given: mask(*given[:3], given[3][:0]))
 
 
 def _hidden_events_are_not_indexed(monkeypatch: pytest.MonkeyPatch) -> None:

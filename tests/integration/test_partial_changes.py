@@ -13,8 +13,8 @@ from cdc_table import SEQUENCE, CdcTable, create_table, merge_target, use_merge
 from headrace.contracts.changes import ChangeColumns
 from headrace.model.changes import ChosenColumns
 from headrace.model.counts import RowChanges
-from headrace.sinks.delta import merge, partial_positions
-from headrace.sinks.delta.partial import deletes_of
+from headrace.sinks.delta import merge
+from headrace.sinks.delta.effects import deletes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,8 +85,7 @@ def _no_deletes(effects: DataFrame, keys: list[str]) -> DataFrame:
 def test_the_oracle_finds_a_delete_that_leaves_older_values(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (merge, partial_positions):
-        monkeypatch.setattr(module, "deletes_of", _no_deletes)
+    monkeypatch.setattr(merge, "deletes_of", _no_deletes)
     changes = random_events(3, keys=30, count=300, notes=("x", None, None))
     random.Random(3).shuffle(changes)
     for batch in random_batches(3, changes, 3):

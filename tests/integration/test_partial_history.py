@@ -80,7 +80,7 @@ def test_the_oracle_finds_values_that_are_taken_for_those_of_a_record(
     def unchanged(events: Any, *_: Any) -> Any:
         return events
 
-    monkeypatch.setattr(history, "as_given", unchanged)
+    monkeypatch.setattr(history, "_as_given", unchanged)
     changes = partial_events(3, 300)
     for batch in random_batches(3, changes, 3):
         table.apply(batch)

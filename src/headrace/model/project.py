@@ -68,8 +68,7 @@ class ProjectSettings:
     max_rejected: RejectionLimit | None = None
     # The longest value that readers decode, for readers without a limit of their own; `None` is 8 MiB.
     max_value_bytes: int | None = None
-    # The largest key index of a table with changes by key, in bytes; `None` is a quarter of the machine's
-    # memory.
+    # The memory of the key indexes of all tables, in bytes; `None` is a quarter of the machine's memory.
     index_memory: int | None = None
     # What a flow does with a record whose key has several rows in the table.
     duplicate_keys: DuplicateKeys = "fail"

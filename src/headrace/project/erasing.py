@@ -32,7 +32,7 @@ from headrace.sinks.delta.erase import (
     erase_rows,
     matching_rows,
 )
-from headrace.sinks.delta.hidden_events import ROW
+from headrace.sinks.delta.tombstones import ROW
 from headrace.state.lease import held_leases
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table, versions

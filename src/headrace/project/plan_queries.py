@@ -240,22 +240,30 @@ def find_index_notes(plan: Plan) -> Iterator[Note]:
     if not stages:
         return
     from headrace.run.targets import index_memory
+    from headrace.sinks.delta.key_index import BYTES_PER_KEY
     from headrace.sinks.delta.table_index import memory_of
 
-    limit = index_memory(plan.project)
+    limit, taken = index_memory(plan.project), 0
     for stage in stages if limit else ():
         path = plan.project.storage.table(stage.table.name)
         if not is_table(path):
             continue
         rows = _count_rows(path)
-        if rows is not None and (needed := memory_of(rows)) > limit:
+        if rows is None:
+            continue
+        needed = memory_of(rows)
+        if needed + taken <= limit:
+            taken += rows * BYTES_PER_KEY
+        else:
+            others = f"; the indexes of other tables need {size_text(taken)}" if taken else ""
             yield Note(
                 level="note",
                 text=f"{stage.table.name.short} has {rows:,} rows: the index of its keys needs "
-                f"{size_text(needed)} while it is built, and may have {size_text(limit)}. Each batch reads "
-                "the keys of the whole table instead, which is slower",
+                f"{size_text(needed)} while it is built, and all indexes may have "
+                f"{size_text(limit)}{others}. Each batch reads the keys of the whole table instead, which is "
+                "slower",
                 location=stage.table.location,
-                remedy=f"give it more memory:   upsert: {{index_memory: {-(-needed // 2**30)}g}}",
+                remedy=f"give it more memory:   upsert: {{index_memory: {-(-(needed + taken) // 2**30)}g}}",
             )
 
 

@@ -14,11 +14,10 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
 from headrace.sinks.delta.append import AppendTarget
-from headrace.sinks.delta.hidden_events import HiddenEvents
 from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.delta.replace import ReplaceTarget
-from headrace.sinks.delta.tombstones import Tombstones
+from headrace.sinks.delta.tombstones import HiddenEvents, Tombstones
 from headrace.sinks.outside import SinkTarget
 from headrace.sinks.target import FlowTarget, RefreshStamp, Target
 from headrace.storage.layout import Storage
@@ -116,7 +115,7 @@ def refresh_target(stage: RefreshViewStage, plan: Plan) -> Target[RefreshStamp]:
 
 
 def index_memory(settings: ProjectSettings) -> int:
-    """How many bytes the index of the keys of a table may need; 0 for no index."""
+    """How many bytes the indexes of the keys of all tables may need together; 0 for no index."""
     given = settings.index_memory
     return int(psutil.virtual_memory().total) // 4 if given is None else given
 

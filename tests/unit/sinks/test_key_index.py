@@ -11,6 +11,7 @@ from headrace.sinks.delta.key_index import (
     NO_ROW,
     UNKNOWN,
     Entries,
+    IndexMemory,
     KeyIndex,
     file_numbers,
     positions,
@@ -55,3 +56,35 @@ def test_it_knows_what_a_dict_knows(batches: list[dict], gone: int) -> None:  # 
             assert found == expected
     index.forget_deleted()
     assert len(index) == sum(one[0] != gone for one in oracle.values())
+
+
+class _Index:
+    def __init__(self) -> None:
+        self.is_in_use = False
+
+    def give_up(self) -> bool:
+        return not self.is_in_use
+
+
+def test_all_indexes_together_have_no_more_memory_than_one_may_have() -> None:
+    now = [0.0]
+    memory = IndexMemory(lambda: now[0])
+    first, second, third = _Index(), _Index(), _Index()
+    assert memory.reserve(first, 60, 100) is None
+    assert memory.reserve(second, 40, 100) is None
+    # Both tables had batches a moment ago.
+    assert memory.reserve(third, 10, 100) is not None
+    assert memory.reserve(second, 41, 100) is not None, "an index cannot grow over the limit"
+    assert memory.reserve(second, 40, 100) is None
+    now[0] = 200
+    assert memory.reserve(second, 40, 100) is None
+    now[0] = 400
+    assert memory.reserve(third, 70, 100) is not None, "the first one alone is too small to make room"
+    assert memory.reserve(third, 50, 100) is None, "the first one was not used for five minutes"
+    assert memory.reserve(first, 60, 100) is not None
+    # An index that a batch uses is not given up, and one without a table counts no more.
+    now[0] = 1000
+    second.is_in_use = third.is_in_use = True
+    assert memory.reserve(first, 60, 100) is not None
+    del third
+    assert memory.reserve(first, 60, 100) is None

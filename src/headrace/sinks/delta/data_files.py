@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 FILE, ROW = "__headrace_file", "__headrace_row"
 
 
+_LARGEST_PARTS = 1 << 15
+
+
 class NoPositionsError(Exception):
     """The positions of rows are not known, or cannot be used; the text says why."""
 
@@ -89,7 +92,7 @@ def list_files(session: SparkSession, snapshot: Any) -> list[DataFile]:
     from pyspark.sql.classic.dataframe import DataFrame
 
     frame = DataFrame(snapshot.allFiles().toDF(), session)
-    found = frame.select(F.to_json(F.struct("*")).alias("text")).toArrow()
+    found = collect(frame.select(F.to_json(F.struct("*")).alias("text")))
     files = [DataFile(number, json.loads(text)) for number, text in enumerate(found["text"].to_pylist(), 1)]
     if len({one.name for one in files}) < len(files):
         raise NoPositionsError("two data files have the same name")
@@ -104,6 +107,24 @@ def read_files(session: SparkSession, table: Location, snapshot: Any, files: Ite
     added = scala_list(jvm, [one.in_jvm(jvm) for one in files])
     log = delta_log(session, table)
     return DataFrame(log.createDataFrame(snapshot, added, False, jvm.scala.Option.empty()), session)
+
+
+def collect(frame: DataFrame) -> pa.Table:
+    """All rows of a frame with a few columns, in parts if they exceed ``spark.driver.maxResultSize``."""
+    import pyarrow as pa
+    from pyspark.sql import functions as F
+
+    parts = 1
+    while True:
+        try:
+            if parts == 1:
+                return frame.toArrow()
+            number = F.pmod(F.xxhash64(*frame.columns), F.lit(parts))
+            return pa.concat_tables([frame.where(number == part).toArrow() for part in range(parts)])
+        except Exception as error:
+            if "maxResultSize" not in str(error) or parts >= _LARGEST_PARTS:
+                raise
+            parts *= 8
 
 
 def file_rows(file: DataFile) -> FileRows:

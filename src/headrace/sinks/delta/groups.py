@@ -6,7 +6,7 @@ table whatever they hold, and need no sequence. NULL is a key like any other val
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING
@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from headrace.model.counts import RowChanges
 from headrace.model.names import quoted_column
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, HELD_ROWS
-from headrace.sinks.delta.flow_table import FlowTable
-from headrace.sinks.delta.keyed import Decision, KeyedWriter, SharedTable, sent_to_readers
-from headrace.sinks.delta.tombstones import Tombstones
+from headrace.sinks.delta.keyed import Decision, KeyedTable, KeyedWriter, sent_to_readers
+from headrace.sinks.delta.table_index import TableIndex
 from headrace.sinks.target import BatchStamp, BatchWriter
 
 if TYPE_CHECKING:
@@ -26,13 +25,10 @@ _KEY = "__headrace_key_"
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupsTarget(FlowTable):
-    """A Delta table that a flow keeps the groups of its query in."""
+class GroupsTarget(KeyedTable):
+    """A Delta table that a flow keeps the groups of its query in; without `keys` it has one row."""
 
-    keys: tuple[str, ...]  # the grouping columns; empty if the table has one row
     only_new: bool  # whether a group never changes, as with SELECT DISTINCT: then rows are only inserted
-    tombstones: Tombstones
-    shared: SharedTable = field(default_factory=SharedTable)
 
     def begin(self, session: SparkSession, stamp: BatchStamp) -> BatchWriter | None:
         return None if self.start(session, stamp) is None else _GroupWriter(self, session, stamp)
@@ -48,11 +44,15 @@ class _GroupWriter(KeyedWriter):
         super().__init__(target, session, stamp)
         self._target = target
 
-    def decide(self, records: DataFrame) -> Decision:
+    def reduce(self, records: DataFrame) -> DataFrame:
+        """The groups of the batch: each is there once."""
+        return records
+
+    def decide(self, batch: DataFrame, index: TableIndex | None) -> Decision:
         """Replace the rows of groups that the table has, and insert the others."""
         from pyspark.sql import functions as F
 
-        effects = self.keep(self._effects(self.keep(records)))
+        effects = self.keep(self._effects(batch))
         counted = effects.groupBy(EFFECT).agg(
             F.count(F.lit(1)).alias("rows"), F.count_if(F.col(HELD_ROWS) > 1).alias("twice")
         )
@@ -62,15 +62,13 @@ class _GroupWriter(KeyedWriter):
         inserted, updated, same = (
             found[name]["rows"] if name in found else 0 for name in ("insert", "update", "none")
         )
-        return Decision(
+        return self.apply(
+            effects,
+            written=inserted + updated,
+            deleted=0,
             accepted=inserted + updated + same,
             changes=RowChanges(inserted=inserted, updated=updated, superseded=same),
-            commit=self.committing(
-                effects.where(f"{EFFECT} <> 'none'"),
-                self._target.keys,
-                written=inserted + updated,
-                deleted=0,
-            ),
+            identity=self._target.keys,
         )
 
     def _effects(self, groups: DataFrame) -> DataFrame:

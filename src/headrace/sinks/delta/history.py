@@ -10,11 +10,15 @@ their key are applied without these (`history_positions`). The others are applie
    sequence of the next event, and has the values of the last.
 2. These rows are compared with the rows of the table. The differences are what the batch does to the table.
 3. `commit` writes the new hidden events, and then the differences in one commit.
+
+Where a NULL leaves a column as it is (``ignore_null_updates``), a row has the values that its records leave,
+and for each of them the sequence of the record that gave it, if that is another record than the row's last
+one. So the values that a record itself has given can be read from its row again, when a late record arrives.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.model.changes import (
@@ -30,16 +34,14 @@ from headrace.model.changes import (
 )
 from headrace.model.counts import HistoryChanges
 from headrace.model.names import quoted_column
-from headrace.sinks.delta.changed_rows import table_rows
-from headrace.sinks.delta.data_files import NoPositionsError
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, HELD_ROWS, RECORDS
-from headrace.sinks.delta.flow_table import FlowTable
-from headrace.sinks.delta.hidden_events import HiddenEvents
 from headrace.sinks.delta.history_index import HistoryIndex
 from headrace.sinks.delta.history_positions import HistoryPositionWriter, Recomputed
 from headrace.sinks.delta.key_events import as_records, events_by_key, tracked_values, value_columns
-from headrace.sinks.delta.keyed import Decision, KeyedWriter, SharedTable, sent_to_readers
-from headrace.sinks.delta.partial_history import as_given, columns_kept, with_kept_values
+from headrace.sinks.delta.keyed import Decision, KeyedTable, KeyedWriter, sent_to_readers
+from headrace.sinks.delta.placed_rows import table_rows
+from headrace.sinks.delta.table_index import TableIndex
+from headrace.sinks.delta.tombstones import HiddenEvents
 from headrace.sinks.row_hash import as_text
 from headrace.sinks.target import BatchStamp, BatchWriter
 
@@ -53,17 +55,15 @@ start and the end of a row, in case the hidden events with their positions are n
 _SPAN = "__headrace_span"
 _OUTCOME = "__headrace_outcome"
 _EDGE, _JOINS, _NEXT, _PAST = "__headrace_edge", "__headrace_joins", "__headrace_next", "__headrace_past"
+_LIFE, _GIVEN = "__headrace_life", "__headrace_given_"
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistoryTarget(FlowTable):
+class HistoryTarget(KeyedTable):
     """A Delta table with the history of each key."""
 
-    keys: tuple[str, ...]
     tombstones: HiddenEvents
     tracked: ChosenColumns = ALL_COLUMNS  # the columns whose changes begin a new row
-    shared: SharedTable = field(default_factory=SharedTable)
-    index_memory: int = 0  # how many bytes the index of the keys may need; 0 for no index
 
     def begin(self, session: SparkSession, stamp: BatchStamp) -> BatchWriter | None:
         return None if self.start(session, stamp) is None else _HistoryWriter(self, session, stamp)
@@ -73,56 +73,43 @@ class _HistoryWriter(KeyedWriter):
     """Applies one batch: computes the history of its keys again."""
 
     kind = "history"
+    index_kind = HistoryIndex
 
     def __init__(self, target: HistoryTarget, session: SparkSession, stamp: BatchStamp) -> None:
         super().__init__(target, session, stamp)
         self._target = target
 
-    def decide(self, records: DataFrame) -> Decision:
-        """Decide with the index of the keys, if the table allows it, and else with all events of the keys."""
-        target, table = self._target, list(self.transaction.metadata().schema().fieldNames())
-        # It is used several times; the rows of the batch are computed once, with their counts.
-        events = self.keep(events_by_key(records, target.keys, table))
-        reason = None
-        if target.index_memory and COLUMN_SEQUENCES not in table:
-            try:
-                table_rows(records, self.transaction)
-                return HistoryPositionWriter(
-                    self, target.tracked, events, self._index(), self._recompute
-                ).decide()
-            except NoPositionsError as error:
-                reason = str(error)
-        return self._decide_from_all(events, reason)
+    def reduce(self, records: DataFrame) -> DataFrame:
+        """The events of each key."""
+        self._records = records
+        return events_by_key(records, self._target.keys, self._columns)
 
-    def _index(self) -> HistoryIndex:
-        target = self._target
-        index = target.shared.index
-        if not isinstance(index, HistoryIndex) or index.keys != target.keys:
-            index = HistoryIndex(
-                target.path, target.keys, target.tombstones, target.index_memory, target.maintenance
-            )
-            target.shared.index = index
-        return index
+    @property
+    def _columns(self) -> list[str]:
+        return list(self.transaction.metadata().schema().fieldNames())
 
-    def _decide_from_all(self, events: DataFrame, reason: str | None) -> Decision:
+    def _index(self) -> TableIndex | None:
+        return None if COLUMN_SEQUENCES in self._columns else super()._index()
+
+    def decide(self, batch: DataFrame, index: TableIndex | None) -> Decision:
+        """Decide with the index of the keys, or else with all events of the keys."""
+        if isinstance(index, HistoryIndex):
+            table_rows(self._records, self.transaction)
+            return HistoryPositionWriter(self, self._target.tracked, batch, index, self._recompute).decide()
         from pyspark.sql import functions as F
 
-        accepted = events.agg(F.coalesce(F.sum(RECORDS), F.lit(0))).head()[0]
-        found = self._recompute(events)
+        accepted = batch.agg(F.coalesce(F.sum(RECORDS), F.lit(0))).head()[0]
+        found = self._recompute(batch)
         counts = found.counts
-        return Decision(
+        decision = self.apply(
+            found.effects,
+            written=counts.rows_added + counts.rows_changed,
+            deleted=counts.rows_removed,
             accepted=accepted,
             changes=replace(counts, superseded=accepted - counts.inserted - counts.updated - counts.deleted),
-            ending=found.ending,
-            ending_count=found.ending_count,
-            without_index=reason,
-            commit=self.committing(
-                found.effects,
-                (*self._target.keys, START),
-                written=counts.rows_added + counts.rows_changed,
-                deleted=counts.rows_removed,
-            ),
+            identity=(*self._target.keys, START),
         )
+        return replace(decision, ending=found.ending, ending_count=found.ending_count)
 
     def _recompute(self, events: DataFrame) -> Recomputed:
         """Compute the histories of keys from all their events."""
@@ -145,7 +132,7 @@ class _HistoryWriter(KeyedWriter):
         values = held.select(*map(quoted_column, value_columns(held.columns, keys)))
         value = F.struct(*(F.col(quoted_column(name)).alias(name) for name in values.columns))
         tracked = tracked_values(self._target.tracked, value, values.schema)
-        kept = columns_kept(held, records)
+        kept = _columns_kept(held, records)
         timeline = self.keep(_timeline(known, names, tracked, kept))
         effects = self.keep(_effects(timeline, located, keys, kept))
         counts, ending_count = self._count(timeline, effects)
@@ -227,7 +214,7 @@ def _timeline(events: DataFrame, names: list[str], tracked: Column, kept: list[s
     last = known.withColumn(_NEXT, F.lead(value).over(place))
     last = last.where(F.col(_NEXT).isNull() | (F.col(_NEXT) != value)).drop("__headrace_shown", _SPAN)
     if kept:
-        last = with_kept_values(as_given(last, kept, origin == _START_OF_ROW), names, kept)
+        last = _with_kept_values(_as_given(last, kept, origin == _START_OF_ROW), names, kept)
     order = Window.partitionBy(*names).orderBy(value)
     follows = (F.lag(OPERATION).over(order) == UPSERT) & (F.lag(tracked).over(order).eqNullSafe(tracked))
     is_end = F.coalesce(F.lag(OPERATION).over(order) == UPSERT, F.lit(False))
@@ -293,3 +280,57 @@ def _effects(timeline: DataFrame, held: DataFrame, keys: tuple[str, ...], kept: 
 
 def _union(events: DataFrame, more: DataFrame) -> DataFrame:
     return events.unionByName(more, allowMissingColumns=True)
+
+
+def _columns_kept(rows: DataFrame, records: DataFrame) -> list[str]:
+    """The columns of a table that a NULL in records leaves as they are."""
+    if COLUMN_SEQUENCES not in records.columns:
+        return []
+    fields = {name.casefold() for name in records.select(f"{COLUMN_SEQUENCES}.*").columns}
+    return [name for name in rows.columns if name.casefold() in fields]
+
+
+def _as_given(events: DataFrame, kept: list[str], is_start: Column) -> DataFrame:
+    """Events with NULL where their record had NULL.
+
+    Args:
+        is_start: Whether an event is known from the start of a row only: it then has the values of the row.
+    """
+    from pyspark.sql import functions as F
+
+    def given(name: str) -> Column:
+        is_given = is_start | F.col(COLUMN_SEQUENCES)[name].isNull()
+        return F.when(is_given, F.col(quoted_column(name)))
+
+    return events.withColumns({name: given(name) for name in kept})
+
+
+def _with_kept_values(events: DataFrame, keys: list[str], kept: list[str]) -> DataFrame:
+    """Events with the last value before where they have NULL, unless a delete is between."""
+    from pyspark.sql import Window, functions as F
+
+    place, is_delete = F.col(f"{SEQUENCE}.value"), F.col(OPERATION) == DELETE
+    lives = F.count_if(is_delete).over(Window.partitionBy(*keys).orderBy(place))
+    life = Window.partitionBy(*keys, _LIFE).orderBy(place)
+
+    def newest(name: str) -> Column:
+        value = F.col(quoted_column(name))
+        given = F.struct(value.alias("value"), F.col(SEQUENCE).alias("at"))
+        return F.last(F.when(~is_delete & value.isNotNull(), given), ignorenulls=True).over(life)
+
+    found = {name: f"{_GIVEN}{number}" for number, name in enumerate(kept)}
+    newest_values = events.withColumn(_LIFE, lives).withColumns(
+        {column: newest(name) for name, column in found.items()}
+    )
+    ages = {name.casefold(): F.col(column)["at"] for name, column in found.items()}
+
+    def sequence(name: str) -> Column:
+        """The sequence of a kept value; NULL if it is that of the row."""
+        age = ages.get(name.casefold(), F.lit(None))
+        return F.when(age != F.col(SEQUENCE), age).otherwise(F.lit(None)).alias(name)
+
+    names = events.select(f"{COLUMN_SEQUENCES}.*").columns
+    sequences = F.struct(*map(sequence, names)).cast(events.schema[COLUMN_SEQUENCES].dataType)
+    return newest_values.withColumns(
+        {**{name: F.col(column)["value"] for name, column in found.items()}, COLUMN_SEQUENCES: sequences}
+    ).drop(_LIFE, *found.values())

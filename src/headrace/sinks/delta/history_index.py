@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.model.changes import END, SEQUENCE, START
-from headrace.sinks.delta.data_files import DataFile, NoPositionsError, position_columns
+from headrace.sinks.delta.data_files import DataFile, NoPositionsError, collect, position_columns
 from headrace.sinks.delta.key_index import BYTES_PER_KEY, NO_ROW, Entries, KeyIndex
 from headrace.sinks.delta.table_index import (
     FIRST,
@@ -41,8 +41,8 @@ class HistoryIndex(TableIndex):
 
     _rows = 0
     """The number of rows of the table when it was last read."""
-    _too_large: tuple[int, str] | None = None
-    """The number of rows with which the index was too large, and the reason that was given."""
+    _too_large: tuple[int, int] | None = None
+    """The number of rows with which the index was too large, and the bytes that it needed."""
 
     def row_columns(self, frame: DataFrame) -> list[Column]:
         """The hashes of a row's key, and the number of the newest sequence that the row knows of."""
@@ -62,7 +62,7 @@ class HistoryIndex(TableIndex):
 
         frame = self.rows_of(session, snapshot, files).where(F.col(START).isNotNull())
         current = F.col(END).isNull().alias(_IS_CURRENT)
-        found = frame.select(*self.row_columns(frame), *position_columns(), current).toArrow()
+        found = collect(frame.select(*self.row_columns(frame), *position_columns(), current))
         entries = table_entries(found, files.values())
         is_current = found[_IS_CURRENT].to_numpy()
         return one_of_each_key(
@@ -83,14 +83,14 @@ class HistoryIndex(TableIndex):
         self._check_statistics(files)
         self._rows = sum((one.rows or 0) - one.deleted_rows for one in files)
         if self._too_large is not None and self._rows >= self._too_large[0]:
-            raise NoPositionsError(self._too_large[1])
+            super()._check_memory(self._too_large[1])
 
     def _check_memory(self, needed: int) -> None:
         try:
             super()._check_memory(needed)
-        except NoPositionsError as error:
+        except NoPositionsError:
             # The table is not read again in each batch, only to find the same.
-            self._too_large = self._rows, str(error)
+            self._too_large = self._rows, needed
             raise
 
     def _forget_files(self, numbers: NDArray[np.int64]) -> None:
@@ -114,7 +114,7 @@ class HistoryIndex(TableIndex):
         if frame is None:
             return
         events = frame.select(*key_columns(frame, self.keys))
-        found = events.groupBy(FIRST, SECOND).agg(F.max(NUMBER).alias(NUMBER)).toArrow()
+        found = collect(events.groupBy(FIRST, SECOND).agg(F.max(NUMBER).alias(NUMBER)))
         first, second = (found[name].to_numpy().view(np.uint64) for name in (FIRST, SECOND))
         number = found[NUMBER].to_numpy()
         no_row = np.full(len(first), NO_ROW, dtype=np.uint64)

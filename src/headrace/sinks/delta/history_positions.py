@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,10 +16,9 @@ from numpy.typing import NDArray
 from headrace.model.changes import END, OPERATION, SEQUENCE, START, ChosenColumns
 from headrace.model.counts import HistoryChanges
 from headrace.model.names import quoted_column
-from headrace.runtime.gateway import new_frame
-from headrace.sinks.delta.changed_rows import check_positions, table_rows
 from headrace.sinks.delta.data_files import (
     NoPositionsError,
+    collect,
     find_positions,
 )
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, RECORDS
@@ -36,11 +34,11 @@ from headrace.sinks.delta.in_order import (
     hidden_of,
     rows_of,
 )
-from headrace.sinks.delta.indexed_changes import IndexedChanges
 from headrace.sinks.delta.key_events import EVENTS, event_type
 from headrace.sinks.delta.key_index import NO_ROW, Entries, KeyIndex, Signed, Unsigned
 from headrace.sinks.delta.keyed import Decision, KeyedWriter, sent_to_readers
-from headrace.sinks.delta.table_index import FIRST, NUMBER, SECOND, key_hashes, sequence_number
+from headrace.sinks.delta.placed_rows import FoundRows, table_rows
+from headrace.sinks.delta.table_index import FIRST, NUMBER, SECOND, hashes_of, key_hashes, sequence_number
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -99,36 +97,36 @@ class HistoryPositionWriter:
         self._recompute = recompute
 
     def decide(self) -> Decision:
-        """Compare the batch with the index, and write its rows to files that no commit names yet.
+        """Compare the batch with the index.
 
         Raises:
             NoPositionsError: The table has no index, or the batch cannot be applied with it.
         """
-        writer = self._writer
-        check_positions(writer.session, writer.transaction)
-        self._index.catch_up(writer.session, writer.transaction.snapshot(), writer.stamp)
-        found = self._events.select(FIRST, SECOND, *self._numbers(), RECORDS).toArrow()
+        writer, index = self._writer, self._index
+        index.catch_up(writer.session, writer.transaction.snapshot(), writer.stamp)
+        found = collect(self._events.select(FIRST, SECOND, *self._numbers(), RECORDS))
         first, second = (found[name].to_numpy().view(np.uint64) for name in (FIRST, SECOND))
         oldest, last, records = (found[name].to_numpy() for name in (NUMBER, _LAST, RECORDS))
-        known, position, newest = self._index.find(first, second)
+        known, position, newest = index.find(first, second)
         in_order = chosen_in_order(known, oldest, newest)
         changes = self._changes(first, second, position, in_order)
         accepted, counts = int(records.sum()), changes.counts
-        written = self._write(changes)
         before = np.where(in_order, NO_ROW, position)
-        after = _positions_after(first, second, written.read_entries(), before, changes.old_rows)
-        entries = Entries(
-            first,
-            second,
-            after,
-            np.maximum(newest, last),
-        )
+
+        def entries(written: Entries) -> Entries:
+            after = _positions_after(first, second, written, before, changes.old_rows)
+            return Entries(first, second, after, np.maximum(newest, last))
+
         return Decision(
             accepted=accepted,
             changes=replace(counts, superseded=accepted - counts.inserted - counts.updated - counts.deleted),
+            rows=changes.rows,
+            written=counts.rows_added + counts.rows_changed,
+            deleted=counts.rows_removed,
+            old=FoundRows(index=index, positions=changes.old_rows, entries=entries),
+            identity=(*writer.table.keys, START),
             ending=changes.ending,
             ending_count=changes.ending_count,
-            commit=partial(written.commit, entries),
         )
 
     def _numbers(self) -> list[Column]:
@@ -146,7 +144,7 @@ class HistoryPositionWriter:
             return self._in_order(self._events, position[position != NO_ROW])
         if not in_order.any():
             return self._of_all_events(self._events)
-        late = self._hashes(first[~in_order], second[~in_order])
+        late = hashes_of(self._writer.session, first[~in_order], second[~in_order])
         newer = self._events.join(late, [FIRST, SECOND], "left_anti")
         changes = self._in_order(newer, position[in_order & (position != NO_ROW)])
         older = self._events.join(late, [FIRST, SECOND], "left_semi")
@@ -205,7 +203,7 @@ class HistoryPositionWriter:
         """What events do together with all others of their keys."""
         found = self._recompute(events)
         rows = found.effects.where(f"{EFFECT} IN ('insert', 'update')")
-        old = found.effects.where(f"{HELD_AT} IS NOT NULL").select(f"{HELD_AT}.*").toArrow()
+        old = collect(found.effects.where(f"{HELD_AT} IS NOT NULL").select(f"{HELD_AT}.*"))
         return _Changes(
             counts=found.counts,
             rows=table_rows(rows, self._writer.transaction),
@@ -219,24 +217,6 @@ class HistoryPositionWriter:
         writer = self._writer
         snapshot = writer.transaction.snapshot()
         return self._index.rows_at(writer.session, snapshot, positions).where(f"{END} IS NULL")
-
-    def _write(self, changes: _Changes) -> IndexedChanges:
-        counts = changes.counts
-        return IndexedChanges(
-            self._writer,
-            self._index,
-            rows=changes.rows,
-            count=counts.rows_added + counts.rows_changed,
-            old_rows=changes.old_rows,
-            identity=(*self._writer.table.keys, START),
-        )
-
-    def _hashes(self, first: Unsigned, second: Unsigned) -> DataFrame:
-        import pyarrow as pa
-        from pyspark.sql import functions as F
-
-        data = pa.table({FIRST: first.view(np.int64), SECOND: second.view(np.int64)})
-        return F.broadcast(new_frame(self._writer.session, data))
 
 
 def is_newer(known: NDArray[np.bool_], oldest: Signed, newest: Signed) -> NDArray[np.bool_]:

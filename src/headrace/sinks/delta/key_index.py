@@ -1,9 +1,16 @@
-"""The position of each key's row in a table: sorted arrays in memory, 32 bytes for each key."""
+"""The position of each key's row in a table: sorted arrays in memory, 32 bytes for each key.
+
+The indexes of all tables of a process share one amount of memory.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +24,8 @@ UNKNOWN = np.iinfo(np.int64).min
 """The sequence of a key of which nothing is known."""
 BYTES_PER_KEY = 32
 _FEW = 1 << 16
+_UNUSED_S = 300.0
+"""An index whose table had no batch for so long can be given up for that of another table."""
 
 
 @dataclass(frozen=True)
@@ -151,3 +160,51 @@ def _merged(large: Entries, small: Entries) -> Entries:
     return Entries(
         *(np.insert(getattr(large, one.name), at, getattr(small, one.name)) for one in fields(Entries))
     )
+
+
+class SharesMemory(Protocol):
+    """The index of a table, as `IndexMemory` sees it."""
+
+    def give_up(self) -> bool:
+        """Release the memory, unless a batch uses the index."""
+        ...
+
+
+class IndexMemory:
+    """The memory of the indexes of a process.
+
+    An index gets what the others leave. If that is too little, indexes that were not used for five minutes
+    are given up, the longest unused one first. An index in use never is.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._changing = threading.Lock()
+        self._held: WeakKeyDictionary[SharesMemory, tuple[float, int]] = WeakKeyDictionary()
+
+    def reserve(self, index: SharesMemory, needed: int, limit: int) -> str | None:
+        """Let an index have so many bytes, in place of those that it has; returns the reason if it cannot.
+
+        Args:
+            limit: How many bytes all indexes may have together.
+        """
+        with self._changing:
+            now = self._clock()
+            self._held.pop(index, None)
+            held = dict(self._held)
+            unused = sorted((at, id(one), one) for one, (at, _) in held.items() if now - at >= _UNUSED_S)
+            in_use = sum(size for at, size in held.values() if now - at < _UNUSED_S)
+            if needed + in_use <= limit:
+                for _, _, one in unused:
+                    if needed + sum(size for _, size in held.values()) > limit and one.give_up():
+                        del held[one], self._held[one]
+            taken = sum(size for _, size in held.values())
+            if needed + taken > limit:
+                others = f", of which those of other tables have {_megabytes(taken)}" if taken else ""
+                return f"the index needs {_megabytes(needed)}, and may have {_megabytes(limit)}{others}"
+            self._held[index] = now, needed
+            return None
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 2**20:,.1f} MB"

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from weakref import WeakValueDictionary
 
 from headrace.errors import KeyTwiceError
 from headrace.model.counts import BatchCounts, CountKind, RowChanges
 from headrace.model.names import quoted_column
 from headrace.model.ranges import SourceRange
-from headrace.sinks.delta.changed_rows import check_positions, commit_effects
 from headrace.sinks.delta.commit import commit_batch, commit_merge
 from headrace.sinks.delta.data_files import FILE, ROW, NoPositionsError, position_columns
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, HELD_ROWS
+from headrace.sinks.delta.flow_table import FlowTable
 from headrace.sinks.delta.folding import ListedFiles, fold_unlisted
-from headrace.sinks.delta.maintenance import Maintenance
+from headrace.sinks.delta.key_index import IndexMemory
+from headrace.sinks.delta.placed_rows import FoundRows, PlacedRows, check_positions
+from headrace.sinks.delta.table_index import TableIndex
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.delta.transaction import WrittenFiles, scala_list, start_transaction, table_properties
 from headrace.sinks.target import BatchStamp, Committed, SplitRows
@@ -28,8 +29,6 @@ from headrace.storage.location import Location
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.sinks.delta.table_index import TableIndex
-
 _FEW_KEYS = 1_000_000
 
 
@@ -37,10 +36,12 @@ class SharedTable:
     """What the flows of one process share that apply changes to one table.
 
     Attributes:
+        memory: The memory of the indexes of all tables.
         listed: The numbers of files and deleted rows when the table's files were last listed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, memory: IndexMemory | None = None) -> None:
+        self.memory = IndexMemory() if memory is None else memory
         self.turn = threading.Lock()
         self.index: TableIndex | None = None
         self.listed = ListedFiles()
@@ -52,38 +53,25 @@ class SharedTables:
     def __init__(self) -> None:
         self._tables: WeakValueDictionary[str, SharedTable] = WeakValueDictionary()
         self._making = threading.Lock()
+        self._memory = IndexMemory()
 
     def of(self, path: Location) -> SharedTable:
         """The state of a table, by its folder."""
         with self._making:
             table = self._tables.get(str(path))
             if table is None:
-                table = self._tables[str(path)] = SharedTable()
+                table = self._tables[str(path)] = SharedTable(self._memory)
             return table
 
 
-class KeyedTable(Protocol):
-    """A table that change records are applied to."""
+@dataclass(frozen=True, kw_only=True)
+class KeyedTable(FlowTable):
+    """A Delta table that change records are applied to."""
 
-    @property
-    def path(self) -> Location: ...
-
-    @property
-    def location(self) -> str: ...
-
-    @property
-    def keys(self) -> tuple[str, ...]: ...
-
-    @property
-    def tombstones(self) -> Tombstones: ...
-
-    @property
-    def shared(self) -> SharedTable: ...
-
-    @property
-    def maintenance(self) -> Maintenance | None: ...
-
-    def committed(self, version: int) -> None: ...
+    keys: tuple[str, ...]
+    tombstones: Tombstones
+    shared: SharedTable = field(default_factory=SharedTable)
+    index_memory: int = 0  # how many bytes the indexes of all tables may need; 0 for no index
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,13 +79,24 @@ class Decision:
     """What the records of a batch do to their table.
 
     Args:
+        rows: The new rows, also those that replace old ones; other columns are left out.
+        old: The rows that are replaced or deleted: found by the index, or as a frame with `FILE` and `ROW`;
+            ``None`` if only a MERGE can delete them.
+        merge: The rows and keys with their `EFFECT`, for a MERGE if rows cannot be changed by position.
+        several: Whether a key may have several rows, which a MERGE cannot replace.
         ending: The events that are kept beside the table: deletes, and hidden events of a history.
         without_index: Why the index of the keys was not used, although the table may have one.
     """
 
     accepted: int
     changes: RowChanges
-    commit: Callable[[BatchStamp, BatchCounts], int]
+    rows: DataFrame
+    written: int  # the number of new rows
+    deleted: int  # the number of rows that are deleted and not replaced
+    old: FoundRows | DataFrame | None
+    identity: tuple[str, ...]  # the columns that identify a row
+    merge: DataFrame | None = None
+    several: bool = False
     ending: DataFrame | None = None
     ending_count: int = 0
     without_index: str | None = None
@@ -105,6 +104,9 @@ class Decision:
 
 class KeyedWriter(ABC):
     """Applies one batch. Flows of one table take turns: each compares its records with the newest rows.
+
+    A subclass decides what records and old rows come to; this class finds the index, and commits: by the
+    positions of rows if the table allows it, else with a MERGE.
 
     Attributes:
         transaction: Delta's transaction; its snapshot is the version that the batch is compared with.
@@ -114,6 +116,8 @@ class KeyedWriter(ABC):
     """What the counts of the batch say about its accepted rows."""
     null_safe: ClassVar[bool] = False
     """Whether NULL is a key."""
+    index_kind: ClassVar[type[TableIndex] | None] = None
+    """The index of the keys, if the table may have one."""
 
     def __init__(self, table: KeyedTable, session: SparkSession, stamp: BatchStamp) -> None:
         self.table = table
@@ -122,6 +126,7 @@ class KeyedWriter(ABC):
         self.transaction: Any = None
         self._rows: SplitRows | None = None
         self._decision: Decision | None = None
+        self._placed: PlacedRows | None = None
         self._kept: list[DataFrame] = []
 
     def __enter__(self) -> Self:
@@ -141,17 +146,65 @@ class KeyedWriter(ABC):
         self.table.shared.turn.release()
 
     def write(self, rows: SplitRows) -> None:
-        """Decide what each record does; no reader sees anything yet."""
+        """Decide what each record does, and write the new rows; no reader sees anything yet."""
         self._rows = rows
-        self._decision = self.decide(rows.accepted)
+        # It is used several times; the rows of the batch are computed once, with their counts.
+        batch = self.keep(self.reduce(rows.accepted))
+        reason = None
+        if (index := self._index()) is not None:
+            try:
+                check_positions(self.session, self.transaction)
+                self._decision = self.decide(batch, index)
+                self._placed = self._place(self._decision)
+                return
+            except NoPositionsError as error:
+                reason = str(error)
+        self._decision = decision = replace(self.decide(batch, None), without_index=reason)
+        try:
+            self._placed = self._place(decision)
+        except NoPositionsError:
+            if decision.several:
+                raise self.held_twice(decision.merge, decision.changes.truncated) from None
 
     @abstractmethod
-    def decide(self, records: DataFrame) -> Decision:
-        """Decide what each record does.
+    def reduce(self, records: DataFrame) -> DataFrame:
+        """The events of the batch, one row for each key."""
+
+    @abstractmethod
+    def decide(self, batch: DataFrame, index: TableIndex | None) -> Decision:
+        """Decide what the events of a batch do; the index or else a join finds the rows of the table.
 
         Raises:
             KeyTwiceError: The table has several rows with the same key.
+            NoPositionsError: The batch cannot be applied with the index.
         """
+
+    def _index(self) -> TableIndex | None:
+        table, kind = self.table, self.index_kind
+        if kind is None or not table.index_memory:
+            return None
+        index = table.shared.index
+        if type(index) is not kind or index.keys != table.keys:
+            index = table.shared.index = kind(
+                table.path, table.keys, table.tombstones, table.shared, table.index_memory, table.maintenance
+            )
+        return index
+
+    def _place(self, decision: Decision) -> PlacedRows | None:
+        """Write the new rows to files; ``None`` if the batch changes no row."""
+        if isinstance(decision.old, FoundRows) or decision.written or decision.deleted:
+            if decision.old is None:
+                raise NoPositionsError("the batch truncates the table")
+            return PlacedRows(
+                self.session,
+                self.transaction,
+                self.table,
+                rows=decision.rows,
+                count=decision.written,
+                old=decision.old,
+                identity=decision.identity,
+            )
+        return None
 
     def commit(self, ranges: tuple[SourceRange, ...] | None = None) -> Committed:
         """Commit the tombstones of the batch, then the batch, and maintain its tables."""
@@ -161,11 +214,30 @@ class KeyedWriter(ABC):
         counts = replace(self._rows.counts(decision.accepted), kind=self.kind, changes=decision.changes)
         if decision.ending is not None:
             tombstones.write(self.session, decision.ending, stamp, decision.ending_count)
-        version = decision.commit(stamp, counts)
+        version = self._commit(decision, stamp, counts)
         self.table.committed(version)
         if decision.ending_count:
             tombstones.tidy(self.session, table_properties(self.session, self.transaction))
         return Committed(version=version, counts=counts, without_index=decision.without_index)
+
+    def _commit(self, decision: Decision, stamp: BatchStamp, counts: BatchCounts) -> int:
+        table, shared = self.table, self.table.shared
+        if self._placed is not None:
+            version = self._placed.commit(stamp, counts)
+            if isinstance(decision.old, FoundRows):
+                return version
+        elif not decision.written and not decision.deleted:
+            empty = WrittenFiles(actions=scala_list(self.session._jvm))
+            return commit_batch(self.session, self.transaction, empty, stamp, counts)
+        else:
+            assert decision.merge is not None
+            merged = decision.merge.drop(HELD_ROWS, HELD_AT)
+            equal = "<=>" if self.null_safe else "="
+            version = commit_merge(
+                merged, table.path, stamp, counts, keys=decision.identity, effect=EFFECT, equal=equal
+            )
+        shared.listed = fold_unlisted(self.session, table.path, shared.listed, table.maintenance)
+        return version
 
     def keep(self, frame: DataFrame) -> DataFrame:
         """Rows that are computed once, however often they are read."""
@@ -193,59 +265,40 @@ class KeyedWriter(ABC):
             return False
         return True
 
-    def committing(
+    def apply(
         self,
         effects: DataFrame,
-        keys: tuple[str, ...],
+        *,
         written: int,
         deleted: int,
+        accepted: int,
+        changes: RowChanges,
+        identity: tuple[str, ...],
         replaced: DataFrame | None = None,
-    ) -> Callable[[BatchStamp, BatchCounts], int]:
-        """What commits the effects of a batch.
+    ) -> Decision:
+        """The decision to write and to delete the rows of effects.
 
         Args:
-            effects: The rows that change, with `EFFECT`, and with `HELD_AT` unless they need a MERGE.
-            deleted: How many rows are deleted, except those that are written again.
+            effects: Rows with `EFFECT`, and with `HELD_AT` unless they need a MERGE.
             replaced: The rows of the table that are replaced or deleted, with `HELD_AT`, if a key can have
                 several.
         """
-        old = effects if replaced is None else replaced
-
-        def commit(stamp: BatchStamp, counts: BatchCounts) -> int:
-            if not written and not deleted:
-                empty = WrittenFiles(actions=scala_list(self.session._jvm))
-                return commit_batch(self.session, self.transaction, empty, stamp, counts)
-            try:
-                if HELD_AT not in effects.columns:
-                    raise NoPositionsError("the batch truncates the table")
-                check_positions(self.session, self.transaction)
-                version = commit_effects(
-                    self.session,
-                    self.transaction,
-                    self.table.path,
-                    effects,
-                    old.where(f"{HELD_AT} IS NOT NULL").select(f"{HELD_AT}.*"),
-                    keys,
-                    written,
-                    stamp,
-                    counts,
-                    self.table.maintenance,
-                )
-            except NoPositionsError:
-                if replaced is not None:
-                    raise self.held_twice(effects, replaced.count() - effects.count()) from None
-                merged = effects.drop(HELD_ROWS, HELD_AT)
-                equal = "<=>" if self.null_safe else "="
-                version = commit_merge(
-                    merged, self.table.path, stamp, counts, keys=keys, effect=EFFECT, equal=equal
-                )
-            shared = self.table.shared
-            shared.listed = fold_unlisted(
-                self.session, self.table.path, shared.listed, self.table.maintenance
-            )
-            return version
-
-        return commit
+        changed = effects.where(f"{EFFECT} <> 'none'")
+        old = None
+        if HELD_AT in effects.columns:
+            held = changed if replaced is None else replaced
+            old = held.where(f"{HELD_AT} IS NOT NULL").select(f"{HELD_AT}.*")
+        return Decision(
+            accepted=accepted,
+            changes=changes,
+            rows=changed.where(f"{EFFECT} IN ('insert', 'update')"),
+            written=written,
+            deleted=deleted,
+            old=old,
+            identity=identity,
+            merge=changed,
+            several=replaced is not None,
+        )
 
     def held_twice(self, effects: DataFrame, count: int) -> KeyTwiceError:
         """The error for rows of the table that have the same key, where `HELD_ROWS` is more than 1."""

@@ -1,55 +1,58 @@
 """A Delta table that change records are applied to by key: the newest record of each key wins.
 
 1. One job reduces the batch to the newest record of each key.
-2. These are compared with the rows of the table and with its tombstones: by the index of the keys
-   (`by_position`), or else with joins. This gives the effect of each record, and the counts for the commit.
+2. These are compared with the rows of the table and with its tombstones: by the index of the keys, which says
+   where the row of a key is and how new it is, or else with joins. This gives the effect of each record, and
+   the counts for the commit.
 3. `commit` writes the tombstones first, and then the changes: by the positions of rows, or else with a MERGE.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from headrace.model.changes import DELETE, OPERATION, SEQUENCE, TRUNCATE, DuplicateKeys
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.model.changes import DELETE, OPERATION, SEQUENCE, TRUNCATE, UPSERT, DuplicateKeys
 from headrace.model.counts import RowChanges
 from headrace.model.names import quoted_column
-from headrace.sinks.delta.by_position import PositionWriter
-from headrace.sinks.delta.data_files import NoPositionsError
+from headrace.sinks.delta.data_files import NoPositionsError, collect, find_positions, position_columns
 from headrace.sinks.delta.effects import (
     EFFECT,
     HELD_AT,
     HELD_ROWS,
     RECORDS,
+    deletes_of,
     find_effects,
     find_truncated,
     newest_of_each_key,
     newest_truncate,
+    newest_values,
+    partial_effects,
 )
-from headrace.sinks.delta.flow_table import FlowTable
-from headrace.sinks.delta.keyed import Decision, KeyedWriter, SharedTable, sent_to_readers
-from headrace.sinks.delta.partial import deletes_of, newest_values, partial_effects
-from headrace.sinks.delta.partial_positions import decide_partial_by_position
-from headrace.sinks.delta.table_index import TableIndex
-from headrace.sinks.delta.tombstones import Tombstones
+from headrace.sinks.delta.key_index import NO_ROW, Entries, Unsigned
+from headrace.sinks.delta.keyed import Decision, KeyedTable, KeyedWriter, sent_to_readers
+from headrace.sinks.delta.placed_rows import FoundRows, table_rows
+from headrace.sinks.delta.table_index import FIRST, NUMBER, SECOND, TableIndex, hashes_of, key_hashes
 from headrace.sinks.target import BatchStamp, BatchWriter
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_OPERATIONS = (UPSERT, DELETE, TRUNCATE)
+_EFFECTS = ("none", "insert", "update", "delete")
+_NONE, _INSERT, _UPDATE, _DELETE = range(4)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MergeTarget(FlowTable):
+class MergeTarget(KeyedTable):
     """A Delta table that flows apply changes to."""
 
-    keys: tuple[str, ...]
-    tombstones: Tombstones
     truncates: bool = False  # whether records can truncate the table
     is_partial: bool = False  # whether a NULL leaves some columns as they are
     duplicate_keys: DuplicateKeys = "fail"  # what is done with a record whose key has several rows
-    shared: SharedTable = field(default_factory=SharedTable)
-    index_memory: int = 0  # how many bytes the index of the keys may need; 0 for no index
 
     def begin(self, session: SparkSession, stamp: BatchStamp) -> BatchWriter | None:
         return None if self.start(session, stamp) is None else _Merger(self, session, stamp)
@@ -59,38 +62,102 @@ class _Merger(KeyedWriter):
     """Applies one batch; compares its records with the rows of the table."""
 
     kind = "merge"
+    index_kind = TableIndex
 
     def __init__(self, target: MergeTarget, session: SparkSession, stamp: BatchStamp) -> None:
         super().__init__(target, session, stamp)
         self._target = target
 
-    def decide(self, records: DataFrame) -> Decision:
-        """Decide with the index of the keys, if the table and the batch allow it, and else by joins."""
+    def reduce(self, records: DataFrame) -> DataFrame:
+        """The newest record of each key; its newest values, if a NULL leaves some columns as they are."""
         if self._target.is_partial:
-            return self._decide_partial(records)
-        # It is used several times; the rows of the batch are computed once, with their counts.
-        newest = self.keep(newest_of_each_key(records, self._target.keys))
-        return self._with_index(
-            lambda index: PositionWriter(self, newest, index).decide(), lambda: self._join(newest)
+            return newest_values(records, list(self._target.keys))
+        return newest_of_each_key(records, self._target.keys)
+
+    def decide(self, batch: DataFrame, index: TableIndex | None) -> Decision:
+        """Compare the newest records with the rows of the table and its tombstones."""
+        if self._target.is_partial:
+            return self._decide_partial(batch, index)
+        return self._join(batch) if index is None else self._look_up(batch, index)
+
+    def _look_up(self, newest: DataFrame, index: TableIndex) -> Decision:
+        """Decide with the index: no row of the table is read."""
+        keyed = newest.select(*index.columns(newest), "*")
+        table_rows(keyed, self.transaction)
+        index.catch_up(self.session, self.transaction.snapshot(), self.stamp)
+        operation = _code(OPERATION, _OPERATIONS)
+        found = collect(keyed.select(FIRST, SECOND, NUMBER, operation.alias("op"), RECORDS))
+        first, second = (found[name].to_numpy().view(np.uint64) for name in (FIRST, SECOND))
+        sequence, op, records = (found[name].to_numpy() for name in (NUMBER, "op", RECORDS))
+        if (op == _OPERATIONS.index(TRUNCATE)).any():
+            raise NoPositionsError("the batch truncates the table")
+        known, position, newest_known = index.find(first, second)
+        is_delete = op == _OPERATIONS.index(DELETE)
+        held = position != NO_ROW
+        effect = np.where(is_delete, np.where(held, _DELETE, _NONE), np.where(held, _UPDATE, _INSERT))
+        effect[known & (sequence < newest_known)] = _NONE
+        equal = known & (sequence == newest_known)
+        if equal.any():
+            effect[equal] = self._compare(keyed, index, first[equal], second[equal], position[equal & held])
+        # A delete that has no row to delete is remembered, too.
+        remembered = is_delete & ((effect == _DELETE) | ~known | (sequence > newest_known))
+        gone = Entries(first, second, np.full(len(first), NO_ROW), sequence).select(remembered)
+        inserted, updated, deleted = (int((effect == code).sum()) for code in (_INSERT, _UPDATE, _DELETE))
+        accepted = int(records.sum())
+        return Decision(
+            accepted=accepted,
+            changes=RowChanges(
+                inserted=inserted,
+                updated=updated,
+                deleted=deleted,
+                superseded=accepted - inserted - updated - deleted,
+            ),
+            rows=self._chosen(keyed, first, second, ~is_delete & (effect == _NONE)),
+            written=inserted + updated,
+            deleted=deleted,
+            old=FoundRows(
+                index=index,
+                positions=position[(effect == _UPDATE) | (effect == _DELETE)],
+                entries=lambda written: Entries.joined(written, gone),
+            ),
+            identity=self._target.keys,
+            ending=newest,
+            ending_count=int(is_delete.sum()),
         )
 
-    def _with_index(
-        self, decide: Callable[[TableIndex], Decision], decide_by_join: Callable[[], Decision]
-    ) -> Decision:
-        """Decide with the index of the keys, or by joins if there is none or it cannot be used."""
-        target = self._target
-        if not target.index_memory:
-            return decide_by_join()
-        index = target.shared.index
-        if type(index) is not TableIndex or index.keys != target.keys:
-            index = TableIndex(
-                target.path, target.keys, target.tombstones, target.index_memory, target.maintenance
-            )
-            target.shared.index = index
-        try:
-            return decide(index)
-        except NoPositionsError as reason:
-            return replace(decide_by_join(), without_index=str(reason))
+    def _chosen(
+        self, keyed: DataFrame, first: Unsigned, second: Unsigned, left_out: NDArray[np.bool_]
+    ) -> DataFrame:
+        """The upserts of a batch without those that have no effect."""
+        from pyspark.sql import functions as F
+
+        rows = keyed.where(F.col(OPERATION) == UPSERT)
+        if not left_out.any():
+            return rows
+        hashes = hashes_of(self.session, first[left_out], second[left_out])
+        return rows.join(hashes, [FIRST, SECOND], "left_anti")
+
+    def _compare(
+        self, keyed: DataFrame, index: TableIndex, first: Unsigned, second: Unsigned, position: Unsigned
+    ) -> NDArray[np.int64]:
+        """The effects of keys whose sequence the index cannot tell from the one of the table."""
+        from pyspark.sql import functions as F
+
+        keys = list(self._target.keys)
+        some = keyed.join(hashes_of(self.session, first, second), [FIRST, SECOND], "left_semi")
+        held = index.rows_at(self.session, self.transaction.snapshot(), position).select(
+            *map(quoted_column, keys),
+            F.col(SEQUENCE).alias("__headrace_held"),
+            F.struct(*position_columns()).alias(HELD_AT),
+        )
+        tombstones = self._target.tombstones.read(self.session, self.stamp)
+        truncated_at = None if tombstones is None else newest_truncate([tombstones])
+        effects = find_effects(some, held, tombstones, truncated_at, keys)
+        found = collect(effects.select(FIRST, SECOND, _code(EFFECT, _EFFECTS).alias("effect")))
+        names = zip(found[FIRST].to_pylist(), found[SECOND].to_pylist(), strict=True)
+        by_key = dict(zip(names, found["effect"].to_pylist(), strict=True))
+        asked = zip(first.view(np.int64).tolist(), second.view(np.int64).tolist(), strict=True)
+        return np.array([by_key[key] for key in asked], dtype=np.int64)
 
     def _join(self, newest: DataFrame) -> Decision:
         """Decide by joins with the table and its tombstones."""
@@ -112,20 +179,45 @@ class _Merger(KeyedWriter):
         effects = self.keep(effects)
         return self._counted(effects, effects, held)
 
-    def _decide_partial(self, records: DataFrame) -> Decision:
-        keys = list(self._target.keys)
-        newest = self.keep(newest_values(records, keys))
-        return self._with_index(
-            lambda index: decide_partial_by_position(self, newest, index, self._counted),
-            lambda: self._join_partial(newest, keys),
-        )
+    def _decide_partial(self, newest: DataFrame, index: TableIndex | None) -> Decision:
+        """Decide on records with some columns, with the rows of their keys."""
+        from pyspark.sql import functions as F
 
-    def _join_partial(self, newest: DataFrame, keys: list[str]) -> Decision:
-        mine = sent_to_readers(newest.select(*map(quoted_column, keys)), newest.count())
-        held = self.held().join(mine, keys, "left_semi")
-        tombstones = self._target.tombstones.read(self.session, self.stamp)
+        session, snapshot, keys = self.session, self.transaction.snapshot(), list(self._target.keys)
+        if index is None:
+            mine = sent_to_readers(newest.select(*map(quoted_column, keys)), newest.count())
+            held = self.held().join(mine, keys, "left_semi")
+        else:
+            index.catch_up(session, snapshot, self.stamp)
+            found = collect(newest.select(*key_hashes(newest, self._target.keys)))
+            first, second = (found[name].to_numpy().view(np.uint64) for name in (FIRST, SECOND))
+            _, position, _ = index.find(first, second)
+            position = position[position != NO_ROW]
+            held = index.rows_at(session, snapshot, position)
+            held = sent_to_readers(held.withColumn(HELD_AT, F.struct(*position_columns())), len(position))
+        tombstones = self._target.tombstones.read(session, self.stamp)
         effects = self.keep(partial_effects(newest, held, tombstones, keys))
-        return self._counted(effects, deletes_of(effects, keys))
+        decision = self._counted(effects, deletes_of(effects, keys))
+        if index is None:
+            return decision
+        replaced = collect(effects.where(f"{EFFECT} IN ('update', 'delete')").select(f"{HELD_AT}.*"))
+        gone = self._gone(effects, index)
+        old = FoundRows(
+            index=index,
+            positions=find_positions(replaced, index.files.values()),
+            entries=lambda written: Entries.joined(written, gone),
+        )
+        return replace(decision, old=old)
+
+    def _gone(self, effects: DataFrame, index: TableIndex) -> Entries:
+        """The deleted keys that have no row after the batch."""
+        from pyspark.sql import functions as F
+
+        is_missing = (F.col(EFFECT) == "none") & F.col(HELD_ROWS).isNull()
+        deleted = deletes_of(effects.where((F.col(EFFECT) == "delete") | is_missing), list(self._target.keys))
+        found = collect(deleted.select(*index.columns(deleted)))
+        first, second = (found[name].to_numpy().view(np.uint64) for name in (FIRST, SECOND))
+        return Entries(first, second, np.full(len(first), NO_ROW), found[NUMBER].to_numpy())
 
     def _counted(self, effects: DataFrame, ending: DataFrame, held: DataFrame | None = None) -> Decision:
         """Compute the effects, and count them.
@@ -155,7 +247,10 @@ class _Merger(KeyedWriter):
         inserted, updated, deleted, truncated = (
             found[name]["rows"] if name in found else 0 for name in ("insert", "update", "delete", "truncate")
         )
-        return Decision(
+        decision = self.apply(
+            effects,
+            written=inserted + updated,
+            deleted=deleted + truncated,
             accepted=accepted,
             changes=RowChanges(
                 inserted=inserted,
@@ -164,13 +259,14 @@ class _Merger(KeyedWriter):
                 superseded=accepted - inserted - updated - deleted,
                 truncated=truncated + more,
             ),
-            ending=ending,
-            ending_count=sum(one["ending"] for one in found.values()),
-            commit=self.committing(
-                effects.where(f"{EFFECT} <> 'none'"),
-                self._target.keys,
-                written=inserted + updated,
-                deleted=deleted + truncated,
-                replaced=replaced,
-            ),
+            identity=self._target.keys,
+            replaced=replaced,
         )
+        return replace(decision, ending=ending, ending_count=sum(one["ending"] for one in found.values()))
+
+
+def _code(column: str, names: tuple[str, ...]) -> Column:
+    """The number of a column's text among some names."""
+    from pyspark.sql import functions as F
+
+    return F.array_position(F.lit(list(names)), F.col(column)).cast("bigint") - 1

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE
 from headrace.model.names import quoted_column
+from headrace.runtime.gateway import new_frame
 from headrace.sinks.delta.data_files import (
     DataFile,
     NoPositionsError,
+    collect,
     find_positions,
     list_files,
     position_columns,
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
+    from headrace.sinks.delta.keyed import SharedTable
+
 _ROWS_AT_ONCE = 4_000_000
 _BUILDING = 3
 """How many times its own memory an index needs while it is built."""
@@ -50,7 +54,7 @@ class TableIndex:
     """The positions of all keys of a table in one version of it.
 
     Args:
-        memory: How many bytes the index may need.
+        limit: How many bytes all indexes may have together.
     """
 
     def __init__(
@@ -58,13 +62,15 @@ class TableIndex:
         path: Location,
         keys: tuple[str, ...],
         tombstones: Tombstones,
-        memory: int,
+        shared: SharedTable,
+        limit: int,
         maintenance: Maintenance | None = None,
     ) -> None:
         self._path = path
         self.keys = keys
         self._tombstones = tombstones
-        self._memory = memory
+        self._memory, self._turn = shared.memory, shared.turn
+        self._limit = limit
         self._maintenance = maintenance
         self._version: tuple[str, int] | None = None
         self._deleted_version: tuple[str, int] | None = None
@@ -117,6 +123,16 @@ class TableIndex:
             self._reset()
             raise
 
+    def give_up(self) -> bool:
+        """Forget everything for the index of another table, unless a batch uses the index."""
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            self._reset()
+        finally:
+            self._turn.release()
+        return True
+
     def _reset(self) -> None:
         """Forget everything; the next batch reads the table."""
         self._version = self._deleted_version = self._truncated = None
@@ -157,9 +173,7 @@ class TableIndex:
     def read(self, session: SparkSession, snapshot: Any, files: Mapping[int, DataFile]) -> Entries:
         """The keys in the rows of files, which may belong to no commit yet."""
         frame = self.rows_of(session, snapshot, files)
-        return table_entries(
-            frame.select(*self.columns(frame), *position_columns()).toArrow(), files.values()
-        )
+        return table_entries(collect(frame.select(*self.columns(frame), *position_columns())), files.values())
 
     def rows_of(self, session: SparkSession, snapshot: Any, files: Mapping[int, DataFile]) -> DataFrame:
         """The rows of files, which may belong to no commit yet."""
@@ -215,9 +229,9 @@ class TableIndex:
                 raise NoPositionsError(f"the data file {one.text['path']} has no statistics")
 
     def _check_memory(self, needed: int) -> None:
-        if needed > self._memory:
+        if (reason := self._memory.reserve(self, needed, self._limit)) is not None:
             self._reset()
-            raise NoPositionsError(_too_large(needed, self._memory))
+            raise NoPositionsError(reason)
 
     def _read_tombstones(self, session: SparkSession, stamp: BatchStamp) -> None:
         import pyarrow.compute as pc
@@ -229,7 +243,7 @@ class TableIndex:
         if frame is None:
             return
         is_truncate = (F.col(OPERATION) == TRUNCATE).alias("is_truncate")
-        found = frame.select(*self.columns(frame), is_truncate).toArrow()
+        found = collect(frame.select(*self.columns(frame), is_truncate))
         truncates = found.filter(found["is_truncate"])
         if len(truncates):
             self._truncated = int(_numbers(truncates, NUMBER).max())
@@ -260,10 +274,6 @@ def memory_of(keys: int) -> int:
     return keys * BYTES_PER_KEY * _BUILDING
 
 
-def _too_large(needed: int, memory: int) -> str:
-    return f"the index needs {needed / 2**20:,.1f} MB, and may have {memory / 2**20:,.1f} MB"
-
-
 def key_columns(frame: DataFrame, keys: tuple[str, ...]) -> list[Column]:
     """The hashes of a row's key, and a number that does not decrease where its sequence increases."""
     from pyspark.sql import functions as F
@@ -281,6 +291,15 @@ def key_hashes(frame: DataFrame, keys: tuple[str, ...]) -> list[Column]:
     columns = [hashable(F.col(quoted_column(key)), kinds[key.casefold()]) for key in keys]
     # The literal comes first: behind the key it would give no independent second hash.
     return [F.xxhash64(F.lit(n), *columns).alias(name) for n, name in ((1, FIRST), (2, SECOND))]
+
+
+def hashes_of(session: SparkSession, first: Unsigned, second: Unsigned) -> DataFrame:
+    """The hashes of some keys, for a join."""
+    import pyarrow as pa
+    from pyspark.sql import functions as F
+
+    data = pa.table({FIRST: first.view(np.int64), SECOND: second.view(np.int64)})
+    return F.broadcast(new_frame(session, data))
 
 
 def sequence_number(value: Column, kind: DataType) -> Column:
