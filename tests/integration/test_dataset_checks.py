@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from headrace.model.events import BatchCommitted, DatasetChecked, FlowFailed
 from headrace.project.pipeline import Pipeline
-from headrace.run import checks
+from headrace.run import checks, stop
 from proof.shop import Shop
 from waiting import until
 
@@ -140,12 +141,39 @@ def test_later_checks_of_keys_read_what_was_added(
     assert sizes[0] == 100 and sizes[-1] == 2, "the rows with an added key, from all files"
 
 
-def test_a_check_that_fails_ends_a_continuous_flow(orders: Shop, spark: SparkSession) -> None:
+def test_a_check_that_fails_ends_a_continuous_flow(
+    orders: Shop, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The first check can run before the second batch; the next one would be after a minute.
+    monkeypatch.setattr(checks, "_INTERVAL_S", 0.0)
+    monkeypatch.setattr(checks, "_SHARE", 1e9)
     orders.write(STRICT)
     produce(orders, 1, 1)
     with orders.running():
         until(lambda: bool(orders.happened(FlowFailed)), "the check stops the flow")
         assert not spark.streams.active, "its query does not go on"
+
+
+def test_a_stop_cancels_a_check_and_the_next_run_repeats_it(
+    orders: Shop, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+
+    def endless(*_: Any) -> Any:
+        begun.set()
+        return spark.range(10**15).selectExpr("sum(hash(id))").collect()
+
+    orders.write(STRICT)
+    produce(orders, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(checks, "run_check", endless)
+        patch.setattr(stop, "_GRACE_S", 0.0)
+        with orders.running():
+            until(begun.is_set, "the check runs")
+    until(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds(), "its job has ended")
+    assert not orders.happened(FlowFailed) and not orders.happened(DatasetChecked)
+    orders.run_well()
+    assert [event.passed for event in orders.happened(DatasetChecked)] == [True]  # type: ignore[attr-defined]
 
 
 def test_a_table_without_recent_values_is_not_fresh(orders: Shop) -> None:

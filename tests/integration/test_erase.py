@@ -256,7 +256,7 @@ def test_erased_rows_are_gone_from_every_file_of_a_quiet_storage(
     assert left == {"totals"}, left
     shop.run_well()
     assert run(["erase", "orders", "--where", "name = 'adalovelace'", "--wait", "--yes", *project]) == 0
-    assert "No file of the storage" in capsys.readouterr().out
+    assert "No file and no log entry" in capsys.readouterr().out
     assert files_with(lake, "adalovelace") == []
 
     # No flow has read anything since. They all continue where they were, without a loss.

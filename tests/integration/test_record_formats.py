@@ -33,6 +33,7 @@ Produce = Callable[..., None]
 
 ID = {"name": "id", "type": "long"}
 NAME = {"name": "name", "type": ["null", "string"], "default": None}
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 9}
 NOTE = {"name": "note", "type": "string", "default": "none"}
 
 
@@ -130,6 +131,14 @@ def test_avro_records_of_all_versions_are_resolved(spark: SparkSession) -> None:
     )
     assert good[:2] == [1, ["a"]] and wrong == [None, None]
     assert decoded(spark, AvroDecoder(old), [encoded(5, None), b"\x01", None]) == [[5, None], None, None]
+
+
+def test_an_avro_record_whose_decimals_have_another_scale_is_bad(spark: SparkSession) -> None:
+    """Avro itself would give 0.150 for 1.50."""
+    cents, mills = (avro(ID, {"name": "amount", "type": {**DECIMAL, "scale": scale}}) for scale in (2, 3))
+    values: list[bytes | None] = [wire(3, 1) + b"\x04\x00\x96", wire(4, 1) + b"\x04\x00\x96"]
+    found = decoded(spark, AvroDecoder(cents, {3: cents, 4: mills}), values)
+    assert [one and str(one[1]) for one in found] == ["1.50", None]
 
 
 def test_flows_read_csv_and_plain_avro(site: Site, topic: TopicFactory, produce: Produce) -> None:
@@ -230,6 +239,10 @@ DECIMALS = {
     "0.001": "bad",
     "9999.995": "bad",
     "1e-3": "bad",
+    "1.5e-40": "bad",
+    f"1.5{'0' * 60}": "1.50",
+    f"0.{'0' * 60}1": "bad",
+    r'"\u0030.001"': "bad",
     "12345.5": "bad",
     '"1.5 "': "bad",
     '""': "bad",

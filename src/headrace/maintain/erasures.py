@@ -22,7 +22,7 @@ from headrace.model.texts import counted, size_text
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 from headrace.storage.table_log import erased_since, load_commit, newest_commits, newest_version
-from headrace.storage.table_snapshot import TableSnapshot, find_checkpoints
+from headrace.storage.table_snapshot import find_checkpoints
 
 _TRIES = 3
 
@@ -124,11 +124,17 @@ def find_rest(storage: Storage, target: DatasetTable, condition: TableCondition)
         return None
     current = {path for one in snapshot.files for path in (one.path, one.vector) if path is not None}
     until_s = erasure.at.timestamp()
-    left = [one for one in condition.stored if one.path not in current and one.modified_s <= until_s]
+    known = {one.path for one in (*condition.vacuum.held, *condition.vacuum.expired)}
+    left = [
+        one
+        for one in condition.stored
+        if one.path not in current
+        and one.modified_s <= until_s
+        and (one.path in known or not _is_empty(condition.table / one.path))
+    ]
     commits = sum(version <= erasure.version for version in snapshot.commits)
     held = {one.path for one in condition.vacuum.held}
-    due = erasure.at + timedelta(seconds=_retention_s(condition))
-    known = held | {one.path for one in condition.vacuum.expired}
+    due = erasure.at + timedelta(seconds=_retention_s(target, condition))
     if due <= datetime.now(UTC) and (young := [one.modified_s for one in left if one.path not in known]):
         # No commit names these files. A vacuum keeps them for a day.
         due = datetime.fromtimestamp(max(young) + UNNAMED_S, UTC)
@@ -145,10 +151,27 @@ def find_rest(storage: Storage, target: DatasetTable, condition: TableCondition)
     return rest if left or commits or erasure.awaits_refresh else None
 
 
-def _retention_s(condition: TableCondition) -> float:
+def _is_empty(file: Location) -> bool:
+    """Whether a file has no rows: Delta writes such files, and no commit names them."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with file.open() as stream:
+            return bool(pq.ParquetFile(stream).metadata.num_rows == 0)
+    except (OSError, pa.ArrowInvalid):
+        return False
+
+
+def _has_partition_values(target: DatasetTable, condition: TableCondition) -> bool:
+    """Whether the log has values of rows as partition values; the partitions of others are flows."""
+    return target.role == "table" and bool(condition.snapshot.partition_columns)
+
+
+def _retention_s(target: DatasetTable, condition: TableCondition) -> float:
     """How long old files, or the partition values of removed files in checkpoints, are kept."""
     kept_s = condition.policy.retention_s
-    if not condition.snapshot.partition_columns:
+    if not _has_partition_values(target, condition):
         return kept_s
     return max(kept_s, TablePolicy().with_properties(condition.snapshot.properties).retention_s)
 
@@ -173,13 +196,13 @@ def finish_erasure(
     if rest is not None:
         if rest.files or not is_due(rest) or PROTECTION in condition.snapshot.features:
             return rest, False
-        plan = _plan_cut(condition, rest.erasure)
+        plan = _plan_cut(target, condition, rest.erasure)
         for _ in range(_TRIES):
             if plan is not None or _blockers(condition):
                 break
             close(condition.table)
             condition = examine()
-            plan = _plan_cut(condition, rest.erasure)
+            plan = _plan_cut(target, condition, rest.erasure)
         if plan is None:
             return find_rest(storage, target, condition), False
         delete_log(condition.table, plan)
@@ -188,14 +211,15 @@ def finish_erasure(
     return None, rest is not None
 
 
-def _plan_cut(condition: TableCondition, erasure: Erasure) -> LogPlan | None:
+def _plan_cut(target: DatasetTable, condition: TableCondition, erasure: Erasure) -> LogPlan | None:
     """The log files before the newest checkpoint with which all readers can continue."""
     table, snapshot = condition.table, condition.snapshot
+    partitioned = _has_partition_values(target, condition)
     for version in reversed(snapshot.checkpoints):
         if version <= erasure.version:
             break
         # Delta needs the commit of the version of a checkpoint, too.
-        if version not in snapshot.commits or _names_removed_partitions(table, snapshot, version):
+        if version not in snapshot.commits or (partitioned and _names_removed_files(table, version)):
             continue
         since = load_commit(table, version).erased_since
         if all(_continues(one, version, since) for one in condition.holders):
@@ -224,12 +248,10 @@ def _continues(holder: Holder, version: int, since: int | None) -> bool:
             return holder.version >= version
 
 
-def _names_removed_partitions(table: Location, snapshot: TableSnapshot, version: int) -> bool:
-    """Whether a checkpoint has partition values of files that were removed from the table."""
+def _names_removed_files(table: Location, version: int) -> bool:
+    """Whether a checkpoint has files that were removed from the table, with their partition values."""
     import pyarrow.parquet as pq
 
-    if not snapshot.partition_columns:
-        return False
     for file in find_checkpoints(table)[version]:
         with file.open() as stream:
             held = pq.ParquetFile(stream)

@@ -44,7 +44,7 @@ from headrace.sinks.delta.checkpointer import LogCheckpointer
 from headrace.sinks.delta.compaction import Compaction, compact_files, conflict_kind
 from headrace.sinks.delta.erase import close_erasure
 from headrace.storage.location import Location
-from headrace.storage.table_log import load_checksum, load_commit, newest_version, versions
+from headrace.storage.table_log import is_table, load_checksum, load_commit, newest_version, versions
 from headrace.storage.table_snapshot import TableSnapshot, load_snapshot
 
 if TYPE_CHECKING:
@@ -370,6 +370,9 @@ class MaintenanceScheduler:
         known.vacuum_look_s = time.monotonic() + _VACUUM_LOOK_S
         storage, name = self._settings.storage, self._name(table)
         try:
+            if not is_table(table):
+                # The first refresh of a view has not ended.
+                return
             policy = self.policy(table, load_properties(table, known.version if known.version >= 0 else None))
             known.vacuum_look_s = time.monotonic() + min(_VACUUM_LOOK_S, policy.vacuum_every_s)
             held = load_maintenance(storage, name)

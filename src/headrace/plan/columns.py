@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 Schema = Mapping[str, Any]
@@ -17,6 +17,18 @@ WIDENED = frozenset({("TINYINT", "SMALLINT"), ("TINYINT", "INT"), ("SMALLINT", "
 _UNSTORABLE = frozenset({"void", "null", "interval"})
 _CHARACTERS = " ,;{}()\n\t="
 """The characters that Delta refuses in a column's name."""
+
+
+def redact_comments(part: Any, redact: Callable[[str], str]) -> Any:
+    """Columns, or a part of them, whose comments have no secrets."""
+    if isinstance(part, Mapping):
+        return {
+            key: redact(value)
+            if key == "comment" and isinstance(value, str)
+            else redact_comments(value, redact)
+            for key, value in part.items()
+        }
+    return [redact_comments(one, redact) for one in part] if isinstance(part, list) else part
 
 
 def fields(schema: Schema) -> Sequence[Mapping[str, Any]]:

@@ -311,7 +311,7 @@ class Resolver:
                 summary=f"the declared schema of `{dataset.name.short}`: {error.summary}",
                 params={**error.params, "dataset": str(dataset.name)},
             ) from error.__cause__
-        schema: columns.Schema = struct.jsonValue()
+        schema: columns.Schema = columns.redact_comments(struct.jsonValue(), self._settings.redactor)
         return schema
 
     def _query(
@@ -332,6 +332,7 @@ class Resolver:
                 frame = call_query(query, interception, name=name)
                 with suspended():
                     plan = read_plan(self._session, frame)
+                    schema = columns.redact_comments(plan.schema, self._settings.redactor)
         finally:
             self._visits.pop()
             # In a run, each query has a session of its own.
@@ -340,7 +341,7 @@ class Resolver:
                     self._session.catalog.dropTempView(view)
             self.notes |= interception.notes
         return Resolved(
-            plan=plan,
+            plan=replace(plan, schema=schema),
             frame=frame,
             reads=tuple(dict.fromkeys(visit.reads)),
             views=tuple(dict.fromkeys(visit.views)),

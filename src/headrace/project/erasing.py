@@ -13,6 +13,7 @@ from headrace.contracts.rejected import ID, PROBLEM, rows_of_json
 from headrace.errors import ReadConditionInvalidError
 from headrace.maintain.dataset_tables import DatasetTable
 from headrace.maintain.erasures import ErasedRest, record_erasure
+from headrace.maintain.holders import find_holders, lag_seconds
 from headrace.model.changes import SEQUENCE
 from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
@@ -34,7 +35,7 @@ from headrace.sinks.delta.erase import (
 from headrace.sinks.delta.hidden_events import ROW
 from headrace.state.lease import held_leases
 from headrace.storage.location import Location
-from headrace.storage.table_log import is_table
+from headrace.storage.table_log import is_table, versions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,6 +74,7 @@ class ErasurePlan:
     final_at: datetime  # when the retention of old files ends
     views: tuple[TableName, ...] = ()  # the views downstream: the next run computes them again
     rest: tuple[ErasedRest, ...] = ()  # what the storage still has of the rows, after they were deleted
+    unchecked: tuple[str, ...] = ()  # the tables of which this is not known: a note has the reason
 
     @property
     def rows(self) -> int:
@@ -85,8 +87,12 @@ class ErasurePlan:
 
     def final_lines(self) -> Iterator[str]:
         """What the storage still has of the rows, and until when."""
+        if self.unchecked:
+            names = ", ".join(self.unchecked)
+            yield f"Old files and the logs of these tables can still have the rows, see above: {names}"
+        elif not self.rest:
+            yield "No file and no log entry of these tables has the rows."
         if not self.rest:
-            yield "No file of the storage and no entry of a table's log has these rows."
             return
         yield "The newest versions do not have these rows, but old files and the logs of the tables do:"
         for one in self.rest:
@@ -102,6 +108,7 @@ class ErasurePlan:
             "notes": list(self.notes),
             "final_at": self.final_at.isoformat(),
             "rest": [one.to_json() for one in self.rest],
+            "unchecked": list(self.unchecked),
         }
 
 
@@ -141,6 +148,7 @@ class Eraser:
                     continue
                 steps.append(ErasureStep(dataset=dataset, part="table", path=path, where=where, rows=rows))
                 steps += self._side_steps(session, dataset, where, notes)
+                notes += self._unread(dataset, path)
         return ErasurePlan(
             table=name,
             where=where,
@@ -176,9 +184,11 @@ class Eraser:
         options = MaintenanceOptions(steps=("vacuum", "log"))
         kept = TableMaintenance(settings=self._settings, engine=self._engine, options=options).maintain(names)
         warnings = [f"{one.target.title}  {one.warning}" for one in kept if one.warning is not None]
-        notes = dict.fromkeys((*erased.notes, *warnings))
         return replace(
-            erased, notes=tuple(notes), rest=tuple(one.rest for one in kept if one.rest is not None)
+            erased,
+            notes=tuple(dict.fromkeys((*erased.notes, *warnings))),
+            rest=tuple(one.rest for one in kept if one.rest is not None),
+            unchecked=tuple(one.target.title for one in kept if one.warning is not None and one.rest is None),
         )
 
     def wait(self, erased: ErasurePlan) -> ErasurePlan:
@@ -194,6 +204,17 @@ class Eraser:
         storage, target = self._settings.storage, DatasetTable(dataset, part)
         table_id = self._engine.read_table(target.path(storage)).table_id
         record_erasure(storage, target, table_id, awaits_refresh=awaits_refresh)
+
+    def _unread(self, dataset: TableName, path: Location) -> Iterator[str]:
+        """The flows that have not read all rows of a table, so that they can still add rows that match."""
+        table_id, now = self._engine.read_table(path).table_id, datetime.now(UTC)
+        for one in find_holders(self._settings.storage, dataset, table_id):
+            lags = one.reads_all or lag_seconds(one, path, versions(path), now) is not None
+            if one.kind == "flow" and lags:
+                yield (
+                    f"flow {one.name} has not read all rows of {dataset.short}, and can add rows that match "
+                    "later. First run it:   headrace run"
+                )
 
     def _side_steps(
         self, session: SparkSession, dataset: TableName, where: str, notes: list[str]

@@ -38,7 +38,8 @@ def run_attempts(
     """Run a flow until it ends; an error becomes a result.
 
     Args:
-        limit: The highest number of attempts without a batch between them; ``None`` for no limit.
+        limit: The highest number of attempts without a batch between them; ``None`` for no limit, and then a
+            storage that cannot be written is waited for, too.
     """
     planned, progress = runner.planned, runner.progress
     attempt = 0
@@ -54,7 +55,8 @@ def run_attempts(
             if progress.batches > batches or time.monotonic() - started > _STABLE_S:
                 attempt = 0
             attempt += 1
-            if not error.transient or (limit is not None and attempt >= limit):
+            passes = error.transient or (limit is None and isinstance(error, StorageUnwritableError))
+            if not passes or (limit is not None and attempt >= limit):
                 return reports.failed(planned, error, progress)
             runner.state = "retrying"
             wait_s = wait_before(attempt)

@@ -123,6 +123,8 @@ class QueryState:
     Spark reports an exception of a Python batch function only as text, so the exception is kept here.
     """
 
+    stop: StopSignal
+    """Set by the flow's stop, and when the flow ends its query: no other batch begins then."""
     busy: bool = False
     """Whether a batch is running."""
     reading: Reading | None = None
@@ -142,7 +144,6 @@ class BatchFunction:
     """
 
     planned: PlannedFlow
-    stop: StopSignal  # ends the query before a batch has begun
     lease: Lease
     ranges: BatchRanges
     split: Split
@@ -174,7 +175,7 @@ class BatchFunction:
     def _run(self, rows: DataFrame, number: int) -> None:
         started_s = time.monotonic()
         flow = self.planned.flow.name
-        check_gate(flow, self.stop, self.lease)
+        check_gate(flow, self.state.stop, self.lease)
         reach("batch-start", flow, number)
         stamp = self.ranges.load(number)
         self.state.reading = Reading(number, stamp.ranges)

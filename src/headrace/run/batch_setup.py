@@ -81,7 +81,6 @@ class BatchSetup:
         )
         return BatchFunction(
             planned=planned,
-            stop=stop,
             lease=lease,
             ranges=BatchRanges(run, guards, pipeline=settings.name, table=self.surveyor.table),
             split=self._split(opened, session, search),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from headrace.errors import DatasetCheckFailedError, HeadraceError
 from headrace.model.declarations import DatasetCheck
 from headrace.model.events import DatasetChecked, Emitter
 from headrace.model.names import TableName, quoted_column
+from headrace.run.stop import StopSignal, cancelled_at
 from headrace.sinks.delta.data_files import DataFile, read_files
 from headrace.sinks.delta.table import newest_snapshot
 from headrace.storage.layout import Storage
@@ -45,17 +47,22 @@ class DatasetChecks:
     emit: Emitter
     _next_s: float = field(default=0.0, init=False)
     _is_unchecked: bool = field(default=False, init=False)
+    _noting: threading.Lock = field(default_factory=threading.Lock, init=False)
+    """Held while the flag and the file are changed: the batch notes its rows in another thread."""
     _unique_until: dict[str, int] = field(default_factory=dict, init=False)
     """The version of the table at which a check of keys has passed."""
 
     def committed(self) -> None:
         """Note that the table has rows that were not checked."""
-        if self.checks and not self._is_unchecked:
-            self._is_unchecked = True
-            self._record(unchecked=True)
+        with self._noting:
+            if self.checks and not self._is_unchecked:
+                self._is_unchecked = True
+                self._record(unchecked=True)
 
-    def run_due(self, session: SparkSession, *, now: bool = False) -> None:
+    def run_due(self, session: SparkSession, stop: StopSignal, *, now: bool = False) -> None:
         """Run the checks of a table if rows were committed since, and it is time.
+
+        The next run repeats checks that a stop has cancelled.
 
         Args:
             now: Whether it is time in any case, since the query has ended.
@@ -66,22 +73,27 @@ class DatasetChecks:
         # What is committed from here on is checked the next time.
         self._is_unchecked = False
         try:
-            self.run(session)
-        except BaseException:
+            with cancelled_at(stop, session):
+                self.run(session)
+        except Exception as error:
             self._is_unchecked = True
-            raise
+            if not stop.requested or isinstance(error, HeadraceError):
+                raise
+            _LOG.info("the checks of %s were stopped", self.dataset, exc_info=error)
+            return
         ended = time.monotonic()
         self._next_s = ended + max(_INTERVAL_S, (ended - began) / _SHARE)
-        if not self._is_unchecked:
-            self._record(unchecked=False)
+        with self._noting:
+            if not self._is_unchecked:
+                self._record(unchecked=False)
 
-    def run_left(self, session: SparkSession) -> None:
+    def run_left(self, session: SparkSession, stop: StopSignal) -> None:
         """Run the checks that the flow's last run has not run, or that have stopped it."""
         if not self._file.exists():
             return
         if any(check.fails for check in self.checks):
             self._is_unchecked = True
-            self.run_due(session, now=True)
+            self.run_due(session, stop, now=True)
         else:
             self._record(unchecked=False)
 

@@ -192,12 +192,12 @@ class FlowRunner:
                     self._reruns_when_drained = self.snapshots.look(stop)
                 except PlanAgain:
                     return "plan again"
-            self.checks.run_left(self.opener.spark)
+            self.checks.run_left(self.opener.spark, stop)
             if self.triggered and drained and not self._reruns_when_drained:
                 return "up to date"
             session = self.session({**self._source_settings(opened), **flow.spark_conf})
             limits = BatchLimits(self.planned, systems, session, opened)
-        state = QueryState()
+        state = QueryState(stop.child())
         late = LateRows(
             stateful=self.planned.stateful,
             ledger=self.opener.surveyor.ledger,
@@ -316,7 +316,7 @@ class FlowRunner:
                     return "plan again"
             if self.state != "working" and query.status["message"] == _NOTHING_TO_READ:
                 self.state = "working"
-            self._looks.ask("the checks of the table", lambda: self.checks.run_due(self.opener.spark))
+            self._looks.ask("the checks of the table", lambda: self.checks.run_due(self.opener.spark, stop))
             if time.monotonic() >= fold_at and self._fold(opened):
                 fold_at = time.monotonic() + _FOLD_S
             if stop.requested:
@@ -326,7 +326,7 @@ class FlowRunner:
         late.look(query)
         if stop.requested:
             return "stopped"
-        self.checks.run_due(self.opener.spark, now=True)
+        self.checks.run_due(self.opener.spark, stop, now=True)
         return "drained"
 
     def _fold(self, opened: OpenedFlow) -> bool:
@@ -346,6 +346,7 @@ class FlowRunner:
 def _end(query: StreamingQuery, state: QueryState, opened: OpenedFlow, stop: StopSignal) -> None:
     """Stop a query that still runs when its flow ends, also after an error."""
     try:
+        state.stop.request()
         if query.isActive:
             _stop(query, state, opened, stop)
     except Exception:

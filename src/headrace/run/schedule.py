@@ -23,8 +23,6 @@ from headrace.runtime.defaults import available_cores
 _POLL_S = 0.2
 _FIRST_VIEWS_S = 5.0
 """Seconds from the start of the flows to the first refresh of the views."""
-_GRACE_S = 5.0
-"""Seconds that a refresh may take to end by itself at a stop; then its jobs are cancelled."""
 
 
 class Schedule:
@@ -62,22 +60,9 @@ class Schedule:
     ) -> None:
         if error is not None:
             self._stop.request()
-        self._end_refreshes()
         self._refreshes.__exit__(kind, error, trace)
         for view in self._views.values():
             view.release()
-
-    def _end_refreshes(self) -> None:
-        """At a stop, give refreshes a short time to end, then cancel their jobs."""
-        until = time.monotonic() + _GRACE_S
-        while (running := self._refreshes.running) and self._stop.requested and not self._stop.aborted:
-            if time.monotonic() > until:
-                for name in running:
-                    self._views[self._names[name]].cancel()
-            self._refreshes.wait(seconds=_POLL_S)
-        if self._stop.aborted:
-            for name in self._refreshes.running:
-                self._views[self._names[name]].cancel()
 
     def block_views(self, blocked: Mapping[str, Exception]) -> None:
         """Report the views that cannot be refreshed as failed."""
@@ -124,7 +109,6 @@ class Schedule:
                 if not self._flows.is_running:
                     break
         self._flows.end_unstarted(waiting)
-        self._end_refreshes()
         self._flows.wait()
 
     def _start_ready(self, names: Iterable[str]) -> list[str]:

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+import uuid
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger(__name__)
+_POLL_S = 0.2
+_GRACE_S = 5.0
+"""Seconds that other jobs than those of a batch may take to end by themselves at a stop."""
 
 
 class StopRequested(Exception):
@@ -77,3 +90,27 @@ class StopSignal:
     def wait(self, seconds: float) -> bool:
         """Wait, and return at once when a stop is requested; whether it was."""
         return self._event.wait(seconds)
+
+
+@contextmanager
+def cancelled_at(stop: StopSignal, spark: SparkSession) -> Iterator[None]:
+    """Cancel the Spark jobs of the block `_GRACE_S` after a stop is requested, at once when it is aborted."""
+    context, tag, ended = spark.sparkContext, f"headrace-{uuid.uuid4().hex}", threading.Event()
+
+    def cancel() -> None:
+        while not ended.wait(_POLL_S):
+            if stop.remaining_s > max(stop.limit_s - _GRACE_S, 0.0):
+                continue
+            try:
+                # Again and again: a cancelled query may start its next job.
+                context.cancelJobsWithTag(tag)
+            except Exception as error:
+                _LOG.debug("jobs could not be cancelled: %s", error)
+
+    context.addJobTag(tag)
+    threading.Thread(target=cancel, name="headrace-cancel", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+        context.removeJobTag(tag)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,7 +27,7 @@ from headrace.run.context import Build, MakeSession
 from headrace.run.failures import Failures
 from headrace.run.readiness import FeedState
 from headrace.run.split import RefreshSplit, ViewCountingRefreshSplit
-from headrace.run.stop import StopSignal
+from headrace.run.stop import StopSignal, cancelled_at
 from headrace.run.tables import alter, new_clustering
 from headrace.run.task_metrics import refresh_jobs
 from headrace.runtime.engine.record import pool_name
@@ -106,7 +105,6 @@ class ViewRunner:
         self._emit = emit
         self._seen: dict[TableName, int] = {}
         self._lease: Lease | None = None
-        self._tag = f"headrace-view-{uuid.uuid4().hex}"
 
     @property
     def interval_s(self) -> float:
@@ -142,7 +140,8 @@ class ViewRunner:
         try:
             if self._lease is None:
                 self._lease = self._heart.acquire(self._settings.storage.lease(name, VIEW), str(name))
-            self.result = self._refresh()
+            with cancelled_at(stop, self._spark):
+                self.result = self._refresh()
         except Exception as failure:
             if stop.requested:
                 _LOG.info("the refresh of %s was stopped", name, exc_info=failure)
@@ -152,13 +151,6 @@ class ViewRunner:
         finally:
             self.release()
         release_unused()
-
-    def cancel(self) -> None:
-        """Cancel the jobs of the refresh that runs; called from another thread, again until it has ended."""
-        try:
-            self._spark.sparkContext.cancelJobsWithTag(self._tag)
-        except Exception as error:
-            _LOG.debug("the jobs of view %s could not be cancelled: %s", self.view.name, error)
 
     def release(self) -> None:
         """Release the view's lease; one that cannot be released stays, and is released later."""
@@ -202,7 +194,6 @@ class ViewRunner:
             return ViewResult(dataset=view.name, outcome="up to date")
         self._emit(ViewRefreshing(update=self._update, dataset=view.name))
         started = time.monotonic()
-        self._spark.sparkContext.addJobTag(self._tag)
         session = self._session(dict(self._flow.spark_conf))
         session.sparkContext.setLocalProperty("spark.scheduler.pool", pool_name(str(view.name)))
         df = with_declared_columns(self._build(session, self._flow), self._planned.schema)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -22,6 +22,8 @@ UNKNOWN_ID: Final = "HEADRACE_UNKNOWN_SCHEMA_ID "
 _END = "headrace"
 _END_BYTES = bytes([2 * len(_END)]) + _END.encode()
 """The end mark as Avro writes a string."""
+_MOST_LEVELS = 50
+"""Levels of fields that are looked at: a schema can refer to itself, which Spark refuses."""
 _PREFIX = 5
 """The bytes before a record in the wire format: zero, and the id of its schema in four bytes."""
 
@@ -35,7 +37,10 @@ class AvroDecoder(Decoder):
             were written with the reader's schema.
     """
 
-    mismatch = "the record is not one Avro record of its schema, with strings in valid UTF-8"
+    mismatch = (
+        "the record is not one Avro record of its schema, with strings in valid UTF-8, or its decimals have "
+        "another scale than those of the reader's schema"
+    )
 
     reader: str  # the schema to which all records are resolved, as JSON text
     writers: Mapping[int, str] | None = None
@@ -55,7 +60,10 @@ class AvroDecoder(Decoder):
         cases: Any = F
         for known, writer in self.writers.items():
             is_known = prefix == F.lit(b"\x00" + known.to_bytes(4, "big"))
-            cases = cases.when(is_known, self._resolve(payload, writer, kind))
+            # Avro resolves decimals as bytes: 1.50 would be read as 0.150.
+            same = have_same_scales(json.loads(writer), json.loads(self.reader))
+            record = self._resolve(payload, writer, kind) if same else F.lit(None).cast(kind)
+            cases = cases.when(is_known, record)
         decoded: Column = cases.otherwise(unknown)
         return decoded
 
@@ -112,6 +120,35 @@ def _has_valid_strings(value: Column, kind: DataType) -> Column:
         case _:
             return F.lit(True)
     return F.coalesce(valid, F.lit(True))
+
+
+def have_same_scales(writer: Any, reader: Any) -> bool:
+    """Whether the decimals that two Avro schemas have in the same fields have the same scale."""
+    ours = dict(_scales(reader, (), {}))
+    return all(ours.get(path, scale) == scale for path, scale in _scales(writer, (), {}))
+
+
+def _scales(kind: Any, path: tuple[str, ...], named: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], int]]:
+    """The scales of the decimals of an Avro schema, by the names of the fields around them."""
+    if len(path) > _MOST_LEVELS:
+        return
+    if isinstance(kind, dict) and "name" in kind:
+        named[kind["name"]] = kind
+    match kind:
+        case {"logicalType": "decimal"}:
+            yield path, int(kind.get("scale", 0))
+        case {"fields": fields}:
+            for one in fields:
+                yield from _scales(one["type"], (*path, one["name"]), named)
+        case {"items": inner} | {"values": inner}:
+            yield from _scales(inner, (*path, ""), named)
+        case {"type": dict() | list() as inner}:
+            yield from _scales(inner, path, named)
+        case list():
+            for one in kind:
+                yield from _scales(one, path, named)
+        case str() if kind in named:
+            yield from _scales(named[kind], path, named)
 
 
 def find_unknown_id(message: str) -> int | None:

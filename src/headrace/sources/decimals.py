@@ -3,11 +3,12 @@
 A parser reads such a value as it is written: CSV as text, JSON as a variant, which keeps 38 digits.
 (Read as text, a number in JSON is first a double in Spark.)
 What is written becomes the decimal if it is exactly one.
+JSON without a number that Spark would round is parsed as declared, which takes less time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType, DecimalType, StructType
 
+_LONG_NUMBER = (
+    r"[.\\-](?:(?<=\.)(?<!\d:\d\d\.)\d{SCALE}\d*[1-9]"  # but not the fraction of a second
+    r"|(?<=[\d.][eE]-)\d"
+    r"|(?<=\\)(?:u00[2346]|[\deE]))"  # an escaped character, which could be a digit
+)
+"""A number in JSON that has more digits after its point than a decimal, or a negative exponent."""
 _DIGITS = 38
 """The digits of Spark's longest decimal."""
 
@@ -36,6 +43,25 @@ class DecimalReader:
         found = self._as_written(self.schema)
         assert isinstance(found, StructType)
         return found
+
+    def choose(
+        self, text: Column, options: Mapping[str, str], parse: Callable[[DecimalReader | None], Column]
+    ) -> Column:
+        """The result of a function that parses JSON: with this reader only if a decimal could be rounded.
+
+        Args:
+            options: The parser's options.
+        """
+        from pyspark.sql import functions as F
+
+        scales = [one.scale for one in _decimals(self.schema)]
+        if not scales:
+            return parse(None)
+        if any(name.lower() == "locale" for name in options):
+            # Numbers can have another point.
+            return parse(self)
+        long = text.rlike(_LONG_NUMBER.replace("SCALE", str(min(scales))))
+        return F.when(~long, parse(None)).otherwise(parse(self))
 
     def read(self, written: Column, use: Callable[[Column, Column | None], Column]) -> Column:
         """The result of a function of the record as declared.
@@ -131,17 +157,23 @@ class DecimalReader:
 
 def has_decimals(kind: DataType) -> bool:
     """Whether a type is a decimal, or has one within."""
+    return any(True for _ in _decimals(kind))
+
+
+def _decimals(kind: DataType) -> Iterator[DecimalType]:
+    """The decimals within a type."""
     from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
 
     match kind:
         case StructType():
-            return any(has_decimals(one.dataType) for one in kind.fields)
+            for one in kind.fields:
+                yield from _decimals(one.dataType)
         case ArrayType():
-            return has_decimals(kind.elementType)
+            yield from _decimals(kind.elementType)
         case MapType():
-            return has_decimals(kind.valueType)
-        case _:
-            return isinstance(kind, DecimalType)
+            yield from _decimals(kind.valueType)
+        case DecimalType():
+            yield kind
 
 
 def exact_decimal(text: Column, kind: DecimalType) -> Column:
@@ -153,5 +185,7 @@ def exact_decimal(text: Column, kind: DecimalType) -> Column:
     is_plain = text.rlike(rf"^[+-]?\d*(\.\d{{0,{kind.scale}}}0*)?\z")
     wide = text.try_cast(DecimalType(_DIGITS, _DIGITS - kind.precision + kind.scale))
     is_same = (wide == number) & (text.try_cast("double") == number.cast("double"))
-    found: Column = F.when(is_plain | (text.rlike(r"^\S*[eE]\S*\z") & is_same), number)
+    # The first test takes the least time, and decides for most records.
+    is_written = number.cast("string") == text
+    found: Column = F.when(is_written | is_plain | (text.rlike(r"^\S*[eE]\S*\z") & is_same), number)
     return found

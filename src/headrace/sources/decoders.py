@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError
@@ -98,15 +99,21 @@ class JsonDecoder(Decoder):
 
     def decode(self, value: Column) -> Column:
         from pyspark.sql import functions as F
-        from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
         text = value.cast("string")
         # Spark's parser replaces invalid bytes silently, so they are checked before.
         text = F.make_valid_utf8(text) if self.invalid_utf8 == "replace" else text
-        decimals = DecimalReader(self.schema, "json")
+        record = DecimalReader(self.schema, "json").choose(text, self.options, partial(self._read, text))
+        return record if self.invalid_utf8 == "replace" else F.when(F.is_valid_utf8(text), record)
+
+    def _read(self, text: Column, decimals: DecimalReader | None) -> Column:
+        """The record as a struct; NULL if it has no value or cannot be decoded."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import ArrayType, StringType, StructField, StructType
+
         checked = StructType(
             [
-                StructField(_RECORDS, ArrayType(decimals.parsed)),
+                StructField(_RECORDS, ArrayType(decimals.parsed if decimals else self.schema)),
                 StructField(_END, StringType()),
                 StructField(_CORRUPT, StringType()),
             ]
@@ -125,12 +132,11 @@ class JsonDecoder(Decoder):
                 wrong = mistyped if exact is None else mistyped | ~exact
                 return self._accept(record, wrong, text, looked)
 
-            return F.when(whole, decimals.read(records[0], accept))
+            return F.when(whole, decimals.read(records[0], accept) if decimals else accept(records[0]))
 
         # The array makes Spark parse once and use the result several times.
         looked = F.struct(parsed.alias("json"), *self._looks(text))
-        record = F.transform(F.array(looked), judge)[0]
-        return record if self.invalid_utf8 == "replace" else F.when(F.is_valid_utf8(text), record)
+        return F.transform(F.array(looked), judge)[0]
 
     @property
     def parser_options(self) -> dict[str, str]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -112,6 +115,21 @@ def test_a_flow_with_a_single_batch_has_to_run_once(desk: ReadTable) -> None:
     assert any("kept for flow large:   headrace run" in line for line in rest.lines())
     read_until(desk, 5)
     assert finish(desk) is None
+
+
+def test_an_empty_file_that_no_commit_names_is_nothing_of_an_erasure(desk: ReadTable) -> None:
+    read_until(desk, 3)
+    file = desk.path.local_path / "part-00000-empty.snappy.parquet"
+    for rows, left in ((["c"], 1), ([], 0)):
+        pq.write_table(pa.table({"day": pa.array(rows, pa.string())}), file)
+        young = (datetime.now(UTC) - timedelta(hours=1)).timestamp()
+        os.utime(file, (young, young))
+        record = desk.storage.care(ORDERS)
+        found = record.read_json()
+        found["erased"]["at"] = (datetime.now(UTC) - timedelta(minutes=30)).isoformat()
+        record.replace_json(found)
+        rest = finish(desk)
+        assert (0 if rest is None else rest.files) == left
 
 
 def test_a_pin_and_a_registered_reader_keep_erased_rows_until_they_end(desk: ReadTable) -> None:

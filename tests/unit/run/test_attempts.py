@@ -11,7 +11,13 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.errors import BrokerUnreachableError, FlowFailedError, HeadraceError, SourceLocation
+from headrace.errors import (
+    BrokerUnreachableError,
+    FlowFailedError,
+    HeadraceError,
+    SourceLocation,
+    StorageUnwritableError,
+)
 from headrace.model.declarations import AppendFlow
 from headrace.model.events import Event, FlowFailed, FlowFinished, FlowRetrying
 from headrace.model.names import TableName
@@ -111,6 +117,15 @@ def test_what_passes_is_tried_again_after_longer_and_longer_waits(make: Any) -> 
     assert result.outcome == "drained"
     assert update.stop.waits == [1, 2, 4, 8, 16, 30, 30, 30]
     assert update.count(FlowRetrying) == 8
+
+
+@pytest.mark.parametrize(("mode", "outcome"), [("continuous", "drained"), ("triggered", "failed")])
+def test_a_continuous_run_waits_for_a_storage_that_cannot_be_written(
+    make: Any, mode: str, outcome: str
+) -> None:
+    update = make(mode)
+    result = update.run(Runner([StorageUnwritableError("the disk is full"), "drained"]))
+    assert (result.outcome, len(update.stop.waits)) == (outcome, 1 if outcome == "drained" else 0)
 
 
 def test_a_triggered_run_does_not_wait_for_ever(make: Any) -> None:

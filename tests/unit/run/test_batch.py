@@ -126,10 +126,9 @@ class AcceptAll:
 
 
 def run(steps: Steps, *, stateful: bool = False, rows: Rows | None = None, split: Any = None) -> QueryState:
-    state = QueryState()
+    state = QueryState(StopSignal())
     function = BatchFunction(
         planned=cast(Any, SimpleNamespace(flow=SimpleNamespace(name="sales"), stateful=stateful)),
-        stop=StopSignal(),
         lease=cast(Any, SimpleNamespace(check=steps.check_lease)),
         ranges=cast(Any, steps),
         split=split or AcceptAll(),

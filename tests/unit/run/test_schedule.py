@@ -16,11 +16,11 @@ from headrace.errors import StorageUnreadableError
 from headrace.model.events import Event, LookFailed
 from headrace.model.names import TableName
 from headrace.plan.stages import Plan, RefreshViewStage
-from headrace.run import attempts, schedule as schedule_module
+from headrace.run import attempts, schedule as schedule_module, stop as stop_module
 from headrace.run.context import UpdateContext
 from headrace.run.flows import UpdateFlows
 from headrace.run.schedule import Schedule
-from headrace.run.stop import StopSignal
+from headrace.run.stop import StopSignal, cancelled_at
 from headrace.run.views import ViewRunner
 from headrace.storage.layout import Storage
 from headrace.storage.local import LocalFiles
@@ -43,6 +43,7 @@ class View:
         self.goes_on.set()
         self.begun = threading.Event()
         self.during: Callable[[], object] = lambda: None
+        self.cancel: Callable[[], object] = self.goes_on.set
 
     @property
     def state(self) -> str:
@@ -52,14 +53,17 @@ class View:
         return self.changed()
 
     def refresh(self, stop: StopSignal) -> None:
-        self.begun.set()
-        self.during()
-        assert self.goes_on.wait(20)
+        context = SimpleNamespace(
+            addJobTag=lambda tag: None,
+            removeJobTag=lambda tag: None,
+            cancelJobsWithTag=lambda tag: self.cancel(),
+        )
+        with cancelled_at(stop, cast("Any", SimpleNamespace(sparkContext=context))):
+            self.begun.set()
+            self.during()
+            assert self.goes_on.wait(20)
         self.refreshes += 1
         self.result = SimpleNamespace(outcome="refreshed")
-
-    def cancel(self) -> None:
-        self.goes_on.set()
 
     def release(self) -> None:
         self.released += 1
@@ -143,7 +147,8 @@ class Update:
 def update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Update:
     monkeypatch.setattr(schedule_module, "_FIRST_VIEWS_S", 0.0)
     monkeypatch.setattr(schedule_module, "_POLL_S", 0.01)
-    monkeypatch.setattr(schedule_module, "_GRACE_S", 0.05)
+    monkeypatch.setattr(stop_module, "_POLL_S", 0.01)
+    monkeypatch.setattr(stop_module, "_GRACE_S", 0.05)
     monkeypatch.setattr(attempts, "_FIRST_WAIT_S", 0.01)
     monkeypatch.setattr(attempts, "_LONGEST_WAIT_S", 0.02)
     files = FailingFiles()
@@ -234,7 +239,7 @@ def test_an_aborted_run_does_not_wait_for_a_refresh(update: Update, monkeypatch:
     monkeypatch.setattr("headrace.run.supervise._ABORT_S", 0.05)
     stuck = View("stuck")
     stuck.goes_on.clear()
-    monkeypatch.setattr(stuck, "cancel", lambda: None)
+    stuck.cancel = lambda: None
     with update.running(stuck):
         assert stuck.begun.wait(20)
         update.stop.abort()

@@ -42,9 +42,11 @@ from headrace.storage.location import Location
 from headrace.storage.table_log import (
     LoggedCommit,
     added_bytes,
+    commit_file,
     describe_rollback,
     find_missing,
     follow_commits,
+    last_checkpoint,
     load_commit,
     mark_version,
     newest_version,
@@ -400,7 +402,11 @@ class DeltaKind(SourceKind):
         """The rows in commits that were not read yet; ``None`` if a commit does not state their number."""
         assert isinstance(one.until, DeltaPosition)
         path = locate(one.identity.get("path", ""))
-        commits = list(islice(follow_commits(path, one.until.version), _COUNTED + 1))
+        first = one.until.version
+        if last_checkpoint(path) > first and not commit_file(path, first).exists():
+            # An erasure has removed commits that add no rows. Listing a long log is slow.
+            first = max(first, *versions(path)[:1])
+        commits = list(islice(follow_commits(path, first), _COUNTED + 1))
         foreign = not path.below(systems.storage.tables)
         if len(commits) > _COUNTED or (foreign and any(c.changes_data and not c.is_ours for c in commits)):
             return None
