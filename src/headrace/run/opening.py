@@ -179,11 +179,14 @@ class FlowOpener:
         """Fold the ledger, complete or undo an opening that was interrupted by a crash, and remove commits of
         the flow that are not part of the table."""
         table = self.surveyor.read_table(self.surveyor.table)
-        for version in stray_versions(self.surveyor.table):
-            stray = load_commit(self.surveyor.table, version)
+        strays = [load_commit(self.surveyor.table, one) for one in stray_versions(self.surveyor.table)]
+        if strays:
+            # An earlier version has folded them; without their files that would not show any more.
+            self._rewind_ledger(table)
+        for stray in strays:
             is_mine = stray.is_ours and (stray.metadata or {}).get("flow") == self._planned.flow.name
             if is_mine or not stray.changes_data:
-                commit_file(self.surveyor.table, version).delete()
+                commit_file(self.surveyor.table, stray.version).delete()
         self.fold(table.table_id)
         unfinished = find_unfinished(self.surveyor.checkpoints, table)
         if unfinished is not None:
