@@ -620,7 +620,7 @@ def test_an_index_without_batches_gives_way_to_that_of_another_table(
         Table(
             spark,
             create(spark, tmp_path / name),
-            index_memory=5000,
+            index_memory=3500,
             shared=tables.of(locate(tmp_path / name)),
         )
         for name in ("one", "other")

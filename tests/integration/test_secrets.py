@@ -206,7 +206,8 @@ def test_no_secret_is_in_what_the_storage_keeps(
     running_spark: RunningSpark, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     began = time.time() - 1
-    struct = "STRUCT<topic: STRING, partition: INT, offset: BIGINT, timestamp: TIMESTAMP>"
+    struct = "STRUCT<topic: STRING, partition: INT, offset: BIGINT, timestamp: TIMESTAMP, key: BINARY, "
+    struct += "headers: ARRAY<STRUCT<key: STRING, value: BINARY>>>"
     (folder / "tables.py").write_text(DURABLE.replace("{STRUCT}", struct))
     capsys.readouterr()
     project = ["--project", str(folder)]

@@ -109,6 +109,8 @@ def test_a_sample_finds_a_key_whose_row_was_replaced_by_that_of_another_key(
 ) -> None:
     shop = make_shop(partitions=2)
     shop.write(NESTED)
+    # Planted from the beginning: the runs of a process share one index.
+    monkeypatch.setattr(row_hash, "_is_simple", lambda kind: True)
     keys = [{"a": 1, "b": None}, {"a": 2, "b": [None]}, {"a": 3, "b": []}]
 
     def change(key: object, second: int, op: str = "upsert") -> None:
@@ -126,8 +128,7 @@ def test_a_sample_finds_a_key_whose_row_was_replaced_by_that_of_another_key(
     assert (found.verdict, found.findings) == ("proven", ())
     assert found.figures["records"] == 5
 
-    # Planted: the index takes the next two keys for two keys that the table has.
-    monkeypatch.setattr(row_hash, "_is_simple", lambda kind: True)
+    # The index takes these two keys for two keys that the table has.
     change({"b": [1]}, 20)
     change({"a": 2, "b": None}, 21)
     shop.run_well()
