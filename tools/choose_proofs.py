@@ -43,7 +43,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "shell": ("sql_shell",),
     "sinks": (
         *("auto_cdc", "change_images", "changed_columns", "changes", "history", "history_in_order"),
-        *("groups", "partial_changes", "partial_history", "snapshots", "targets"),
+        *("groups", "lost_commit", "partial_changes", "partial_history", "snapshots", "targets"),
     ),
     "sources": ("files", "folders", "recovery", "runs", "secured", "subscription", "topic", "upstream"),
     "state": (
