@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from headrace.sinks.delta.data_files import find_positions, list_files, position_columns
+from headrace.sinks.delta.keyed import SharedTable
 from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.table_index import TableIndex
 from headrace.sinks.delta.tombstones import Tombstones
@@ -52,7 +53,8 @@ def test_only_some_rows_are_read_and_none_that_is_deleted(spark: SparkSession, t
             str(path)
         )
     spark.sql(f"DELETE FROM delta.`{path}` WHERE id IN (5, 6)").collect()
-    index = TableIndex(locate(path), ("id",), Tombstones(path=locate(tmp_path / "none"), keys=("id",)), 0)
+    tombstones = Tombstones(path=locate(tmp_path / "none"), keys=("id",))
+    index = TableIndex(locate(path), ("id",), tombstones, SharedTable(), 0)
     snapshot = delta_log(spark, locate(path)).startTransaction().snapshot()
     index.files = {one.number: one for one in list_files(spark, snapshot)}
     located = spark.read.format("delta").load(str(path)).where("id IN (7, 9, 1999)")
