@@ -203,10 +203,7 @@ _SIDES = {
     "tuned merge": _merge,
     "tuned merge with feed": _merge,
 }
-_DEFAULTS = {
-    "spark.sql.shuffle.partitions": "200",
-    "spark.databricks.delta.snapshotPartitions": "50",
-}
+_DEFAULTS = {"spark.sql.shuffle.partitions": "200", "spark.databricks.delta.snapshotPartitions": "50"}
 
 
 @click.command()

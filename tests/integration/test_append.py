@@ -100,12 +100,7 @@ class Table:
 
     def open(self, checkpoint: str, opening: Open, **arguments: Any) -> int:
         opened = OpenedGeneration(
-            pipeline="shop",
-            flow="sales",
-            checkpoint=checkpoint,
-            generation=2,
-            opening=opening,
-            **arguments,
+            pipeline="shop", flow="sales", checkpoint=checkpoint, generation=2, opening=opening, **arguments
         )
         return AppendTarget(spark=self.spark, path=locate(self.path)).open_generation(opened)
 

@@ -67,13 +67,7 @@ def current(make_shop: Callable[..., Shop]) -> Shop:
 
 def produce(shop: Shop, changes: Sequence[Change]) -> None:
     records = [
-        {
-            "id": one.key,
-            "sequence": one.sequence,
-            "op": one.operation,
-            "value": one.value,
-            "note": one.note,
-        }
+        {"id": one.key, "sequence": one.sequence, "op": one.operation, "value": one.value, "note": one.note}
         for one in changes
     ]
     shop.ledger.produce_values(shop.topic, [(json.dumps(one).encode(), 0) for one in records])
@@ -369,12 +363,7 @@ def test_keys_with_the_names_of_other_columns_and_a_full_refresh_with_other_keys
         result = pipeline.full_refresh(["current"])
     assert result.outcome == "completed", result.errors
     found = rows(current, f"tables/{current.database}/current")
-    assert {row["n"]: row["value"] for row in found} == {
-        "2": "new",
-        "4": "other",
-        "5": "other",
-        "6": "other",
-    }
+    assert {row["n"]: row["value"] for row in found} == {"2": "new", "4": "other", "5": "other", "6": "other"}
     current.verify()
     table = deltalake.DeltaTable(current.table("current"))
     assert table.metadata().configuration["headrace.keys"] == '["n"]'

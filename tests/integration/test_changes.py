@@ -23,15 +23,7 @@ from headrace.errors import KeyTwiceError
 from headrace.model.changes import KEPT_PROPERTY, DuplicateKeys
 from headrace.model.counts import RowChanges
 from headrace.model.maintenance import TablePolicy
-from headrace.sinks.delta import (
-    folding,
-    key_index,
-    keyed,
-    merge,
-    placed_rows,
-    table_index,
-    tombstones,
-)
+from headrace.sinks.delta import folding, key_index, keyed, merge, placed_rows, table_index, tombstones
 from headrace.sinks.delta.key_index import UNKNOWN, KeyIndex
 from headrace.sinks.delta.keyed import SharedTable, SharedTables
 from headrace.sinks.delta.merge import MergeTarget
@@ -44,11 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = ChangeColumns(
-    keys=("id",),
-    sequence_by="ts",
-    deletes="op = 'delete'",
-    truncates="op = 'truncate'",
-    excluded=("op",),
+    keys=("id",), sequence_by="ts", deletes="op = 'delete'", truncates="op = 'truncate'", excluded=("op",)
 )
 PROPERTIES = {
     "property": "'a' = 'b'",

@@ -84,7 +84,7 @@ def test_a_record_that_does_not_match_is_explained_and_its_command_prints_it(
         {
             name: f'read_kafka("{made}", format="json", schema="id LONG", bad_records="stop")'
             for name, made in topics.items()
-        },
+        }
     )
     for name, (record, _) in bad.items():
         produce(topics[name], b'{"id": 1}', record)

@@ -100,11 +100,7 @@ def test_a_session_that_exists_is_taken_as_it_is_and_left_as_it_is(shop: Shop, s
         pipeline.plan()
         pipeline.preview("gold")
         assert pipeline.run().outcome == "completed"
-    assert (
-        settings_of(spark),
-        spark.catalog.currentDatabase(),
-        spark.sparkContext.applicationId,
-    ) == before
+    assert (settings_of(spark), spark.catalog.currentDatabase(), spark.sparkContext.applicationId) == before
     assert spark.range(2).count() == 2
 
 

@@ -114,7 +114,4 @@ def test_a_row_is_split_in_two_after_its_hidden_records_were_removed(table: Tabl
     table.did(Change(1, 1, 20, "upsert", None, None), Change(2, 1, 30, "upsert", None, "y"))
     table.spark.sql(f"DELETE FROM delta.`{tmp_path / 't-hidden'}`").collect()
     table.did(Change(3, 1, 25, "upsert", "B", None))
-    assert table.rows == {
-        Version(1, 10, 25, "A", "y"),
-        Version(1, 25, None, "B", "y"),
-    }
+    assert table.rows == {Version(1, 10, 25, "A", "y"), Version(1, 25, None, "B", "y")}

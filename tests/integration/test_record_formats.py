@@ -196,7 +196,7 @@ def test_a_new_version_that_appears_while_the_flow_runs(
     assert result.outcome == "completed"
     assert retries == ["SCHEMA_ID_UNKNOWN", "SCHEMA_REGISTRY_UNREACHABLE"]
     assert sorted((row["id"], row["note"]) for row in site.rows("orders")) == [
-        *((1, None), (2, None), (3, "none"), (4, "new")),
+        *((1, None), (2, None), (3, "none"), (4, "new"))
     ]
     assert site.verify().proven
 

@@ -231,9 +231,7 @@ def feed():
 """
 
 
-def test_a_feed_that_a_run_enables_starts_at_that_version(
-    tmp_path: Path,
-) -> None:
+def test_a_feed_that_a_run_enables_starts_at_that_version(tmp_path: Path) -> None:
     site = Site(tmp_path / "site")
     site.put("a.json", {"id": 1, "page": "p"})
     site.write(code=VISITS.replace("{more}", ""))
@@ -431,9 +429,7 @@ def notes():
 """
 
 
-def test_two_pipelines_of_one_session_never_take_each_other_s_tables(
-    make_shop: Callable[..., Shop],
-) -> None:
+def test_two_pipelines_of_one_session_never_take_each_other_s_tables(make_shop: Callable[..., Shop]) -> None:
     first, second = make_shop(), make_shop()
     first.produce(30)
     first.run_well()

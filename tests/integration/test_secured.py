@@ -77,12 +77,7 @@ class Secured:
 
     def write(self, kafka: dict[str, Any], more: str = "") -> None:
         self.root.mkdir(exist_ok=True)
-        spec = {
-            "name": "shop",
-            "database": self.topic,
-            "libraries": [{"file": "orders.py"}],
-            "kafka": kafka,
-        }
+        spec = {"name": "shop", "database": self.topic, "libraries": [{"file": "orders.py"}], "kafka": kafka}
         with (self.root / "headrace.yml").open("w") as file:
             YAML().dump(spec, file)
         (self.root / "orders.py").write_text(ORDERS.format(topic=self.topic, more=more))
@@ -249,11 +244,7 @@ WRONG: dict[str, tuple[Callable[[Secured], dict[str, str]], str, str]] = {
         "KAFKA_TLS_FAILED",
         "security.protocol",
     ),
-    "authority": (
-        lambda s: {"ssl_ca_location": other_authority(s)},
-        "KAFKA_TLS_FAILED",
-        "ssl.ca.location",
-    ),
+    "authority": (lambda s: {"ssl_ca_location": other_authority(s)}, "KAFKA_TLS_FAILED", "ssl.ca.location"),
     "host": (
         lambda s: {"bootstrap_servers": s.broker.address("SASL_SSL").replace("localhost", "127.0.0.1")},
         "KAFKA_TLS_FAILED",

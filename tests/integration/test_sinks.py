@@ -72,11 +72,7 @@ def test_a_test_gets_the_rows_of_sinks(tmp_path: Path, spark: object) -> None:
 
 
 def test_sinks_get_the_rows_of_each_batch(
-    tmp_path: Path,
-    spark: object,
-    bootstrap: str,
-    topic: Callable[..., str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, spark: object, bootstrap: str, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, site = topic(), Site(tmp_path / "site")
     site.write_spec(kafka={"bootstrap.servers": bootstrap})

@@ -95,10 +95,7 @@ def test_a_pipeline_runs_on_rows_and_leaves_nothing_else_behind(
         "headrace.yml",
         "shop.py",
     ]
-    assert (settings_of(spark), tables_of(spark)) == (
-        settings,
-        tables,
-    )
+    assert (settings_of(spark), tables_of(spark)) == (settings, tables)
     assert not (tmp_path / "broker").exists()
 
 
@@ -194,10 +191,7 @@ def test_bad_records_and_rejected_rows_are_in_the_quarantine(write: Write, run_p
     assert (source["key"], source["value"], bad["batch"]) == (b"k", b"{bad", 0)
     assert [
         row["source"]["value"] for row in sorted(found.quarantine("pages"), key=lambda row: row["batch"])
-    ] == [
-        b'{"id": "x"}',
-        b"{bad",
-    ]
+    ] == [b'{"id": "x"}', b"{bad"]
     assert found.verify().proven
 
 

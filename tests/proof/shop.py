@@ -198,10 +198,7 @@ class Shop:
         continuous: bool = False,
         stop: StopSignal | None = None,
     ) -> RunResult:
-        remedies = Remedies(
-            reset=frozenset([reset] if reset else []),
-            rename_flow=rename_flow or {},
-        )
+        remedies = Remedies(reset=frozenset([reset] if reset else []), rename_flow=rename_flow or {})
         with Pipeline.load(self.root) as pipeline:
             return pipeline.run(
                 datasets, remedies=remedies, emit=self.events.append, continuous=continuous, stop=stop

@@ -11,14 +11,7 @@ from itertools import chain
 import deltalake
 import pytest
 
-from cdc_oracle import (
-    Change,
-    current_rows,
-    history_rows,
-    random_batches,
-    random_changes,
-    random_events,
-)
+from cdc_oracle import Change, current_rows, history_rows, random_batches, random_changes, random_events
 from proof.shop import Shop
 
 pytestmark = pytest.mark.usefixtures("spark")

@@ -172,10 +172,7 @@ def test_verify_reads_a_batch() -> None:
             last=3,
             first_version=6,
             last_version=6,
-            counts=RowCounts(
-                "append",
-                {"input": 8, "accepted": 5, "quarantined": 2, "dropped": 1},
-            ),
+            counts=RowCounts("append", {"input": 8, "accepted": 5, "quarantined": 2, "dropped": 1}),
             sources=tuple(map(as_read, RANGES)),
         ),
     )

@@ -72,10 +72,7 @@ class FlowCheckpoint:
             return ()
         positions = self.positions(self.committed) or {}
         return tuple(
-            SavedSource(
-                title=describe_source(one),
-                position=positions.get(one.index),
-            )
+            SavedSource(title=describe_source(one), position=positions.get(one.index))
             for one in self.identity.sources
         )
 

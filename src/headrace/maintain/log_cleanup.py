@@ -51,10 +51,7 @@ def plan_log_cleanup(
     needed = wanted if oldest is None else min(wanted, max(oldest.first_commit - 1, 0))
     first = _checkpoint_before(snapshot, needed)
     return cut_log(
-        table,
-        snapshot,
-        first,
-        held_by=oldest if first < _checkpoint_before(snapshot, wanted) else None,
+        table, snapshot, first, held_by=oldest if first < _checkpoint_before(snapshot, wanted) else None
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from headrace.errors import HeadraceError
 from headrace.maintain.condition import (
@@ -40,15 +40,13 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import DAY_S
 from headrace.runtime.engine.record import pool_name
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.checkpointer import LogCheckpointer
 from headrace.sinks.delta.compaction import Compaction, compact_files, conflict_kind
 from headrace.sinks.delta.erase import close_erasure
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table, load_checksum, load_commit, newest_version, versions
 from headrace.storage.table_snapshot import TableSnapshot, load_snapshot
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _LOG = logging.getLogger(__name__)
 _POOL = "headrace-maintenance"

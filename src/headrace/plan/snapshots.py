@@ -16,13 +16,7 @@ from headrace.contracts.changes import snapshot_columns, with_known_types, witho
 from headrace.errors import FeatureUnsupportedError, HeadraceError, SnapshotInvalidError, SnapshotMissingError
 from headrace.model.declarations import AutoCdcFlow, Dataset, Flow, StreamingTable, TemporaryView
 from headrace.model.project import ProjectSettings
-from headrace.model.snapshots import (
-    SnapshotFunction,
-    SnapshotMarker,
-    Snapshots,
-    Version,
-    version_type,
-)
+from headrace.model.snapshots import SnapshotFunction, SnapshotMarker, Snapshots, Version, version_type
 from headrace.plan.evaluate import run_code
 from headrace.plan.intercept import Interception, suspended
 from headrace.plan.modes import Loading

@@ -30,11 +30,10 @@ from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.project.plan_queries import PlanQueries, SourceOverrides, select
 from headrace.run.stop import StopSignal
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from headrace.plan.stages import Plan
     from headrace.run.context import Queries, UpdateContext
     from headrace.run.stop import StopSignal

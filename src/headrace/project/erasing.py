@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, assert_never
+from typing import Any, Literal, assert_never
 
 from headrace.contracts.rejected import ID, PROBLEM, rows_of_json
 from headrace.errors import ReadConditionInvalidError
@@ -25,6 +25,7 @@ from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh
 from headrace.project.engine import Engine
 from headrace.project.maintenance import MaintenanceOptions, TableMaintenance
 from headrace.project.operations import logged_operation, new_update
+from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sinks.delta.erase import (
     close_erasure,
     empty_rejected,
@@ -36,9 +37,6 @@ from headrace.sinks.delta.tombstones import ROW
 from headrace.state.lease import held_leases
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table, versions
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _POLL_S, _LONGEST_POLL_S = 1.0, 60.0
 Part = Literal["table", "quarantine", "tombstones"]
@@ -250,8 +248,6 @@ class Eraser:
     def _matching(self, session: SparkSession, dataset: TableName, part: Part, where: str) -> DataFrame:
         """The rows of a quarantine or of tombstones that a condition on the dataset's columns matches. The
         hidden records of a history have all columns, tombstones only keys."""
-        from pyspark.sql import functions as F
-
         if part == "quarantine":
             return self._rejected(session, dataset).where(where).select(ID)
         rows = session.read.format("delta").load(str(self._side(dataset, part)))

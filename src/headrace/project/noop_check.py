@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.declarations import (
@@ -37,6 +37,7 @@ from headrace.project.query_code import UnknownCode, describe_query
 from headrace.run.checks import UNCHECKED
 from headrace.run.readiness import inputs_of
 from headrace.run.survey import FlowSurveyor, is_drained
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.replace import lacks_quarantine, last_refresh
 from headrace.sinks.delta.table import TableState, read_checksum
 from headrace.sources.kafka.clusters import KafkaClusters
@@ -47,9 +48,6 @@ from headrace.state.facts import Continue
 from headrace.state.opening import decide
 from headrace.storage.location import Location
 from headrace.storage.table_log import commit_mark
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _LOG = logging.getLogger(__name__)
 _NOWHERE = SourceLocation("headrace.yml", 1)

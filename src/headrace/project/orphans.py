@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.errors import TableInUseError
 from headrace.maintain.checkpoints import measure
@@ -18,14 +18,12 @@ from headrace.observe.read import find_table
 from headrace.plan import columns, properties
 from headrace.plan.properties import PIPELINE
 from headrace.plan.stored import StoredTable, load_stored, load_stored_at
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import unregister_table
 from headrace.state.lease import held_leases
 from headrace.storage.location import Location
 from headrace.storage.table_log import LOG, load_commit, newest_version
 from headrace.storage.table_snapshot import load_snapshot
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, kw_only=True)

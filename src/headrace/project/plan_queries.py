@@ -18,14 +18,13 @@ from headrace.model.remedies import Remedies
 from headrace.model.texts import size_text
 from headrace.plan.properties import SCD_TYPE
 from headrace.plan.stages import OpenTableStage, Plan
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.state.snapshot_log import SnapshotLog
 from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import is_table, load_checksum, newest_version
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from headrace.model.ranges import SourceRange
     from headrace.plan.bounded import Treat
     from headrace.plan.modes import RangeHook, SourceHook

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.contracts.expectations import check_columns, is_passed, with_checks
 from headrace.declare.loader import activate
@@ -32,15 +32,12 @@ from headrace.plan.stages import Declared, Plan
 from headrace.plan.stored import load_stored
 from headrace.project.preview_sources import PreviewReader
 from headrace.run.failures import as_error
+from headrace.runtime.lazy_pyspark import DataFrame, DataType, F, SparkSession, StructType
 from headrace.sources.answers import SourceSeen
 from headrace.sources.bad_records import CODE, BadRecords
 from headrace.sources.files.bad_files import explain_bad_file
 from headrace.sources.kafka.clusters import KafkaClusters
 from headrace.sources.records import CARRIED
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructType
 
 _EXAMPLES = 3
 """The number of bad records that a preview shows for each reason."""
@@ -163,8 +160,6 @@ def _add_tables(catalog: StandIns, plan: Plan, spark: SparkSession) -> None:
 
 def _rejected(found: Sequence[BadRecords]) -> Iterator[PreviewedBadRecords]:
     """The bad records of all reads, by reason."""
-    from pyspark.sql import functions as F
-
     counts: Counter[str] = Counter()
     examples: dict[str, list[str]] = {}
     for read in found:
@@ -248,8 +243,6 @@ def _selected(
     frame: DataFrame, columns: Sequence[str], label: str, expectations: Sequence[Expectation]
 ) -> DataFrame:
     """The columns, and after them whether each expectation is passed."""
-    from pyspark.sql import functions as F
-
     known = list(_paths(frame.schema))
     for column in columns:
         if column not in known:
@@ -278,8 +271,6 @@ def type_name(kind: DataType) -> str:
 
 def collect_columns(frame: DataFrame) -> list[list[Any]]:
     """The values of each column."""
-    from pyspark.sql import functions as F
-
     fields = frame.schema.fields
     if all(type_name(field.dataType).startswith(_PLAIN) for field in fields):
         # The import of PyArrow, and with it of NumPy, takes longer than a small query.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from headrace.contracts.changes import without_own_columns
 from headrace.contracts.expectations import accepted
@@ -21,15 +20,13 @@ from headrace.plan.snapshots import make_reader
 from headrace.plan.stages import Declared, Plan
 from headrace.plan.stored import StoredTable, load_stored
 from headrace.runtime.gateway import new_frame
+from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sinks.delta.effects import newest_of_each_key
 from headrace.sources.answers import SourceSeen
 from headrace.sources.delta.sample import as_inserts, changes_of
 from headrace.sources.kafka.clusters import KafkaClusters
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import Sampling, SourceRead
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 class PreviewReader:
@@ -148,8 +145,6 @@ class PreviewReader:
 
 def current_rows(changes: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     """The rows of a table after all change records, which a run would apply to it."""
-    from pyspark.sql import functions as F
-
     complete = " AND ".join(f"{quoted_column(name)} IS NOT NULL" for name in keys)
     valid = changes.where(f"{SEQUENCE}.value IS NOT NULL AND ({OPERATION} = '{TRUNCATE}' OR ({complete}))")
     newest = newest_of_each_key(valid, keys)

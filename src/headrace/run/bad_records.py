@@ -22,6 +22,7 @@ from headrace.run.failpoints import reach
 from headrace.run.limits import count_records
 from headrace.run.narrowing import RaisingRecord
 from headrace.run.stop import PlanAgain
+from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sinks.target import BatchStamp
 from headrace.sources.bad_records import CODE, GOOD, METRICS, SEEN, SKIPPED, TOMBSTONE, BadRecords
 from headrace.sources.new_fields import EXAMPLE, NAMES, SCHEMA_NUMBER, NewFields
@@ -29,8 +30,6 @@ from headrace.sources.records import CARRIED
 from headrace.state.schema_versions import SchemaVersion
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from headrace.sources.bad_records import BadRecords
 
 
@@ -271,8 +270,6 @@ class BadRecordSearch:
         raising: Sequence[RaisingRecord],
     ) -> FoundRecords:
         """The bad records together with those on which the query fails."""
-        from pyspark.sql import functions as F
-
         frames = [] if found.rows is None else [found.rows]
         names: Counter[str] = Counter()
         for number, one in enumerate(raising):
@@ -332,8 +329,6 @@ class _KeptRecords:
 
     @classmethod
     def of(cls, read: BadRecords, index: int) -> _KeptRecords:
-        from pyspark.sql import functions as F
-
         number = F.concat(F.lit(f"r{index}-"), F.monotonically_increasing_id()).alias(_NUMBER)
         frame = read.frame.select(number, "*").persist()
         try:
@@ -357,8 +352,6 @@ class _KeptRecords:
 
     def rejected(self, rejection: Rejection) -> DataFrame:
         """The records for the quarantine table."""
-        from pyspark.sql import functions as F
-
         named = F.create_map(*(F.lit(text) for pair in self.messages.items() for text in pair))
         message = F.coalesce(F.try_element_at(named, F.col(_NUMBER)), F.lit(_UNEXPLAINED))
         return as_bad_records(self.frame, rejection, number=F.col(_NUMBER), code=F.col(CODE), message=message)
@@ -391,10 +384,7 @@ def _join(reads: Sequence[_KeptRecords], rejection: Rejection, totals: ReadCount
     for read in reads:
         counts.update(read.counts)
     frames = [read.rejected(rejection) for read in reads if read.counts]
-    return FoundRecords(
-        (*_quarantined(counts), *_skipped(totals)),
-        union(frames) if frames else None,
-    )
+    return FoundRecords((*_quarantined(counts), *_skipped(totals)), union(frames) if frames else None)
 
 
 def union(frames: Sequence[DataFrame]) -> DataFrame:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from headrace.contracts.expectations import with_checks
 from headrace.errors import CheckpointBehindTableError, QueryFailedError
@@ -21,15 +21,13 @@ from headrace.run.reporting import BatchReporter
 from headrace.run.split import Split
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.runtime.gateway import release_unused
+from headrace.runtime.lazy_pyspark import DataFrame
 from headrace.sinks.target import BatchStamp, BatchWriter, Committed, FlowTarget, SplitRows
 from headrace.sources.guard import FlowRun
 from headrace.sources.guards import SourceGuards
 from headrace.sources.ranges import load_ranges
 from headrace.state.lease import Lease
 from headrace.storage.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 class BatchRanges:

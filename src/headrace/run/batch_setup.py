@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from headrace.model.events import Emitter
 from headrace.model.ranges import Position, SourceRange
@@ -21,6 +20,7 @@ from headrace.run.split import BatchSplit, Split, ViewCountingSplit
 from headrace.run.stop import StopSignal
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sources.guard import FlowRun
 from headrace.sources.guards import SourceGuards
@@ -28,9 +28,6 @@ from headrace.sources.ranges import load_next_positions
 from headrace.sources.registry import kind_of
 from headrace.state.lease import Lease
 from headrace.state.offset_log import is_seeded
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from headrace.contracts.expectations import run_check
 from headrace.errors import DatasetCheckFailedError, HeadraceError
@@ -15,14 +14,12 @@ from headrace.model.declarations import DatasetCheck
 from headrace.model.events import DatasetChecked, Emitter
 from headrace.model.names import TableName, quoted_column
 from headrace.run.stop import StopSignal, cancelled_at
+from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sinks.delta.data_files import DataFile, read_files
 from headrace.sinks.delta.table import newest_snapshot
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 from headrace.storage.table_log import commit_file, is_table, newest_version, read_actions
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _LOG = logging.getLogger(__name__)
 _INTERVAL_S = 60.0
@@ -175,8 +172,6 @@ class DatasetChecks:
             return rows
         if sum(_MANY_ADDED if one.rows is None else one.rows for one in files) >= _MANY_ADDED:
             return rows
-        from pyspark.sql import functions as F
-
         keys = [F.col(quoted_column(name)) for name in check.columns]
         added = read_files(session, path, newest_snapshot(session, path), files).select(*keys)
         ends = added.agg(*(end(key) for key in keys for end in (F.min, F.max))).first()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 from headrace.model.declarations import Flow
 from headrace.model.events import Emitter
@@ -17,14 +17,12 @@ from headrace.plan.bounded import Treat
 from headrace.plan.snapshots import SnapshotReader
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.run.stop import StopSignal
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sources.bad_records import BadRecords
 from headrace.sources.systems import Systems
 from headrace.state.lease import Heart
 from headrace.storage.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 Mode = Literal["triggered", "continuous"]
 MakeSession = Callable[[dict[str, str]], "SparkSession"]
@@ -64,11 +62,7 @@ class FindBadRecords(Protocol):
     """Finds the bad records that the reads of a flow's query have left out of ranges; in a given session."""
 
     def __call__(
-        self,
-        session: SparkSession,
-        planned: PlannedFlow,
-        ranges: Sequence[SourceRange],
-        checkpoint: Location,
+        self, session: SparkSession, planned: PlannedFlow, ranges: Sequence[SourceRange], checkpoint: Location
     ) -> Sequence[BadRecords]: ...
 
 

@@ -335,10 +335,7 @@ def driver_lost(facts: Sequence[str] = ()) -> DriverLostError:
 
 
 def _turned_away(
-    text: str,
-    declared: Declared,
-    log_file: Path | None,
-    kafka: KafkaConnection,
+    text: str, declared: Declared, log_file: Path | None, kafka: KafkaConnection
 ) -> HeadraceError | None:
     """The error for a login or a permission that the Kafka cluster refuses."""
     messages = _TURNED_AWAY.findall(text)

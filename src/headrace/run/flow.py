@@ -31,13 +31,13 @@ from headrace.run.snapshots import SnapshotPoller
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.run.survey import is_drained
 from headrace.runtime.engine.record import pool_name
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.registry import kind_of
 from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_offsets
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
 _LOG = logging.getLogger(__name__)
@@ -274,12 +274,7 @@ class FlowRunner:
         return query
 
     def _wait(
-        self,
-        query: StreamingQuery,
-        opened: OpenedFlow,
-        late: LateRows,
-        state: QueryState,
-        stop: StopSignal,
+        self, query: StreamingQuery, opened: OpenedFlow, late: LateRows, state: QueryState, stop: StopSignal
     ) -> Outcome:
         try:
             return self._watch(query, opened, late, state, stop)
@@ -298,12 +293,7 @@ class FlowRunner:
                 self._fold(opened)
 
     def _watch(
-        self,
-        query: StreamingQuery,
-        opened: OpenedFlow,
-        late: LateRows,
-        state: QueryState,
-        stop: StopSignal,
+        self, query: StreamingQuery, opened: OpenedFlow, late: LateRows, state: QueryState, stop: StopSignal
     ) -> Outcome:
         """Look after a query until it ends, is stopped, or needs a new plan."""
         fold_at = time.monotonic() + _FOLD_S

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
 from headrace.runtime.defaults import available_cores
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.limits import AdaptiveLimit, first_limit
 from headrace.sources.registry import kind_of
 from headrace.sources.systems import Systems
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
     from headrace.run.opening import OpenedFlow

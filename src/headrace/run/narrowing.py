@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import TYPE_CHECKING
 
 from headrace.contracts.expectations import with_checks
 from headrace.errors import (
@@ -27,14 +26,12 @@ from headrace.plan.stages import PlannedFlow
 from headrace.run.context import AsRecords, BuildRanges
 from headrace.run.failures import Failures, find_raising
 from headrace.run.stop import StopSignal
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.kind import SourceKind
 from headrace.sources.parts import ONE_FILE_EACH, FilePart, Part
 from headrace.sources.records import BadRecord
 from headrace.sources.registry import kind_of
 from headrace.storage.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _LOG = logging.getLogger(__name__)
 _LIMIT_S = 60.0

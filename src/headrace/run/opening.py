@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from headrace.errors import RenameImpossibleError
 from headrace.model.project import ProjectSettings
@@ -15,6 +15,7 @@ from headrace.run.failpoints import reach
 from headrace.run.failures import state_changed
 from headrace.run.survey import FlowSurveyor, find_unfinished, unfinished_refresh
 from headrace.run.targets import side_tables
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import CLEARING, REFRESHING_PROPERTY, TableState
 from headrace.sinks.target import FlowTarget, OpenedGeneration, TableLayout
 from headrace.sources.answers import Seed
@@ -36,9 +37,6 @@ from headrace.state.offset_log import SHUFFLE_PARTITIONS, seed_files
 from headrace.state.opening import decide
 from headrace.storage.location import Location
 from headrace.storage.table_log import LoggedCommit, commit_file, is_table, load_commit, stray_versions
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,12 +202,7 @@ class FlowOpener:
         flow = self._planned.flow
         path = self._settings.storage.checkpoint(flow.target, flow.name, identity.generation)
         (path / QUERY).replace_json(self._planned.record.to_json())
-        return OpenedFlow(
-            path=path,
-            identity=identity,
-            sources=start.sources,
-            checkpoint=start.checkpoint,
-        )
+        return OpenedFlow(path=path, identity=identity, sources=start.sources, checkpoint=start.checkpoint)
 
     def _open(
         self,

@@ -27,6 +27,7 @@ from headrace.run.failpoints import reach
 from headrace.run.failures import Failures
 from headrace.run.targets import flow_target, side_tables
 from headrace.run.trial import BuildRecords, Outcome, Trial, union
+from headrace.runtime.lazy_pyspark import SparkSession, StructType
 from headrace.sinks.delta.commit import fence_replay, mark_replaying, settle_replay
 from headrace.sinks.delta.row_states import unsettled_replays
 from headrace.sinks.target import BatchStamp, Committed, SplitRows
@@ -36,8 +37,6 @@ from headrace.storage.table_log import replay_transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
 _LOG = logging.getLogger(__name__)
 

@@ -31,12 +31,7 @@ class Schedule:
     A view is refreshed after the views that it reads. `most_refreshes` limits how many run at the same time.
     """
 
-    def __init__(
-        self,
-        flows: UpdateFlows,
-        views: Sequence[ViewRunner],
-        context: UpdateContext,
-    ) -> None:
+    def __init__(self, flows: UpdateFlows, views: Sequence[ViewRunner], context: UpdateContext) -> None:
         self._flows = flows
         self._views = {view.view.name: view for view in views}
         self._stop = stop = context.stop

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from headrace.contracts.changes import (
     COPIES,
@@ -27,6 +26,7 @@ from headrace.plan.stages import PlannedFlow
 from headrace.run.batch import QueryState, RecordFeed
 from headrace.run.context import ReadSnapshots
 from headrace.run.stop import PlanAgain, StopSignal
+from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sinks.target import BatchStamp
 from headrace.sources.parts import FilePart
 from headrace.sources.registry import kind_of
@@ -34,9 +34,6 @@ from headrace.state.snapshot_log import load_marker
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.table_log import newest_version
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _SHOWN_KEYS = 5
 _LOOK_S = 5.0
@@ -99,8 +96,6 @@ class SnapshotFeed:
             self.report(version_text(marker.version), "the source no longer has it")
             yield with_checks(batch.where("false"), self.planned.expectations)
             return
-        from pyspark.sql import functions as F
-
         flow = self._flow
         columns = snapshot_columns(table_schema(self.planned.schema), flow.history)
         held = session.read.format("delta").load(str(self.table))
@@ -147,8 +142,6 @@ class SnapshotFeed:
 
     def _check_keys(self, differences: DataFrame, marker: SnapshotMarker) -> None:
         """Compute the differences, and refuse keys that do not identify a row."""
-        from pyspark.sql import functions as F
-
         flow = self._flow
         is_null = F.lit(False)
         for key in flow.keys:

@@ -70,12 +70,7 @@ def check_rejected(
             "correct the source, the schema or the expectations, and run again:   headrace run",
             "or allow more rejected records: max_rejected",
         ),
-        params={
-            "flow": flow.name,
-            "rejected": count,
-            "records": records,
-            "max_rejected": str(limit),
-        },
+        params={"flow": flow.name, "rejected": count, "records": records, "max_rejected": str(limit)},
     )
 
 
@@ -272,10 +267,7 @@ class RefreshSplit:
 
 
 def _failed(
-    split: RowSplit,
-    flow: Flow,
-    outcome: str,
-    coordinates: Coordinates | None,
+    split: RowSplit, flow: Flow, outcome: str, coordinates: Coordinates | None
 ) -> ExpectationFailedError:
     """The error for rows that stop a flow."""
     first = split.stopping.limit(_SHOWN_ROWS).collect()

@@ -9,10 +9,8 @@ import uuid
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from headrace.runtime.lazy_pyspark import SparkSession
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 0.2

@@ -98,12 +98,7 @@ class FlowSurveyor:
             history = history.with_last(last)
         on_data_loss = self.settings.on_data_loss
         policies = {on_data_loss, *(source.on_data_loss for source in planned.sources)}
-        past = Past(
-            flow=flow,
-            history=history,
-            ledger=ledger.folder,
-            opens=reset or "record" in policies,
-        )
+        past = Past(flow=flow, history=history, ledger=ledger.folder, opens=reset or "record" in policies)
         facts = FlowFacts(
             flow=flow.name,
             dataset=str(flow.target),

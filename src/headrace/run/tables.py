@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from headrace.errors import (
     ColumnInvalidError,
@@ -33,6 +32,7 @@ from headrace.plan.stored import load_stored_at
 from headrace.run.failpoints import reach
 from headrace.run.survey import ReadTable
 from headrace.run.targets import side_tables
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.metastore import publish_table
 from headrace.sinks.delta.table import (
     CLEARING,
@@ -50,9 +50,6 @@ from headrace.state.offset_log import load_state
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def register_tables(plan: Plan, spark: SparkSession) -> None:

@@ -13,6 +13,7 @@ from headrace.model.declarations import AppendFlow, AutoCdcFlow, Groups
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.append import AppendTarget
 from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.quarantine import QuarantineTable
@@ -23,8 +24,6 @@ from headrace.sinks.target import FlowTarget, RefreshStamp, Target
 from headrace.storage.layout import Storage
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from headrace.sinks.delta.keyed import SharedTable, SharedTables
     from headrace.storage.location import Location
 

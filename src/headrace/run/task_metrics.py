@@ -12,17 +12,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.model.events import BatchCommitted, BatchWork, Event, ViewRefreshed
 from headrace.plan.stages import RefreshCost
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.state.lease import VIEW
 from headrace.state.ledger import record_cost
 from headrace.storage.layout import Storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _LOG = logging.getLogger(__name__)
 

@@ -24,13 +24,12 @@ from headrace.plan.stages import Coordinates, PlannedFlow
 from headrace.run.failures import Failures
 from headrace.run.narrowing import find_reason
 from headrace.runtime.gateway import new_frame
+from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession, StructType
 from headrace.sources.bad_records import CODE, BadRecords
 from headrace.sources.records import CARRIED
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 _LOG = logging.getLogger(__name__)
 _SEARCHED = 10
@@ -98,8 +97,6 @@ class Trial:
 
     def run(self, rejected: DataFrame, ids: pa.Array, outcome: Outcome) -> None:
         """Decide for each of the rows."""
-        from pyspark.sql import functions as F
-
         traced = self._coordinates is not None
         held = self._with_ids(rejected, ids).persist()
         outcome.kept.append(held)
@@ -171,8 +168,6 @@ class Trial:
 
     def _try_query(self, rejected: DataFrame, ids: Sequence[str], outcome: Outcome) -> bool:
         """Run the query on records; false if some are rejected, and it is not known which."""
-        from pyspark.sql import functions as F
-
         assert self.build is not None
         mine = self._with_ids(rejected, ids)
         rows = self.build(self.session, self.planned, mine.select("source.*"))
@@ -233,15 +228,12 @@ class Trial:
 
     def _with_ids(self, rejected: DataFrame, ids: Sequence[str] | pa.Array) -> DataFrame:
         import pyarrow as pa
-        from pyspark.sql import functions as F
 
         chosen = new_frame(self.session, pa.table({"id": pa.array(ids, pa.string())}))
         return rejected.join(F.broadcast(chosen), "id")
 
     def _readable(self, rejected: DataFrame, ids: Sequence[str], outcome: Outcome) -> list[str]:
         """The rows whose record comes from one source of the query, each record once."""
-        from pyspark.sql import functions as F
-
         records = self._with_ids(rejected, ids).select("id", "source.*")
         owners = (F.coalesce(one.owns(), F.lit(False)).cast("int") for one in self.planned.sources)
         place = F.concat_ws("/", "topic", "partition", "path", "offset")
@@ -260,8 +252,6 @@ def union(parts: Sequence[DataFrame]) -> DataFrame:
 
 def _bad_of(records: DataFrame, read: BadRecords) -> list[Rejected]:
     """The records that a read has left out."""
-    from pyspark.sql import functions as F
-
     columns = [name for name in _IDENTIFYING if name in read.frame.columns]
     same = [F.col(f"held.{name}").eqNullSafe(F.col(f"bad.{name}")) for name in columns]
     joined = records.alias("held").join(read.frame.alias("bad"), same).orderBy("id").limit(_EXPLAINED)

@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.errors import HeadraceError
-from headrace.model.events import (
-    Emitter,
-    FlowFinished,
-    UpdateFinished,
-    UpdateStarted,
-    ViewUpToDate,
-)
+from headrace.model.events import Emitter, FlowFinished, UpdateFinished, UpdateStarted, ViewUpToDate
 from headrace.model.names import TableName
 from headrace.plan.stages import Plan
 from headrace.run.context import UpdateContext
@@ -57,10 +51,7 @@ def execute(plan: Plan, context: UpdateContext) -> RunResult:
     """Execute a plan's stages."""
     started = time.monotonic()
     views = [make_view(stage, plan, context) for stage in by_kind(plan.stages)[1]]
-    with (
-        UpdateFlows(plan, context) as flows,
-        Schedule(flows, views, context) as schedule,
-    ):
+    with UpdateFlows(plan, context) as flows, Schedule(flows, views, context) as schedule:
         context.emit(
             UpdateStarted(
                 update=context.update,
@@ -88,11 +79,7 @@ def execute(plan: Plan, context: UpdateContext) -> RunResult:
     duration_s = time.monotonic() - started
     context.emit(UpdateFinished(update=context.update, outcome=outcome, duration_s=duration_s))
     return RunResult(
-        update=context.update,
-        outcome=outcome,
-        flows=flow_results,
-        views=view_results,
-        duration_s=duration_s,
+        update=context.update, outcome=outcome, flows=flow_results, views=view_results, duration_s=duration_s
     )
 
 

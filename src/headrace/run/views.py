@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from headrace.contracts.expectations import with_declared_columns
 from headrace.errors import HeadraceError, ViewInputMissingError
@@ -32,6 +32,7 @@ from headrace.run.tables import alter, new_clustering
 from headrace.run.task_metrics import refresh_jobs
 from headrace.runtime.engine.record import pool_name
 from headrace.runtime.gateway import release_unused
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.metastore import publish_table
 from headrace.sinks.delta.table import read_state, register_table
@@ -39,9 +40,6 @@ from headrace.sinks.target import RefreshStamp, Target
 from headrace.state.lease import VIEW, Heart, Lease
 from headrace.state.ledger import record_view
 from headrace.storage.table_log import commit_mark, is_table, newest_version
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _LOG = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
@@ -25,10 +24,8 @@ from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.jars import JarCache, locked_jars
 from headrace.runtime.java import Java, find_java
 from headrace.runtime.jvm import build_java_command, choose_heap
+from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.runtime.session import RunningSpark, start_spark
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _RECORD_END_S = 120.0
 """The JVM writes the record when it ends."""
@@ -98,8 +95,6 @@ def _work(running: RunningSpark, folder: Path) -> None:
 
 
 def _tables(spark: SparkSession, folder: Path) -> None:
-    from pyspark.sql import functions as F
-
     path = str(folder / "table")
     rows = spark.range(1000).select(
         F.col("id"), F.concat(F.lit("n"), F.col("id") % 10).alias("name"), F.current_timestamp().alias("at")
@@ -123,7 +118,6 @@ def _tables(spark: SparkSession, folder: Path) -> None:
 
 def _topic(spark: SparkSession, folder: Path, broker: Broker) -> None:
     from confluent_kafka import Producer
-    from pyspark.sql import functions as F
 
     bootstrap = broker.start()
     broker.create_topic("training", 2)

@@ -15,11 +15,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, StructType
 
 
 def import_pyspark() -> None:

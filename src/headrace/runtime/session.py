@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.errors import ConnectUnsupportedError, DeltaNotConfiguredError, SparkStartError, text_of
 from headrace.model.secrets import Redactor, is_secret_key
@@ -28,10 +28,8 @@ from headrace.runtime.gateway import (
 from headrace.runtime.jars import locked_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, error_lines, start_jvm, tail
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.runtime.places import Scratch, logs_folder
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _STOP_TIMEOUT_S = 20.0
 """The time that Spark has to stop before its JVM is killed."""

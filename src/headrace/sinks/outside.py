@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from headrace.model.counts import BatchCounts
 from headrace.model.declarations import Sink
 from headrace.model.ranges import SourceRange
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.append import AppendTarget
 from headrace.sinks.target import (
     BatchStamp,
@@ -20,9 +21,6 @@ from headrace.sinks.target import (
     SplitRows,
     TargetState,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, kw_only=True)

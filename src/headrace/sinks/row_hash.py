@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from headrace.model.names import quoted_column
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
-
+from headrace.runtime.lazy_pyspark import Column, DataFrame, DataType, F
 
 _ABSENT = (0x6E756C6C << 32) + 1
 """The first number that stands for a column without a value; a column of the rows hardly ever has it."""
@@ -21,8 +15,6 @@ def row_hash(rows: DataFrame) -> Column:
     Tables keep it, in the sequence of each row: rows without NULLs, structs and arrays keep the number that
     earlier releases gave them.
     """
-    from pyspark.sql import functions as F
-
     values, absent = [], []
     for number, field in enumerate(rows.schema.fields):
         value = F.col(quoted_column(field.name))
@@ -44,8 +36,6 @@ def hashable(value: Column, kind: DataType) -> Column:
 
 def _marked(value: Column, kind: DataType) -> Column:
     """A value with a mark of NULL before it, and its length if it is an array."""
-    from pyspark.sql import functions as F
-
     fields, element = getattr(kind, "fields", None), getattr(kind, "elementType", None)
     if fields is not None:
         inner = [_marked(value.getField(one.name), one.dataType) for one in fields]
@@ -62,8 +52,6 @@ def _is_simple(kind: DataType) -> bool:
 
 def as_text(value: Column) -> Column:
     """A value as JSON; without the option, a map with a NULL would be equal to an empty one."""
-    from pyspark.sql import functions as F
-
     return F.to_json(F.struct(value), {"ignoreNullFields": "false"})
 
 

@@ -13,14 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 from headrace.model.counts import BatchCounts
 from headrace.model.ranges import SourceRange
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.state.facts import Open
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 Guarantee = Literal["exactly once", "at least once"]
 """``exactly once``: rows and batch number are committed together. ``at least once``: a crash between the

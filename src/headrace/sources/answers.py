@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from headrace.runtime.lazy_pyspark import DataFrame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +46,7 @@ class Lag:
     def __add__(self, other: Lag) -> Lag:
         sizes = [size for size in (self.size_bytes, other.size_bytes) if size is not None]
         return Lag(
-            self.count + other.count,
-            sum(sizes) if sizes else None,
-            self.counts_files or other.counts_files,
+            self.count + other.count, sum(sizes) if sizes else None, self.counts_files or other.counts_files
         )
 
 

@@ -8,13 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from headrace.runtime.lazy_pyspark import Column, DataType, F
 from headrace.sources.decoders import UNPARSEABLE, Decoder
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-    from pyspark.sql.types import DataType
 
 UNKNOWN_ID: Final = "HEADRACE_UNKNOWN_SCHEMA_ID "
 """Begins the message with which a query fails at a record whose schema id it does not know."""
@@ -46,8 +43,6 @@ class AvroDecoder(Decoder):
     writers: Mapping[int, str] | None = None
 
     def decode(self, value: Column) -> Column:
-        from pyspark.sql import functions as F
-
         kind = self._type()
         if self.writers is None:
             return F.when(value.isNotNull(), self._resolve(value, self.reader, kind))
@@ -68,13 +63,11 @@ class AvroDecoder(Decoder):
         return decoded
 
     def problem(self, value: Column) -> Column:
-        from pyspark.sql import functions as F
-
         return F.lit(UNPARSEABLE)
 
     def _type(self) -> DataType:
         """The reader's schema as Spark's type."""
-        from pyspark.sql import SparkSession, functions as F
+        from pyspark.sql import SparkSession
         from pyspark.sql.avro.functions import from_avro
 
         record = from_avro(F.lit(b""), self.reader)
@@ -82,7 +75,6 @@ class AvroDecoder(Decoder):
 
     def _resolve(self, payload: Column, writer: str, kind: DataType) -> Column:
         """The record of a payload; NULL if it is not one whole record of the writer's schema."""
-        from pyspark.sql import functions as F
         from pyspark.sql.avro.functions import from_avro
 
         # Spark gives a row of NULLs for a malformed record, and ignores bytes after the record. A string of
@@ -101,7 +93,6 @@ class AvroDecoder(Decoder):
 
 def _has_valid_strings(value: Column, kind: DataType) -> Column:
     """Whether all strings of a value are valid UTF-8; Spark does not check the bytes of Avro's strings."""
-    from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
     match kind:

@@ -6,14 +6,12 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F
 from headrace.sources.decoders import TOO_LARGE, Decoder, decode_within
 from headrace.sources.new_fields import Evolving, NewFields, find_new_fields, mark_unknown, unknown_metrics
 from headrace.sources.records import CARRIED, BadRecord, decode_or_stop, stop_at
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 BadRecordRule = Literal["quarantine", "stop"]
 """Whether a bad record is moved to the quarantine table or stops the flow."""
@@ -69,8 +67,6 @@ class RecordRules:
         Returns:
             The fields of the record and the columns of ``kept``.
         """
-        from pyspark.sql import functions as F
-
         value, limit = F.col("value"), self.max_value_bytes
         further = [column.alias(name) for name, column in kept.items()]
         unknown = self.decoder.unknown(value) if self.notes_unknown else None
@@ -99,8 +95,6 @@ class RecordRules:
         Args:
             record: The parts of the original record, under the names of the quarantine's ``source``.
         """
-        from pyspark.sql import functions as F
-
         value = F.col("value")
         tombstone = F.lit(TOMBSTONE if self.tombstones == "quarantine" else None)
         code = (
@@ -117,8 +111,6 @@ class RecordRules:
         return BadRecords(bad.drop(_IS_NULL), name, self, self._new_fields(records, at))
 
     def _new_fields(self, records: DataFrame, at: Sequence[Column]) -> NewFields | None:
-        from pyspark.sql import functions as F
-
         unknown = self.decoder.unknown(F.col("value"))
         if self.evolving is None or unknown is None:
             return None
@@ -140,8 +132,6 @@ class RecordRules:
         return bad.describe()
 
     def _counts(self, is_good: Column) -> tuple[Column, ...]:
-        from pyspark.sql import functions as F
-
         is_skipped = F.col(_IS_NULL) if self.tombstones == "skip" else F.lit(False)
         return (
             F.count(F.lit(1)).alias(SEEN),

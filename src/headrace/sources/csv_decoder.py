@@ -5,15 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.errors import ArgumentInvalidError
+from headrace.runtime.lazy_pyspark import Column, F, StructType
 from headrace.sources.decimals import DecimalReader
 from headrace.sources.decoders import Decoder, InvalidUtf8
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-    from pyspark.sql.types import StructType
 
 _CORRUPT, _END = "_headrace_corrupt", "_headrace_end"
 _DEFAULTS: Final = {"escape": '"'}
@@ -43,18 +40,13 @@ class CsvDecoder(Decoder):
     options: Mapping[str, str] = field(default_factory=dict)  # options of Spark's CSV parser, such as ``sep``
 
     def decode(self, value: Column) -> Column:
-        from pyspark.sql import functions as F
         from pyspark.sql.types import StringType, StructField, StructType
 
         text = value.cast("string")
         text = F.make_valid_utf8(text) if self.invalid_utf8 == "replace" else text
         decimals = DecimalReader(self.schema, "csv")
         checked = StructType(
-            [
-                *decimals.parsed.fields,
-                StructField(_END, StringType()),
-                StructField(_CORRUPT, StringType()),
-            ]
+            [*decimals.parsed.fields, StructField(_END, StringType()), StructField(_CORRUPT, StringType())]
         )
         options = {
             **_DEFAULTS,

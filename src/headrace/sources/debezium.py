@@ -9,11 +9,11 @@ from functools import reduce
 from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from headrace.errors import ArgumentInvalidError
+from headrace.runtime.lazy_pyspark import Column, F
 from headrace.sources.decimals import exact_decimal
 from headrace.sources.decoders import Decoder, InvalidUtf8, JsonDecoder, check_choice
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
     from pyspark.sql.types import DataType, DecimalType, StructField, StructType
 
 TimestampUnit = Literal["millis", "micros", "nanos"]
@@ -97,14 +97,12 @@ class DebeziumDecoder(Decoder):
         return StructType([*event.fields, *around])
 
     def _flatten(self, record: Column) -> Column:
-        from pyspark.sql import functions as F
-
         bare = F.struct(*(record[name].alias(name) for name in ENVELOPE))
         event = F.coalesce(record["payload"], bare)
         return _bound(event, lambda one: self._row(one, record))
 
     def _row(self, event: Column, record: Column) -> Column:
-        from pyspark.sql import Column, functions as F
+        from pyspark.sql import Column
 
         row = _image(event)
         columns = [self._column(row, one, record) for one in self.schema.fields]
@@ -119,8 +117,6 @@ class DebeziumDecoder(Decoder):
         return _bound(rows, judge)
 
     def _column(self, row: Column, column: StructField, record: Column) -> Column:
-        from pyspark.sql import functions as F
-
         value, kind = row[column.name], column.dataType
         if not _is_ambiguous(kind):
             return value.alias(column.name)
@@ -139,7 +135,6 @@ class DebeziumDecoder(Decoder):
         Args:
             one: The `value` as a variant, and what the schema part says of it: `name`, `type`, `scale`.
         """
-        from pyspark.sql import functions as F
         from pyspark.sql.types import DateType, DecimalType
 
         text = _text(one["value"])
@@ -155,8 +150,6 @@ class DebeziumDecoder(Decoder):
 
     def _timestamp(self, number: Column, name: Column, kind: DataType) -> Column:
         """A number as a timestamp; NULL if its unit is not known."""
-        from pyspark.sql import functions as F
-
         unit = F.lit(self.timestamp_unit)
         for named, kinds in _UNITS.items():
             unit = F.when(name.isin(*kinds), named).otherwise(unit)
@@ -172,8 +165,6 @@ class DebeziumDecoder(Decoder):
 
     def _decimal(self, one: Column, text: Column, is_text: Column, kind: DecimalType) -> Column:
         """A number, a text or Debezium's bytes as a decimal; NULL if it is not known which they are."""
-        from pyspark.sql import functions as F
-
         is_bytes = one["name"] == _CONNECT_DECIMAL
         form = F.when(is_bytes, "precise").when(one["type"] == "string", "string")
         form = form.otherwise(F.lit(self.decimals))
@@ -228,8 +219,6 @@ def added_columns(event: Column, source: Callable[[str], Column]) -> tuple[Colum
     Args:
         source: Gives a field of the event's `source`, which may lack it.
     """
-    from pyspark.sql import functions as F
-
     moment = F.coalesce(source("ts_us"), source("ts_ms") * 1000)
     return (
         event["op"].alias(OP),
@@ -250,7 +239,6 @@ def position(source: Callable[[str], Column]) -> Column:
     Args:
         source: Gives a field of the event's `source`; a field that it lacks is NULL.
     """
-    from pyspark.sql import functions as F
 
     def number(value: Column) -> Column:
         return F.lpad(F.coalesce(value.cast("string"), F.lit("0")), 20, "0")
@@ -286,7 +274,6 @@ def position(source: Callable[[str], Column]) -> Column:
 
 def flatten_columns(schema: StructType, kept: Sequence[str]) -> list[Column]:
     """The columns of decoded change events: those of the row, `ADDED`, and some others."""
-    from pyspark.sql import functions as F
     from pyspark.sql.types import StructType as Struct
 
     source_type, after = schema["source"].dataType, schema["after"].dataType
@@ -306,15 +293,11 @@ def flatten_columns(schema: StructType, kept: Sequence[str]) -> list[Column]:
 
 def _image(event: Column) -> Column:
     """The row before a delete, and the row after any other change."""
-    from pyspark.sql import functions as F
-
     return F.when(event["op"] == "d", event["before"]).otherwise(event["after"])
 
 
 def _text(value: Column) -> Column:
     """A variant as text."""
-    from pyspark.sql import functions as F
-
     return F.try_variant_get(value, "$", "string")
 
 
@@ -327,30 +310,22 @@ def _is_ambiguous(kind: DataType) -> bool:
 
 def _declared(schema: Column, name: str) -> Column:
     """The description of a column in the schema part of a record; NULL if there is none."""
-    from pyspark.sql import functions as F
-
     rows = F.filter(schema["fields"], lambda one: one["field"] == "after")
     return F.get(F.filter(F.get(rows, F.lit(0))["fields"], lambda one: one["field"] == name), F.lit(0))
 
 
 def _date(days: Column) -> Column:
-    from pyspark.sql import functions as F
-
     is_date = days.between(-_LAST_DAY, _LAST_DAY)
     return F.when(is_date, F.date_add(F.lit("1970-01-01").cast("date"), days.try_cast("int")))
 
 
 def _unscaled(encoded: Column, scale: Column) -> Column:
     """The number in big-endian bytes as base64, as text such as `12345E-2`; NULL beyond 16 bytes."""
-    from pyspark.sql import functions as F
-
     return _bound(F.hex(F.try_to_binary(encoded, F.lit("base64"))), lambda digits: _number_of(digits, scale))
 
 
 def _number_of(digits: Column, scale: Column) -> Column:
     """The number in hexadecimal digits, in two's complement, as text."""
-    from pyspark.sql import functions as F
-
     is_negative = F.substring(digits, 1, 1) >= "8"
     whole = F.lpad(digits, 32, F.when(is_negative, "F").otherwise("0"))
     high = F.conv(F.substring(whole, 1, 16), 16, -10).cast("decimal(20, 0)")
@@ -367,6 +342,4 @@ def _bound(value: Column, use: Callable[[Column], Column]) -> Column:
 
     Spark repeats an expression at each of its uses, also in the plan. The variable of a lambda is short.
     """
-    from pyspark.sql import functions as F
-
     return F.transform(F.array(value), use)[0]

@@ -14,8 +14,9 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Literal
 
+from headrace.runtime.lazy_pyspark import Column, F
+
 if TYPE_CHECKING:
-    from pyspark.sql import Column
     from pyspark.sql.types import DataType, DecimalType, StructType
 
 _LONG_NUMBER = (
@@ -52,8 +53,6 @@ class DecimalReader:
         Args:
             options: The parser's options.
         """
-        from pyspark.sql import functions as F
-
         scales = [one.scale for one in _decimals(self.schema)]
         if not scales:
             return parse(None)
@@ -71,8 +70,6 @@ class DecimalReader:
             use: Takes the record, and whether all its decimals are exactly what is written; ``None`` for a
                 schema without decimals.
         """
-        from pyspark.sql import functions as F
-
         if not has_decimals(self.schema):
             return use(written, None)
         # The array makes Spark compute the record once and use it several times.
@@ -108,7 +105,6 @@ class DecimalReader:
 
     def _read(self, written: Column, kind: DataType) -> Column:
         """A value as its declared type; a decimal is NULL if it is not exactly what is written."""
-        from pyspark.sql import functions as F
         from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
 
         if not has_decimals(kind):
@@ -131,7 +127,6 @@ class DecimalReader:
 
     def _is_exact(self, written: Column, value: Column, kind: DataType) -> Column:
         """Whether each decimal in a value is exactly what is written, and NULL only if that is null."""
-        from pyspark.sql import functions as F
         from pyspark.sql.types import ArrayType, MapType, StructType
 
         match kind:
@@ -178,7 +173,6 @@ def _decimals(kind: DataType) -> Iterator[DecimalType]:
 
 def exact_decimal(text: Column, kind: DecimalType) -> Column:
     """The decimal in a text; NULL if it is none, has more digits before the point, or more after it."""
-    from pyspark.sql import functions as F
     from pyspark.sql.types import DecimalType
 
     number = text.try_cast(kind)

@@ -6,15 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError
 from headrace.model.declarations import Drift
+from headrace.runtime.lazy_pyspark import Column, F, StructType
 from headrace.sources.decimals import DecimalReader
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-    from pyspark.sql.types import StructType
 
 InvalidUtf8 = Literal["reject", "replace"]
 """What to do with bytes that are not valid UTF-8: reject the record, or replace them by U+FFFD."""
@@ -56,16 +53,12 @@ class Decoder(ABC):
 
     def problem(self, value: Column) -> Column:
         """The error code for a record that cannot be decoded; compute it for such records only."""
-        from pyspark.sql import functions as F
-
         invalid = ~F.is_valid_utf8(value.cast("string"))
         return F.when(invalid, F.lit(NOT_UTF8)).otherwise(F.lit(UNPARSEABLE))
 
 
 def decode_within(decoder: Decoder, value: Column, max_bytes: int | None) -> Column:
     """The record as a struct; NULL also if its value is longer than ``max_bytes``."""
-    from pyspark.sql import functions as F
-
     decoded = decoder.decode(value)
     return decoded if max_bytes is None else F.when(F.octet_length(value) <= max_bytes, decoded)
 
@@ -77,8 +70,6 @@ class TextDecoder(Decoder):
     invalid_utf8: InvalidUtf8 = "reject"
 
     def decode(self, value: Column) -> Column:
-        from pyspark.sql import functions as F
-
         text = value.cast("string")
         if self.invalid_utf8 == "replace":
             return F.when(value.isNotNull(), F.struct(F.make_valid_utf8(text).alias("value")))
@@ -98,8 +89,6 @@ class JsonDecoder(Decoder):
     options: Mapping[str, str] = field(default_factory=dict)
 
     def decode(self, value: Column) -> Column:
-        from pyspark.sql import functions as F
-
         text = value.cast("string")
         # Spark's parser replaces invalid bytes silently, so they are checked before.
         text = F.make_valid_utf8(text) if self.invalid_utf8 == "replace" else text
@@ -108,7 +97,6 @@ class JsonDecoder(Decoder):
 
     def _read(self, text: Column, decimals: DecimalReader | None) -> Column:
         """The record as a struct; NULL if it has no value or cannot be decoded."""
-        from pyspark.sql import functions as F
         from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
         checked = StructType(
@@ -154,8 +142,6 @@ class JsonDecoder(Decoder):
             record: The fields of the schema; those whose values have another type are NULL.
             mistyped: Whether any value has another type than the schema says.
         """
-        from pyspark.sql import functions as F
-
         return F.when(~mistyped, record)
 
     @property

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from headrace.model.declarations import StreamingFlow
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position, SourceRange
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.systems import Systems
 from headrace.state.facts import SourceFacts
 from headrace.state.identity import SourceIdentity
@@ -16,8 +17,6 @@ from headrace.state.ledger import Ledger
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from headrace.sources.source import Source
 
 

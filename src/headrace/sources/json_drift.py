@@ -8,11 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.model.declarations import RESCUED, Drift, DriftAction, field_name
+from headrace.runtime.lazy_pyspark import Column, F
 from headrace.sources.decimals import DecimalReader
 from headrace.sources.decoders import DRIFTED, UNPARSEABLE, JsonDecoder
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
     from pyspark.sql.types import DataType, StructField, StructType
 
 _WRONG = "_headrace_wrong"
@@ -39,15 +39,12 @@ class DriftingJsonDecoder(JsonDecoder):
         Fields without a value are left out, and objects within maps are not looked at. Without any action for
         drift, one record of `_SAMPLE` is looked at.
         """
-        from pyspark.sql import functions as F
-
         names = F.concat(*self._unknown(value.cast("string"), self.schema, ()))
         if not self.drift.is_default:
             return names
         return F.when(F.crc32(value.cast("binary")) % _SAMPLE == 0, names).otherwise(_no_names())
 
     def _unknown(self, json: Column, schema: StructType, path: tuple[str, ...]) -> Iterator[Column]:
-        from pyspark.sql import functions as F
         from pyspark.sql.types import ArrayType, StructType
 
         known = F.array(*(F.lit(one.name) for one in schema.fields)).cast("array<string>")
@@ -69,8 +66,6 @@ class DriftingJsonDecoder(JsonDecoder):
                 yield _names_within(elements, partial(self._unknown, schema=kind.elementType, path=within))
 
     def problem(self, value: Column) -> Column:
-        from pyspark.sql import functions as F
-
         if not (self.drift.has("quarantine") or self.drift.has("fail")):
             return super().problem(value)
         drifted = F.size(self._having(self.unknown(value), "quarantine", "fail")) > 0
@@ -78,8 +73,6 @@ class DriftingJsonDecoder(JsonDecoder):
         return F.when((known == F.lit(UNPARSEABLE)) & drifted, F.lit(DRIFTED)).otherwise(known)
 
     def stops(self, value: Column) -> Column | None:
-        from pyspark.sql import functions as F
-
         if not self.drift.has("fail"):
             return None
         text = value.cast("string")
@@ -91,8 +84,6 @@ class DriftingJsonDecoder(JsonDecoder):
         return (self.unknown(text).alias(_UNKNOWN),) if named else ()
 
     def _accept(self, record: Column, mistyped: Column, text: Column, looked: Column) -> Column:
-        from pyspark.sql import functions as F
-
         if not self._looks(text):
             return F.when(~mistyped, record)
         unknown = looked[_UNKNOWN]
@@ -107,8 +98,6 @@ class DriftingJsonDecoder(JsonDecoder):
 
     def _having(self, names: Column, *actions: DriftAction) -> Column:
         """The names among some that have one of several actions."""
-        from pyspark.sql import functions as F
-
         drift = self.drift
         if any(_is_object(self.schema, name) for name in drift.columns):
             return F.filter(names, lambda name: F.coalesce(self._action(name).isin(*actions), F.lit(False)))
@@ -119,8 +108,6 @@ class DriftingJsonDecoder(JsonDecoder):
 
     def _action(self, name: Column) -> Column:
         """The action for a field: its own, that of the innermost object around it, or the default."""
-        from pyspark.sql import functions as F
-
         columns = self.drift.columns
         action = F.lit(self.drift.default)
         for one in sorted((one for one in columns if _is_object(self.schema, one)), key=len):
@@ -131,15 +118,12 @@ class DriftingJsonDecoder(JsonDecoder):
 
     def _wrong(self, text: Column) -> Column:
         """The names of the fields whose values have another type; computed for such records only."""
-        from pyspark.sql import functions as F
-
         return F.concat(
             *(self._wrong_in(text, one, field_name(one.name)) for one in self.schema.fields), _no_names()
         )
 
     def _wrong_in(self, text: Column, field: StructField, name: str) -> Column:
         """The names of the fields of another type within a field: the object itself, or fields of it."""
-        from pyspark.sql import functions as F
         from pyspark.sql.types import StructType
 
         own, kind = F.array(F.lit(name)), field.dataType
@@ -152,7 +136,6 @@ class DriftingJsonDecoder(JsonDecoder):
         return F.when(self._is_wrong(text, field), own).otherwise(_no_names())
 
     def _is_wrong(self, text: Column, column: StructField) -> Column:
-        from pyspark.sql import functions as F
         from pyspark.sql.types import StringType, StructType
 
         alone = DecimalReader(StructType([column]), "json")
@@ -166,7 +149,6 @@ class DriftingJsonDecoder(JsonDecoder):
 
     def _rescued(self, text: Column, names: Column) -> Column:
         """The fields with some names, as JSON, each with its whole value; NULL if there are none."""
-        from pyspark.sql import functions as F
 
         def is_kept(name: Column, _: Column) -> Column:
             name = _quoted(name)
@@ -184,8 +166,6 @@ class DriftingJsonDecoder(JsonDecoder):
 
 def _quoted(name: Column) -> Column:
     """A field within a dotted name; see `field_name`."""
-    from pyspark.sql import functions as F
-
     return F.when(F.contains(name, F.lit(".")), F.concat(F.lit("`"), name, F.lit("`"))).otherwise(name)
 
 
@@ -211,13 +191,9 @@ def _is_object(schema: StructType, name: str) -> bool:
 
 def _names_within(elements: Column, names: Callable[[Column], Iterable[Column]]) -> Column:
     """The names in all elements of an array, each once."""
-    from pyspark.sql import functions as F
-
     found = F.transform(elements, lambda one: F.concat(*names(one)))
     return F.coalesce(F.array_distinct(F.flatten(found)), _no_names())
 
 
 def _no_names() -> Column:
-    from pyspark.sql import functions as F
-
     return F.array().cast("array<string>")

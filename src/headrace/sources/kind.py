@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from headrace.model.ranges import Position, SourceRange
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.answers import Lag, Seed, Unrecoverable
 from headrace.sources.guard import Guard
 from headrace.sources.parts import Part
@@ -17,9 +18,6 @@ from headrace.state.facts import ListOrigin, SourceFacts
 from headrace.state.history import History
 from headrace.state.identity import SourceIdentity
 from headrace.storage.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 class SourceKind(ABC):

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from headrace.model.declarations import Drift
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
-
     from headrace.state.schema_versions import SchemaVersions
 
 NAMES: Final = "unknown_fields"
@@ -58,8 +56,6 @@ def find_new_fields(
     records: DataFrame, unknown: Column, at: Sequence[Column], evolving: Evolving
 ) -> NewFields:
     """Look for new fields."""
-    from pyspark.sql import functions as F
-
     text = F.try_parse_json(F.col("value").cast("string"))
     place = F.to_json(F.struct(*at))
     differing = records.where(F.size(unknown) > 0).select(text.alias("record"), place.alias("place"))
@@ -69,18 +65,11 @@ def find_new_fields(
 
 def mark_unknown(unknown: Column, at: Sequence[Column]) -> list[Column]:
     """Columns of a record for `unknown_metrics`."""
-    from pyspark.sql import functions as F
-
     return [unknown.alias(_UNKNOWN), F.struct(*at).alias(_AT)]
 
 
 def unknown_metrics() -> list[Column]:
     """The metrics `NAMES` and `EXAMPLE` of records with the columns of `mark_unknown`."""
-    from pyspark.sql import functions as F
-
     differs = F.size(_UNKNOWN) > 0
     names = F.array_distinct(F.flatten(F.collect_set(F.when(differs, F.col(_UNKNOWN)))))
-    return [
-        F.to_json(names).alias(NAMES),
-        F.min(F.when(differs, F.to_json(_AT))).alias(EXAMPLE),
-    ]
+    return [F.to_json(names).alias(NAMES), F.min(F.when(differs, F.to_json(_AT))).alias(EXAMPLE)]

@@ -5,13 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.model.ranges import Position, SourceRange
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F
 from headrace.storage.row_counts import count_rows_on_disk
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 MOST_ROWS: Final = 1 << 33
 """More rows than one file can have: Spark numbers the rows of a partition with 33 bits."""
@@ -129,8 +127,6 @@ class FileParts:
 
     def choose(self, frame: DataFrame, number: Column) -> DataFrame:
         """The rows of the parts."""
-        from pyspark.sql import functions as F
-
         spans: dict[str, list[FilePart]] = {}
         for one in self.parts:
             spans.setdefault(one.path, []).append(one)
@@ -153,8 +149,6 @@ def range_of(one: SourceRange, parts: Sequence[Part]) -> SourceRange:
 
 def row_number() -> Column:
     """The number of a row in its file, right above a read of files in a session with `ONE_FILE_EACH`."""
-    from pyspark.sql import functions as F
-
     return F.monotonically_increasing_id().bitwiseAND(F.lit(MOST_ROWS - 1))
 
 
@@ -172,8 +166,6 @@ def as_record(frame: DataFrame, part: Part, value: Column | None) -> DataFrame:
     Args:
         value: The original record, as bytes; ``None`` if it is not kept.
     """
-    from pyspark.sql import functions as F
-
     assert isinstance(part, FilePart)
     record = {"path": F.lit(part.path), "offset": F.lit(part.start).cast("long"), "value": value}
     return frame.select(*(column.alias(name) for name, column in record.items() if column is not None))

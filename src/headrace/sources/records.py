@@ -7,7 +7,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from headrace.errors import (
     NOT_COMMITTED,
@@ -18,11 +18,9 @@ from headrace.errors import (
     RecordUnparseableError,
     SourceLocation,
 )
+from headrace.runtime.lazy_pyspark import Column, F
 from headrace.sources.decoders import DRIFTED, NOT_UTF8, TOO_LARGE, UNPARSEABLE, Decoder, decode_within
 from headrace.sources.json_problems import find_problem, find_unknown
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
 
 _MARK = "HEADRACE_BAD_RECORD "
 _EXCERPT = 120
@@ -55,20 +53,13 @@ def decode_or_stop(
         on_null: Whether a record without a value stops the flow or gives a null struct.
         stops: Whether the flow stops in any case; else the record may be quarantined.
     """
-    from pyspark.sql import functions as F
-
     stop = stop_at(decoder, value, at=at, max_bytes=max_bytes, stops=stops)
     record = F.coalesce(decode_within(decoder, value, max_bytes), stop)
     return F.when(value.isNotNull(), record) if on_null == "keep" else record
 
 
 def stop_at(
-    decoder: Decoder,
-    value: Column,
-    *,
-    at: Sequence[Column],
-    max_bytes: int | None = None,
-    stops: bool = True,
+    decoder: Decoder, value: Column, *, at: Sequence[Column], max_bytes: int | None = None, stops: bool = True
 ) -> Column:
     """An error that stops the flow at a record that cannot be decoded.
 
@@ -77,8 +68,6 @@ def stop_at(
         max_bytes: The limit of a value's length, if there is one.
         stops: Whether the flow stops in any case; else the record may be quarantined.
     """
-    from pyspark.sql import functions as F
-
     expected, problem = decoder.expected, decoder.problem(value)
     size = []
     if max_bytes is not None:
@@ -98,8 +87,6 @@ def stop_at(
 
 def stop_because(mismatch: str, value: Column, *, at: Sequence[Column]) -> Column:
     """An error that stops the flow at a record that Spark has parsed, with the value that is wrong."""
-    from pyspark.sql import functions as F
-
     facts = F.struct(
         F.lit(UNPARSEABLE).alias("problem"),
         F.lit(True).alias("stops"),

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.errors import OptionUnsupportedError, SourceLocation
 from headrace.model.kafka_settings import KafkaConnection
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.kafka.clusters import KafkaClusters
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ADAPTIVE = "headrace.limit"
 """An option that Spark ignores: it marks sources whose limit adapts to the duration of batches."""

@@ -9,12 +9,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.errors import SchemaInvalidError, SourceLocation
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+from headrace.runtime.lazy_pyspark import StructType
 
 _DDL, _JSON = (".ddl", ".sql"), (".json",)
 _OTHER = (".avsc", ".avro", ".proto", ".xsd", ".yml", ".yaml", ".txt")
@@ -139,12 +137,7 @@ def _parse_ddl(ddl: str, location: SourceLocation, content: str) -> StructType:
     except AnalysisException as error:
         raise _not_columns(error, ddl, location, content) from error
     if not isinstance(parsed, StructType) or not parsed.fields:
-        raise SchemaInvalidError(
-            "a schema has no columns",
-            location=location,
-            remedies=[_COLUMNS],
-            params={},
-        )
+        raise SchemaInvalidError("a schema has no columns", location=location, remedies=[_COLUMNS], params={})
     return parsed
 
 

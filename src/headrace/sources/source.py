@@ -11,13 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from headrace.errors import SourceLocation
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position, SourceRange
+from headrace.runtime.lazy_pyspark import Column, DataFrame
 from headrace.sources.answers import Found
 from headrace.sources.meter import Meter
 from headrace.sources.requests import SourceRead
@@ -25,9 +26,6 @@ from headrace.sources.systems import Past, Systems
 from headrace.state.facts import SourceFacts
 from headrace.state.identity import SourceIdentity
 from headrace.storage.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _NOT_KEPT = frozenset({"location", "options", "adaptive"})
 """Fields that the JSON form of a source leaves out; options can hold secrets."""

@@ -12,14 +12,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from headrace.storage.location import Location
-from headrace.storage.table_log import (
-    LOG,
-    commit_file,
-    is_followed,
-    load_commit,
-    read_actions,
-    versions,
-)
+from headrace.storage.table_log import LOG, commit_file, is_followed, load_commit, read_actions, versions
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
 _MANIFEST = re.compile(r"(\d{20})\.checkpoint\.[0-9a-fA-F-]{36}\.(?:parquet|json)")

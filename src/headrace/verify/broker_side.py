@@ -38,12 +38,7 @@ from headrace.verify.last_records import compare_marks, find_marks, newest_marks
 from headrace.verify.layout import Storage, find_upstream
 from headrace.verify.offsets import Topic
 from headrace.verify.quarantine import Rejected, rows_in
-from headrace.verify.records import (
-    READ_WHOLE,
-    compare,
-    judge_records,
-    offsets_to_ask,
-)
+from headrace.verify.records import READ_WHOLE, compare, judge_records, offsets_to_ask
 from headrace.verify.report import Finding, GradeReport, unjudged_records
 from headrace.verify.source_range import OPAQUE, SourceRange, TopicPartition
 from headrace.verify.spans import Spans
@@ -67,12 +62,7 @@ class _CannotJudgeError(Exception):
 class RecordsJudge:
     """Judges records; what tables have in common is asked and read once."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        evidence: Mapping[TableName, Evidence],
-        brokers: Brokers,
-    ) -> None:
+    def __init__(self, storage: Storage, evidence: Mapping[TableName, Evidence], brokers: Brokers) -> None:
         self._storage = storage
         self._evidence = dict(evidence)
         self._brokers = brokers

@@ -270,11 +270,7 @@ def _before(merged: Batches, first_version: int, logged: Iterable[Batches]) -> B
         last_version=first_version - 1,
         counts=reduce(lambda left, batch: left.plus(batch.counts, -1), inside, merged.counts),
         sources=tuple(
-            replace(
-                source,
-                until=ends.get(source.index) or source.until,
-                files=_files_before(source, inside),
-            )
+            replace(source, until=ends.get(source.index) or source.until, files=_files_before(source, inside))
             for source in merged.sources
         ),
     )

@@ -76,11 +76,7 @@ def join_claims(several: Iterable[Claims]) -> dict[TopicPartition, Claim]:
 
 
 def with_rejected(
-    claims: Claims,
-    lineage: Lineage,
-    quarantine: Quarantine,
-    since: int | None,
-    dropped_later: int,
+    claims: Claims, lineage: Lineage, quarantine: Quarantine, since: int | None, dropped_later: int
 ) -> Claims:
     """The claims of a flow with the rows that its expectations kept out of the table."""
     batches = [batch for batch in lineage.batches if since is None or batch.first_version >= since]

@@ -63,10 +63,7 @@ def compare_marks(
 
 
 def _finding(
-    key: TopicPartition,
-    other: list[int],
-    marks: Mapping[int, RecordMark],
-    held: Mapping[int, RecordMark],
+    key: TopicPartition, other: list[int], marks: Mapping[int, RecordMark], held: Mapping[int, RecordMark]
 ) -> Finding:
     topic, partition = key
     first = other[0]

@@ -26,12 +26,7 @@ from headrace.verify.cross_checks import (
 )
 from headrace.verify.data_files import DECODED_BYTES
 from headrace.verify.delta_log import LogDamagedError, has_log, load_table_log
-from headrace.verify.evidence import (
-    Evidence,
-    in_reading_order,
-    list_tables,
-    load_evidence,
-)
+from headrace.verify.evidence import Evidence, in_reading_order, list_tables, load_evidence
 from headrace.verify.expected import (
     find_replacement,
     is_of_pipeline,
@@ -51,15 +46,7 @@ from headrace.verify.quarantine import (
 )
 from headrace.verify.ranges import judge_ranges
 from headrace.verify.replays import judge_replays
-from headrace.verify.report import (
-    DatasetProof,
-    Finding,
-    FlowProof,
-    Grade,
-    GradeReport,
-    Judgement,
-    Proof,
-)
+from headrace.verify.report import DatasetProof, Finding, FlowProof, Grade, GradeReport, Judgement, Proof
 from headrace.verify.source_range import SourceRange
 from headrace.verify.stored import StoredPath
 from headrace.verify.views import Input, judge_view
@@ -137,10 +124,7 @@ class _Tables:
 
 
 def _load_tables(
-    storage: Storage,
-    settings: ProjectSettings,
-    datasets: Sequence[TableName],
-    since: datetime | int | None,
+    storage: Storage, settings: ProjectSettings, datasets: Sequence[TableName], since: datetime | int | None
 ) -> _Tables:
     """Read the tables that are named, or all that the storage holds or should hold."""
     # Before the tables: what a run makes meanwhile must not look like a table that is missing.
@@ -189,10 +173,7 @@ class _DatasetJudge:
         self._database = database
 
     def judge(
-        self,
-        evidence: Evidence,
-        records: Mapping[str, GradeReport],
-        marks: Mapping[str, Sequence[Finding]],
+        self, evidence: Evidence, records: Mapping[str, GradeReport], marks: Mapping[str, Sequence[Finding]]
     ) -> DatasetProof:
         """The report of one dataset."""
         files = judge_files(evidence.balance, evidence.facts)

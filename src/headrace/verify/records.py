@@ -189,10 +189,7 @@ def _total(spans: Spans) -> int:
 
 
 def _judge_missing(
-    mine: Mapping[TopicPartition, Comparison],
-    claims: Claims,
-    table: TableRecords,
-    found: Judgement,
+    mine: Mapping[TopicPartition, Comparison], claims: Claims, table: TableRecords, found: Judgement
 ) -> None:
     missing = {key: one.missing for key, one in mine.items() if one.missing}
     total = sum(spans.total for spans in missing.values())
@@ -212,10 +209,7 @@ def _judge_missing(
 
 
 def _judge_surplus(
-    mine: Mapping[TopicPartition, Comparison],
-    claims: Claims,
-    table: TableRecords,
-    found: Judgement,
+    mine: Mapping[TopicPartition, Comparison], claims: Claims, table: TableRecords, found: Judgement
 ) -> None:
     twice = {key: one.twice for key, one in mine.items() if one.twice}
     _find(found, "RECORDS_TWICE", twice, "in the table more than once")

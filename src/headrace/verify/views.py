@@ -20,10 +20,7 @@ class Input:
 
 
 def judge_view(
-    metadata: CommitClaims,
-    balance: RowBalance,
-    find_input: Callable[[str], Input | None],
-    found: Judgement,
+    metadata: CommitClaims, balance: RowBalance, find_input: Callable[[str], Input | None], found: Judgement
 ) -> ViewProof | None:
     """Whether a view is what its last refresh wrote, and whether its inputs have moved on since.
 

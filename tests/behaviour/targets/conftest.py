@@ -92,11 +92,7 @@ class Harness(ABC):
             total = accepted + quarantined + dropped
             failed = (failing(total, quarantined),) if quarantined else ()
             return BatchCounts(
-                input=total,
-                accepted=accepted,
-                quarantined=quarantined,
-                dropped=dropped,
-                expectations=failed,
+                input=total, accepted=accepted, quarantined=quarantined, dropped=dropped, expectations=failed
             )
 
         return SplitRows(accepted=self.frame(*rows), counts=counts)

@@ -58,11 +58,7 @@ def test_a_test_and_a_workflow_lie_beside_it(headrace: Call, tmp_path: Path) -> 
     assert {".gitignore", "tests/test_pipeline.py", ".github/workflows/pipeline.yml"} < written
     workflow = YAML(typ="safe").load(tmp_path / "shop" / ".github" / "workflows" / "pipeline.yml")
     commands = [step["run"] for step in workflow["jobs"]["check"]["steps"] if "run" in step]
-    assert commands == [
-        "python -m pip install -r requirements.txt",
-        "headrace plan --offline",
-        "pytest",
-    ]
+    assert commands == ["python -m pip install -r requirements.txt", "headrace plan --offline", "pytest"]
     requirement = (tmp_path / "shop" / "requirements.txt").read_text().splitlines()[-1]
     assert requirement.startswith("headrace[test]")
 

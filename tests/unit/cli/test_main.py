@@ -187,11 +187,7 @@ def test_a_narrow_terminal_breaks_neither_words_nor_commands(monkeypatch: pytest
     out, err = Terminal(), Terminal()
     output = TextOutput(stdout=out, stderr=err)
     output.result(Result(data=None, text="  bronze  ranges of 4 partitions hold\n\nProven (records)"))
-    assert out.getvalue().splitlines() == [
-        "  bronze  ranges of 4 partitions hold",
-        "",
-        "Proven (records)",
-    ]
+    assert out.getvalue().splitlines() == ["  bronze  ranges of 4 partitions hold", "", "Proven (records)"]
     output.error(
         RefusedError(
             "flow orders: the topic is another one than before",

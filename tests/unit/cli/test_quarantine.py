@@ -146,13 +146,7 @@ class TestShow:
             == f"Wrote 5 rows to {tmp_path / 'bad.jsonl'}; 2 rows skipped: empty, or not valid UTF-8\n"
         )
         lines = (tmp_path / "bad.jsonl").read_text().splitlines()
-        assert lines == [
-            '{"id": 10}',
-            '{"id": 11}',
-            '{"id": 13}',
-            '{"id": 14}',
-            '{ "id": 20}',
-        ]
+        assert lines == ['{"id": 10}', '{"id": 11}', '{"id": 13}', '{"id": 14}', '{ "id": 20}']
 
     def test_another_kind_of_file_is_refused(self, headrace: Call) -> None:
         called = headrace("quarantine", "export", "orders", "bad.csv")

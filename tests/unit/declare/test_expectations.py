@@ -7,11 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import headrace as hr
-from headrace.errors import (
-    ArgumentInvalidError,
-    ExpectationInvalidError,
-    PipelineFileFailedError,
-)
+from headrace.errors import ArgumentInvalidError, ExpectationInvalidError, PipelineFileFailedError
 from headrace.model.declarations import Declarations, StreamingTable
 
 Load = Callable[..., Declarations]

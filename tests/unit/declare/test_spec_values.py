@@ -199,11 +199,7 @@ def test_overrides_are_typed_as_the_specs_own_values(write: Write, monkeypatch: 
     spec = "name: shop\nkafka: {client.id: me}\n"
     settings = load_project(write({}, spec), overrides=overrides)
     assert (settings.name, settings.consumer_groups, settings.view_interval_s) == ("5", False, 3.0)
-    assert settings.configuration == {
-        "spark.a.b": "1e3",
-        "x": "of the environment",
-        "y": "a: b # c",
-    }
+    assert settings.configuration == {"spark.a.b": "1e3", "x": "of the environment", "y": "a: b # c"}
     assert "client.id" not in settings.kafka.settings
     assert settings.master == "local[2]"
 
@@ -231,10 +227,7 @@ def test_an_override_of_the_wrong_kind_is_refused(write: Write, overrides: dict[
         ({"ssl.truststore.location": "store.jks"}, "ssl.truststore.location"),
         ({"ssl.keystore.location": "store.jks"}, "ssl.keystore.location"),
         ({"ssl.key.location": "store.jks"}, "ssl.key.location"),
-        (
-            {"ssl.key.location": "store.jks", "ssl.certificate.location": "store.jks"},
-            "ssl.key.location",
-        ),
+        ({"ssl.key.location": "store.jks", "ssl.certificate.location": "store.jks"}, "ssl.key.location"),
     ],
 )
 def test_a_connection_that_can_never_work_has_a_place(write: Write, kafka: dict[str, str], key: str) -> None:

@@ -205,8 +205,7 @@ def test_the_logs_of_quarantine_and_tombstones_are_cleaned_after_a_week(
     tmp_path: Path, retention: str, age: int
 ) -> None:
     settings = load_project(
-        text="name: shop\n",
-        overrides={"storage": str(tmp_path), "maintenance.log_retention": retention},
+        text="name: shop\n", overrides={"storage": str(tmp_path), "maintenance.log_retention": retention}
     )
     storage = settings.storage
     paths = [storage.table(ORDERS), storage.quarantine(ORDERS), storage.tombstones(ORDERS)]
@@ -216,10 +215,7 @@ def test_the_logs_of_quarantine_and_tombstones_are_cleaned_after_a_week(
         DeltaTable(str(path)).create_checkpoint()
         make_older(path, timedelta(days=age))
     cleaned = [one for one in lines(finish(settings)) if "log cleaned" in one]
-    assert [one.partition("  ")[0] for one in cleaned] == [
-        "orders (quarantine)",
-        "orders (tombstones)",
-    ]
+    assert [one.partition("  ")[0] for one in cleaned] == ["orders (quarantine)", "orders (tombstones)"]
     # Delta itself cleans the log of this table.
     assert [len(versions(path)) for path in paths] == [3, 1, 1]
     assert DeltaTable(str(paths[1])).to_pyarrow_table().num_rows == 3

@@ -55,10 +55,7 @@ def test_commands_stay_whole() -> None:
         "`headrace reset orders`",
         "to go on",
     ]
-    assert wrap("keep the rows:   headrace reset orders", 24) == [
-        "keep the rows:",
-        "headrace reset orders",
-    ]
+    assert wrap("keep the rows:   headrace reset orders", 24) == ["keep the rows:", "headrace reset orders"]
     assert wrap("headrace reset orders", 20, "  help: ") == ["  help: headrace reset orders"]
 
 

@@ -178,10 +178,7 @@ def test_the_environment_says_how_to_log(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_no_secret_gets_into_a_log(settings: ProjectSettings, form: LogFormat) -> None:
     settings.redactor.add('hunter"2!')
-    with (
-        pytest.raises(ZeroDivisionError),
-        UpdateLog(settings, "u", LogSettings(form)) as log,
-    ):
+    with pytest.raises(ZeroDivisionError), UpdateLog(settings, "u", LogSettings(form)) as log:
         log(
             FlowFailed(update="u", flow="orders", dataset=ORDERS, error={"summary": 'login hunter"2! failed'})
         )

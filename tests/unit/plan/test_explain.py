@@ -321,11 +321,7 @@ def test_the_picture_has_each_thing_once() -> None:
 def test_what_several_things_lead_to_is_drawn_whole_once() -> None:
     nodes = tuple(Node(key, key, "table") for key in "abcde")
     graph = Graph(nodes, (("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", "e"), ("a", "e")))
-    assert draw_text(graph) == [
-        "a ─┬─▶ b ─▶ d ─▶ e",
-        "   ├─▶ c ─▶ d (above)",
-        "   └─▶ e",
-    ]
+    assert draw_text(graph) == ["a ─┬─▶ b ─▶ d ─▶ e", "   ├─▶ c ─▶ d (above)", "   └─▶ e"]
 
 
 def test_types_read_like_sql() -> None:

@@ -131,8 +131,7 @@ def clean(frame):
 
 
 @pytest.mark.parametrize(
-    ("line", "call"),
-    [("import cleaning", "cleaning.clean"), ("from cleaning import clean", "clean")],
+    ("line", "call"), [("import cleaning", "cleaning.clean"), ("from cleaning import clean", "clean")]
 )
 def test_helpers_in_other_files_are_followed(describe: Describe, line: str, call: str) -> None:
     code = line + VIEW.format(body=f'return {call}(spark.read.table("orders"))')

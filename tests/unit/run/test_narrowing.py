@@ -159,10 +159,7 @@ def test_the_exception_of_the_query_is_the_reason() -> None:
     name, message = find_reason(CAST, failed)
     assert name == "CAST_INVALID_INPUT"
     assert message == 'The value \'x\' of the type "STRING" cannot be cast to "BIGINT".'
-    assert find_reason(PYTHON, failed) == (
-        "ValueError",
-        "invalid literal for int() with base 10: 'x'",
-    )
+    assert find_reason(PYTHON, failed) == ("ValueError", "invalid literal for int() with base 10: 'x'")
     assert find_reason("other", failed) == ("FLOW_FAILED", "something else")
     raising = Expectation(name="a number", condition=SQL, text=SQL, action="warn", location=LINE)
     assert find_reason(CONDITION, failed, [raising]) == (

@@ -51,10 +51,7 @@ def test_the_reason_names_the_table_and_the_flows_that_failed() -> None:
 
 
 def test_what_reads_a_skipped_table_is_skipped_and_names_the_same_flow() -> None:
-    feeds = {
-        BRONZE: [Feed("flow bronze", "skipped", ("flow raw",))],
-        DAYS: [Feed("view days", "pending")],
-    }
+    feeds = {BRONZE: [Feed("flow bronze", "skipped", ("flow raw",))], DAYS: [Feed("view days", "pending")]}
     found = judge_inputs([DAYS, BRONZE], feeds.__getitem__, lambda table: False)
     assert found == Skip(reason="it reads bronze, which was skipped: flow raw failed", failed=("flow raw",))
 

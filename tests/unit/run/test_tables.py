@@ -74,12 +74,7 @@ def state(**given: Any) -> TableState:
 def write_generation(storage: Storage, *, table_id: str, batches: int) -> None:
     """A checkpoint of the flow that has planned batches."""
     identity = CheckpointIdentity.create(
-        pipeline="shop",
-        flow="orders",
-        dataset=str(NAME),
-        generation=1,
-        table_id=table_id,
-        sources=(),
+        pipeline="shop", flow="orders", dataset=str(NAME), generation=1, table_id=table_id, sources=()
     )
     path = storage.checkpoint(NAME, "orders", 1)
     write_checkpoint(path, identity, {})

@@ -17,11 +17,7 @@ from headrace.errors import (
 from headrace.sources.files.read import FORMAT_OPTION
 from headrace.sources.kafka.options import protocol_options
 from headrace.sources.kafka.read import LOSS_POLICY
-from headrace.sources.limits import (
-    FILES_MAX_AGE,
-    FILES_MAX_BYTES_PER_TRIGGER,
-    KAFKA_MAX_OFFSETS_PER_TRIGGER,
-)
+from headrace.sources.limits import FILES_MAX_AGE, FILES_MAX_BYTES_PER_TRIGGER, KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ADAPTIVE, ReaderDefaults, ReadRequest
 

@@ -75,11 +75,7 @@ def flow(tmp_path: Path) -> Flow:
 @pytest.mark.parametrize("folded", [False, True], ids=["from the log", "from the ledger"])
 def test_each_topic_is_known_as_far_as_the_last_checkpoint_that_read_it(flow: Flow, folded: bool) -> None:
     flow.opens("one", "first", None)
-    flow.batch(
-        "one",
-        0,
-        source("eu", 5),
-    )
+    flow.batch("one", 0, source("eu", 5))
     flow.batch("one", 1, source("eu", 9))
     flow.opens("two", "reset", "one")
     flow.batch("two", 0, source("us", 3))

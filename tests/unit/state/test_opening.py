@@ -443,8 +443,7 @@ def test_a_new_checkpoint_reads_what_was_created_again_and_nothing_twice() -> No
         return SourceIdentity(index=0, kind="kafka", identity={"topics": {"sales": sales, "more": more}})
 
     kafka = broker(
-        earliest={"sales": {0: 0, 1: 0}, "more": {0: 4}},
-        latest={"sales": {0: 100, 1: 100}, "more": {0: 20}},
+        earliest={"sales": {0: 0, 1: 0}, "more": {0: 4}}, latest={"sales": {0: 100, 1: 100}, "more": {0: 20}}
     )
     table = fed_by((ids("id-1", "id-2"), KafkaOffsets({**READ[0].offsets, "more": {0: 11}})))
     opening = decide(change(ANOTHER, sources=(ids("id-1", "id-3"),), kafka=kafka), table, CHECKPOINT)
@@ -684,10 +683,7 @@ def topics(*names: str, pattern: str | None = None) -> SourceIdentity:
 def reading(source: SourceIdentity, **changes: Any) -> FlowFacts:
     """The flow over topics of one partition with 100 records."""
     ids = source.identity["topics"]
-    kafka = {
-        "earliest": {name: {0: 0} for name in ids},
-        "latest": {name: {0: 100} for name in ids},
-    }
+    kafka = {"earliest": {name: {0: 0} for name in ids}, "latest": {name: {0: 100} for name in ids}}
     return change(FLOW, sources=(source,), kafka={0: kafka}, **changes)
 
 

@@ -174,10 +174,7 @@ def test_a_stream_from_a_table_is_judged_by_its_versions(flow: HandFlow, verify:
     flow.append_from([delta_source(first, second)], rows(range(3, 5)))
     flow.append_from([delta_source({**second, "sourceVersion": 3}, third)], rows(range(5, 9)))
     report = verify.grade("ranges")
-    assert (report.verdict, report.text) == (
-        "proven",
-        "delta source, 3 commits, no gap, no overlap",
-    )
+    assert (report.verdict, report.text) == ("proven", "delta source, 3 commits, no gap, no overlap")
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,12 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 
 from headrace.runtime.engine.record import GUARD
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from headrace.runtime.lazy_pyspark import SparkSession
 
 CLIENT_VARIABLE = "HEADRACE_ENGINE_CLIENT"
 """Set in the Python workers of a command, so that they end with it."""

@@ -8,16 +8,14 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.runtime.engine.choice import belongs_to_jvm
 from headrace.runtime.engine.client import Attached, NoEngineError
 from headrace.runtime.engine.jvm_client import CLIENT_VARIABLE
 from headrace.runtime.engine.record import set_attachment
 from headrace.runtime.gateway import changed_environment, forget_gateway, kept_interrupt, worker_environment
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from headrace.runtime.lazy_pyspark import SparkSession
 
 _log = logging.getLogger(__name__)
 

@@ -9,21 +9,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from headrace.model.ranges import SourceRange
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.commit import commit_batch, commit_publicly
 from headrace.sinks.delta.flow_table import FlowTable
 from headrace.sinks.delta.transaction import WrittenFiles, write_files
-from headrace.sinks.target import (
-    BatchStamp,
-    BatchWriter,
-    Committed,
-    SplitRows,
-)
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from headrace.sinks.target import BatchStamp, BatchWriter, Committed, SplitRows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,15 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.runtime.engine.record import pool_name
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import delta_log
 from headrace.storage.location import Location
 from headrace.storage.table_log import last_checkpoint
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 EVERY = 100
 """Commits between two checkpoints, unless the checkpoints of the table take long: a reader replays few."""

@@ -15,6 +15,7 @@ from headrace.errors import BatchFencedError
 from headrace.model.counts import BatchCounts
 from headrace.model.names import quoted_column
 from headrace.runtime.gateway import active_session
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.confirm import (
     confirm_batch,
     confirm_statement,
@@ -41,7 +42,6 @@ from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
 
 FORMAT = 1
 _COLUMN_MAPPING = "delta.columnMapping.mode"
@@ -63,11 +63,7 @@ def batch_metadata(stamp: BatchStamp, counts: BatchCounts) -> dict[str, Any]:
     """The user metadata of the commit of a batch or a replay."""
     if stamp.replayed is not None:
         return {**_replay_metadata(stamp), "rows": stamp.replayed, **counts.to_json()}
-    return {
-        **_stamp_metadata(stamp),
-        **counts.to_json(),
-        "sources": [one.to_json() for one in stamp.ranges],
-    }
+    return {**_stamp_metadata(stamp), **counts.to_json(), "sources": [one.to_json() for one in stamp.ranges]}
 
 
 def quarantine_metadata(stamp: BatchStamp, rows: int) -> dict[str, Any]:
@@ -466,12 +462,7 @@ def _stamp_metadata(stamp: BatchStamp) -> dict[str, Any]:
 
 
 def _replay_metadata(stamp: BatchStamp) -> dict[str, Any]:
-    return {
-        "headrace": FORMAT,
-        "pipeline": stamp.pipeline,
-        "flow": stamp.flow,
-        "replay": stamp.replay,
-    }
+    return {"headrace": FORMAT, "pipeline": stamp.pipeline, "flow": stamp.flow, "replay": stamp.replay}
 
 
 @contextmanager

@@ -9,16 +9,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.model.maintenance import TablePolicy
 from headrace.model.names import quoted_column
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.masked_files import rewrite_masked
 from headrace.sinks.delta.table import newest_snapshot
 from headrace.storage.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _ATTEMPTS = 3
 _WAIT_S = 0.5

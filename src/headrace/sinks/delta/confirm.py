@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.errors import BatchFencedError, CommitLostError
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import delta_log, forget_snapshot
 from headrace.sinks.target import BatchStamp
 from headrace.storage.location import Location
 from headrace.storage.table_log import commit_file, find_commit, is_followed
 from headrace.storage.table_snapshot import is_part, load_held_batch
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def known_version(spark: SparkSession, table: Location) -> int:

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from headrace.model.maintenance import FileRows
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sinks.delta.key_index import Unsigned, positions
 from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.transaction import scala_list
@@ -20,7 +21,6 @@ from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 FILE, ROW = "__headrace_file", "__headrace_row"
 
@@ -88,7 +88,6 @@ def list_files(session: SparkSession, snapshot: Any) -> list[DataFile]:
     Raises:
         NoPositionsError: Two of them have the same name.
     """
-    from pyspark.sql import functions as F
     from pyspark.sql.classic.dataframe import DataFrame
 
     frame = DataFrame(snapshot.allFiles().toDF(), session)
@@ -112,7 +111,6 @@ def read_files(session: SparkSession, table: Location, snapshot: Any, files: Ite
 def collect(frame: DataFrame) -> pa.Table:
     """All rows of a frame with a few columns, in parts if they exceed ``spark.driver.maxResultSize``."""
     import pyarrow as pa
-    from pyspark.sql import functions as F
 
     parts = 1
     while True:
@@ -134,8 +132,6 @@ def file_rows(file: DataFile) -> FileRows:
 
 def position_columns() -> list[Column]:
     """Columns with the position of a row, for a query that reads a table: `FILE` and `ROW`."""
-    from pyspark.sql import functions as F
-
     name = F.col("_metadata.file_name")
     number = F.shiftleft(F.crc32(name), 32).bitwiseOR(F.crc32(F.reverse(name)))
     return [number.alias(FILE), F.col("_metadata.row_index").alias(ROW)]

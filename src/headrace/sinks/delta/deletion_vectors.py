@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.data_files import DataFile
 from headrace.sinks.delta.key_index import file_numbers, row_numbers
 from headrace.storage.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _DELTA = "org.apache.spark.sql.delta"
 

@@ -9,15 +9,11 @@ each column, whatever the order and the batches of the records.
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING
 
 from headrace.model.changes import COLUMN_SEQUENCES, DELETE, OPERATION, SEQUENCE, TRUNCATE, UPSERT
 from headrace.model.names import quoted_column
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType
 from headrace.sinks.row_hash import row_hash
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
 
 RECORDS = "__headrace_records"
 """The column with the number of records that one stands for."""
@@ -42,8 +38,6 @@ def newest_of_each_key(records: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     Records with equal sequences come from one record of the source, which the query has multiplied: their
     values decide, so that the answer is the same in every run.
     """
-    from pyspark.sql import functions as F
-
     others = [name for name in records.columns if name.casefold() not in {key.casefold() for key in keys}]
     row = F.struct(*map(quoted_column, others))
     order = F.struct(F.col(SEQUENCE), row_hash(records))
@@ -61,8 +55,6 @@ def find_effects(
     keys: list[str],
 ) -> DataFrame:
     """The newest records with what each does: ``insert``, ``update``, ``delete`` or ``none``."""
-    from pyspark.sql import functions as F
-
     # The batch is small beside the table, so its keys can go to where the table's rows are read.
     mine = held.join(newest.select(*map(quoted_column, keys)), keys, "left_semi")
     mine = mine.groupBy(*map(quoted_column, keys)).agg(
@@ -99,8 +91,6 @@ def find_truncated(
     held: DataFrame, newest: DataFrame, truncated_at: DataFrame | None, keys: list[str]
 ) -> DataFrame:
     """The keys of rows that a truncate deletes: those that no newer record of the batch replaces."""
-    from pyspark.sql import functions as F
-
     assert truncated_at is not None
     newer = newest.crossJoin(F.broadcast(truncated_at)).where(F.col(SEQUENCE) > F.col("__headrace_truncated"))
     old = held.crossJoin(F.broadcast(truncated_at)).where(
@@ -112,7 +102,7 @@ def find_truncated(
 
 def newest_truncate(found: list[DataFrame]) -> DataFrame | None:
     """The sequence of the newest truncate, as one row; ``None`` if there can be none."""
-    from pyspark.sql import DataFrame, functions as F
+    from pyspark.sql import DataFrame
 
     if not found:
         return None
@@ -122,8 +112,6 @@ def newest_truncate(found: list[DataFrame]) -> DataFrame | None:
 
 def newest_values(records: DataFrame, keys: list[str]) -> DataFrame:
     """Of each key the newest delete, the newest upsert, the newest values, and the number of records."""
-    from pyspark.sql import functions as F
-
     is_upsert, sequence = F.col(OPERATION) == UPSERT, F.col(SEQUENCE)
     # Records with equal sequences come from one record of the source, which the query has multiplied.
     order = F.struct(sequence, row_hash(records))
@@ -147,8 +135,6 @@ def partial_effects(
     newest: DataFrame, held: DataFrame, tombstones: DataFrame | None, keys: list[str]
 ) -> DataFrame:
     """Each key's row after the batch, and its operation: ``insert``, ``update``, ``delete`` or ``none``."""
-    from pyspark.sql import functions as F
-
     names = [quoted_column(key) for key in keys]
     table = held.drop(HELD_AT).schema
     row = F.struct(*map(quoted_column, table.names))
@@ -164,15 +150,11 @@ def partial_effects(
 
 def deletes_of(effects: DataFrame, keys: list[str]) -> DataFrame:
     """The deletes of a batch, also those with a newer upsert of their key: its columns may be older."""
-    from pyspark.sql import functions as F
-
     deleted = effects.where(F.col(_DELETED).isNotNull())
     return deleted.select(*map(quoted_column, keys), F.col(_DELETED).alias(SEQUENCE), OPERATION)
 
 
 def _compared(found: DataFrame, table: StructType, keys: list[str]) -> DataFrame:
-    from pyspark.sql import functions as F
-
     held, upsert, is_held = F.col(_HELD), F.col(_UPSERT), F.col(HELD_ROWS).isNotNull()
     dead = F.greatest(_DELETED, _DEAD)
 

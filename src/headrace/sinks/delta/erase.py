@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.compaction import session_settings
 from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.transaction import scala_list
 from headrace.storage.location import Location
 from headrace.storage.table_log import CLOSES, erased_since
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 # Commits with these settings declare that they remove rows on purpose.
 _SETTINGS = {

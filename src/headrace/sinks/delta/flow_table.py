@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from headrace.errors import CheckpointBehindTableError, TableBehindCheckpointError
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.commit import commit_generation
 from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.table import TableState, read_state
@@ -13,9 +14,6 @@ from headrace.sinks.delta.transaction import held_batch, start_transaction
 from headrace.sinks.target import BatchStamp, Guarantee, OpenedGeneration
 from headrace.state.facts import FENCED
 from headrace.storage.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, kw_only=True)

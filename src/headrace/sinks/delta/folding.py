@@ -8,18 +8,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.model.maintenance import TablePolicy, count_foldable
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.compaction import compact_files
 from headrace.sinks.delta.data_files import DataFile, file_rows, list_files
 from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.table import delta_log
 from headrace.storage.location import Location
 from headrace.storage.table_log import commits_since_compaction
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _LOG = logging.getLogger(__name__)
 _LIMIT_S = 30.0

@@ -9,17 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING
 
 from headrace.model.counts import RowChanges
 from headrace.model.names import quoted_column
+from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, HELD_ROWS
 from headrace.sinks.delta.keyed import Decision, KeyedTable, KeyedWriter, sent_to_readers
 from headrace.sinks.delta.table_index import TableIndex
 from headrace.sinks.target import BatchStamp, BatchWriter
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _KEY = "__headrace_key_"
 
@@ -50,8 +47,6 @@ class _GroupWriter(KeyedWriter):
 
     def decide(self, batch: DataFrame, index: TableIndex | None) -> Decision:
         """Replace the rows of groups that the table has, and insert the others."""
-        from pyspark.sql import functions as F
-
         effects = self.keep(self._effects(batch))
         counted = effects.groupBy(EFFECT).agg(
             F.count(F.lit(1)).alias("rows"), F.count_if(F.col(HELD_ROWS) > 1).alias("twice")
@@ -72,8 +67,6 @@ class _GroupWriter(KeyedWriter):
         )
 
     def _effects(self, groups: DataFrame) -> DataFrame:
-        from pyspark.sql import functions as F
-
         keys = self._target.keys
         named = [F.col(quoted_column(key)).alias(f"{_KEY}{number}") for number, key in enumerate(keys)]
         same = reduce(

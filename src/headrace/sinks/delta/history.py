@@ -19,7 +19,6 @@ one. So the values that a record itself has given can be read from its row again
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from headrace.model.changes import (
     ALL_COLUMNS,
@@ -34,6 +33,7 @@ from headrace.model.changes import (
 )
 from headrace.model.counts import HistoryChanges
 from headrace.model.names import quoted_column
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, HELD_ROWS, RECORDS
 from headrace.sinks.delta.history_index import HistoryIndex
 from headrace.sinks.delta.history_positions import HistoryPositionWriter, Recomputed
@@ -44,9 +44,6 @@ from headrace.sinks.delta.table_index import TableIndex
 from headrace.sinks.delta.tombstones import HiddenEvents
 from headrace.sinks.row_hash import as_text
 from headrace.sinks.target import BatchStamp, BatchWriter
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 _ORIGIN = "__headrace_origin"
 _END_OF_ROW, _START_OF_ROW, _ROW, _HIDDEN, _BATCH = range(5)
@@ -96,8 +93,6 @@ class _HistoryWriter(KeyedWriter):
         if isinstance(index, HistoryIndex):
             table_rows(self._records, self.transaction)
             return HistoryPositionWriter(self, self._target.tracked, batch, index, self._recompute).decide()
-        from pyspark.sql import functions as F
-
         accepted = batch.agg(F.coalesce(F.sum(RECORDS), F.lit(0))).head()[0]
         found = self._recompute(batch)
         counts = found.counts
@@ -113,8 +108,6 @@ class _HistoryWriter(KeyedWriter):
 
     def _recompute(self, events: DataFrame) -> Recomputed:
         """Compute the histories of keys from all their events."""
-        from pyspark.sql import functions as F
-
         keys = self._target.keys
         names = [quoted_column(key) for key in keys]
         mine = sent_to_readers(events.select(*names), events.count())
@@ -145,8 +138,6 @@ class _HistoryWriter(KeyedWriter):
 
     def _count(self, timeline: DataFrame, effects: DataFrame) -> tuple[HistoryChanges, int]:
         """Compute the timeline and the effects; what the records did, and the number of new hidden events."""
-        from pyspark.sql import functions as F
-
         none = F.lit(0).cast("bigint")
         events = timeline.groupBy(F.col(_OUTCOME).alias("name")).agg(
             F.count(F.lit(1)).alias("rows"), F.count_if(_PAST).alias("hidden"), none.alias("twice")
@@ -173,8 +164,6 @@ class _HistoryWriter(KeyedWriter):
 
 def _events_of_rows(held: DataFrame) -> DataFrame:
     """The events in the rows of the table: the last event of each row, its start and its end."""
-    from pyspark.sql import functions as F
-
     place = held.schema[SEQUENCE].dataType
 
     def event(operation: str, sequence: Column, origin: int) -> Column:
@@ -200,7 +189,7 @@ def _events_of_rows(held: DataFrame) -> DataFrame:
 
 def _timeline(events: DataFrame, names: list[str], tracked: Column, kept: list[str]) -> DataFrame:
     """The events of each key in order, with the row that each belongs to."""
-    from pyspark.sql import Window, functions as F
+    from pyspark.sql import Window
 
     place = Window.partitionBy(*names).orderBy(SEQUENCE, _ORIGIN)
     value = F.col(f"{SEQUENCE}.value")
@@ -235,8 +224,6 @@ def _timeline(events: DataFrame, names: list[str], tracked: Column, kept: list[s
 
 def _outcome(is_delete: Column) -> Column:
     """What a record of the batch did; NULL for a superseded record."""
-    from pyspark.sql import functions as F
-
     return (
         F.when(is_delete & F.col(_EDGE), "deleted")
         .when(~is_delete & F.col(_EDGE), "inserted")
@@ -250,8 +237,6 @@ def _effects(timeline: DataFrame, held: DataFrame, keys: tuple[str, ...], kept: 
     Args:
         kept: The columns that a NULL leaves as they are: a late record may change them in later rows.
     """
-    from pyspark.sql import functions as F
-
     columns = [quoted_column(name) for name in held.columns if name != HELD_AT]
     rows = timeline.where((F.col(OPERATION) == UPSERT) & ~F.col(_JOINS)).select(*columns)
     last = F.struct(END, SEQUENCE)
@@ -296,7 +281,6 @@ def _as_given(events: DataFrame, kept: list[str], is_start: Column) -> DataFrame
     Args:
         is_start: Whether an event is known from the start of a row only: it then has the values of the row.
     """
-    from pyspark.sql import functions as F
 
     def given(name: str) -> Column:
         is_given = is_start | F.col(COLUMN_SEQUENCES)[name].isNull()
@@ -307,7 +291,7 @@ def _as_given(events: DataFrame, kept: list[str], is_start: Column) -> DataFrame
 
 def _with_kept_values(events: DataFrame, keys: list[str], kept: list[str]) -> DataFrame:
     """Events with the last value before where they have NULL, unless a delete is between."""
-    from pyspark.sql import Window, functions as F
+    from pyspark.sql import Window
 
     place, is_delete = F.col(f"{SEQUENCE}.value"), F.col(OPERATION) == DELETE
     lives = F.count_if(is_delete).over(Window.partitionBy(*keys).orderBy(place))

@@ -9,12 +9,13 @@ this key are always applied with all its events.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.model.changes import END, SEQUENCE, START
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sinks.delta.data_files import DataFile, NoPositionsError, collect, position_columns
 from headrace.sinks.delta.key_index import BYTES_PER_KEY, NO_ROW, Entries, KeyIndex
 from headrace.sinks.delta.table_index import (
@@ -27,9 +28,6 @@ from headrace.sinks.delta.table_index import (
     table_entries,
 )
 from headrace.sinks.target import BatchStamp
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 ALWAYS_LATE = np.iinfo(np.int64).max
 """The sequence of a key whose records are always applied with all events of the key."""
@@ -46,8 +44,6 @@ class HistoryIndex(TableIndex):
 
     def row_columns(self, frame: DataFrame) -> list[Column]:
         """The hashes of a row's key, and the number of the newest sequence that the row knows of."""
-        from pyspark.sql import functions as F
-
         first, second, last = key_columns(frame, self.keys)
         end = sequence_number(F.col(END), frame.schema[END].dataType)
         sequence = F.col(SEQUENCE)["value"]
@@ -58,8 +54,6 @@ class HistoryIndex(TableIndex):
 
     def read(self, session: SparkSession, snapshot: Any, files: Mapping[int, DataFile]) -> Entries:
         """The current rows in files, which may belong to no commit yet; one entry for each key."""
-        from pyspark.sql import functions as F
-
         frame = self.rows_of(session, snapshot, files).where(F.col(START).isNotNull())
         current = F.col(END).isNull().alias(_IS_CURRENT)
         found = collect(frame.select(*self.row_columns(frame), *position_columns(), current))
@@ -108,8 +102,6 @@ class HistoryIndex(TableIndex):
         self._check_memory(len(self._entries) * BYTES_PER_KEY)
 
     def _read_tombstones(self, session: SparkSession, stamp: BatchStamp) -> None:
-        from pyspark.sql import functions as F
-
         frame = self._tombstones.read(session, stamp)
         if frame is None:
             return

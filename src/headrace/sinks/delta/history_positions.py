@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +15,8 @@ from numpy.typing import NDArray
 from headrace.model.changes import END, OPERATION, SEQUENCE, START, ChosenColumns
 from headrace.model.counts import HistoryChanges
 from headrace.model.names import quoted_column
-from headrace.sinks.delta.data_files import (
-    NoPositionsError,
-    collect,
-    find_positions,
-)
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F
+from headrace.sinks.delta.data_files import NoPositionsError, collect, find_positions
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, RECORDS
 from headrace.sinks.delta.history_index import HistoryIndex
 from headrace.sinks.delta.in_order import (
@@ -39,9 +35,6 @@ from headrace.sinks.delta.key_index import NO_ROW, Entries, KeyIndex, Signed, Un
 from headrace.sinks.delta.keyed import Decision, KeyedWriter, sent_to_readers
 from headrace.sinks.delta.placed_rows import FoundRows, table_rows
 from headrace.sinks.delta.table_index import FIRST, NUMBER, SECOND, hashes_of, key_hashes, sequence_number
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _LAST, _HAS_ROW, _IS_NEWER = "__headrace_last", "__headrace_has_row", "__headrace_is_newer"
 
@@ -131,8 +124,6 @@ class HistoryPositionWriter:
 
     def _numbers(self) -> list[Column]:
         """The numbers of the first and the last event of a key."""
-        from pyspark.sql import functions as F
-
         kind = event_type(self._events)[SEQUENCE].dataType["value"].dataType
         ends = (NUMBER, F.get(EVENTS, F.lit(0))), (_LAST, F.element_at(EVENTS, -1))
         return [sequence_number(event[SEQUENCE]["value"], kind).alias(name) for name, event in ends]
@@ -152,8 +143,6 @@ class HistoryPositionWriter:
 
     def _in_order(self, events: DataFrame, positions: Unsigned) -> _Changes:
         """What events do that are newer than all others of their keys."""
-        from pyspark.sql import functions as F
-
         writer, keys = self._writer, self._writer.table.keys
         current = sent_to_readers(as_current(self._rows_at(positions), keys), len(positions))
         joined = events.join(current, list(keys), "left")

@@ -7,14 +7,12 @@ events are an array, with the current row in front.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.model.changes import DELETE, END, OPERATION, SEQUENCE, START, UPSERT, ChosenColumns
 from headrace.model.names import quoted_column
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F
 from headrace.sinks.delta.key_events import EVENTS, VALUES, event_type, tracked_values, value_columns
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 CURRENT = "__headrace_current"
 """The column with the current row of a key: `START` and its last event; NULL if it has none."""
@@ -34,8 +32,6 @@ _STARTS, _ENDS = "__headrace_starts", "__headrace_ends"
 
 def as_current(rows: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     """The key columns of current rows, and `CURRENT`."""
-    from pyspark.sql import functions as F
-
     values = (F.col(quoted_column(name)).alias(name) for name in value_columns(rows.columns, keys))
     event = F.col(SEQUENCE), F.lit(UPSERT).alias(OPERATION), F.struct(*values).alias(VALUES)
     return rows.select(*map(quoted_column, keys), F.struct(START, *event).alias(CURRENT))
@@ -47,8 +43,6 @@ def changes_in_order(events: DataFrame, tracked: ChosenColumns) -> DataFrame:
     Returns:
         The same rows with `NEW_ROWS`, `NEW_HIDDEN`, `UPDATING` and `DELETING`.
     """
-    from pyspark.sql import functions as F
-
     current = F.col(CURRENT)
     own = F.array(F.struct(*(current[name].alias(name) for name in (SEQUENCE, OPERATION, VALUES))))
     everything = F.when(current.isNull(), F.col(EVENTS)).otherwise(F.concat(own, EVENTS))
@@ -114,7 +108,5 @@ def hidden_of(changes: DataFrame, keys: tuple[str, ...]) -> DataFrame:
 
 
 def _exploded(changes: DataFrame, column: str, keys: tuple[str, ...]) -> DataFrame:
-    from pyspark.sql import functions as F
-
     names = [quoted_column(key) for key in keys]
     return changes.select(*names, F.explode(column).alias(column)).select(*names, f"{column}.*")

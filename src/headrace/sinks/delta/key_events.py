@@ -6,16 +6,13 @@ others would give empty rows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.model.changes import COLUMN_SEQUENCES, END, OPERATION, SEQUENCE, START, ChosenColumns
 from headrace.model.names import quoted_column
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType
 from headrace.sinks.delta.effects import RECORDS
 from headrace.sinks.row_hash import as_text, holds_map, row_hash
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
 
 EVENTS = "__headrace_events"
 """The column with the events: `SEQUENCE`, `OPERATION`, and `VALUES` with the other columns of the table."""
@@ -31,8 +28,6 @@ def value_columns(table: list[str], keys: tuple[str, ...]) -> list[str]:
 
 def events_by_key(records: DataFrame, keys: tuple[str, ...], table: list[str]) -> DataFrame:
     """The events of each key in order, and how many records it has in the batch."""
-    from pyspark.sql import functions as F
-
     given = {name.casefold() for name in records.columns}
     names = [name for name in value_columns(table, keys) if name.casefold() in given]
     values = F.struct(*(F.col(quoted_column(name)).alias(name) for name in names))
@@ -60,22 +55,16 @@ def event_type(events: DataFrame) -> StructType:
 
 def as_records(events: DataFrame, keys: tuple[str, ...]) -> DataFrame:
     """The events of `events_by_key`, one in each row, with the columns of the table."""
-    from pyspark.sql import functions as F
-
     names = [quoted_column(key) for key in keys]
     single = events.select(*names, F.explode(EVENTS).alias(EVENTS)).select(*names, f"{EVENTS}.*")
     return single.select(*names, f"{VALUES}.*", SEQUENCE, OPERATION)
 
 
 def _compare(one: Column, other: Column) -> Column:
-    from pyspark.sql import functions as F
-
     return F.when(one[_ORDER] < other[_ORDER], -1).when(one[_ORDER] > other[_ORDER], 1).otherwise(0)
 
 
 def _last_of_each_sequence() -> Column:
-    from pyspark.sql import functions as F
-
     def is_last(one: Column, at: Column) -> Column:
         following = F.get(EVENTS, at + 1)
         return following.isNull() | (following[SEQUENCE]["value"] != one[SEQUENCE]["value"])
@@ -85,8 +74,6 @@ def _last_of_each_sequence() -> Column:
 
 def tracked_values(tracked: ChosenColumns, event: Column, values: StructType) -> Column:
     """The values of an event whose changes begin a new row, as one value."""
-    from pyspark.sql import functions as F
-
     names = [name for name in tracked.of(values.names) if name != COLUMN_SEQUENCES]
     with_maps = {name for name in names if holds_map(values[name].dataType)}
     if names == values.names and not with_maps:

@@ -6,13 +6,14 @@ import threading
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 from weakref import WeakValueDictionary
 
 from headrace.errors import KeyTwiceError
 from headrace.model.counts import BatchCounts, CountKind, RowChanges
 from headrace.model.names import quoted_column
 from headrace.model.ranges import SourceRange
+from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sinks.delta.commit import commit_batch, commit_merge
 from headrace.sinks.delta.data_files import FILE, ROW, NoPositionsError, position_columns
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, HELD_ROWS
@@ -25,9 +26,6 @@ from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.delta.transaction import WrittenFiles, scala_list, start_transaction, table_properties
 from headrace.sinks.target import BatchStamp, Committed, SplitRows
 from headrace.storage.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _FEW_KEYS = 1_000_000
 
@@ -247,8 +245,6 @@ class KeyedWriter(ABC):
 
     def held(self) -> DataFrame:
         """The table's rows in the version that the transaction has read, with `HELD_AT`."""
-        from pyspark.sql import functions as F
-
         version = self.transaction.snapshot().version()
         reader = self.session.read.format("delta").option("versionAsOf", version)
         rows = reader.load(self.table.location)
@@ -328,6 +324,4 @@ def sent_to_readers(keys: DataFrame, count: int) -> DataFrame:
 
     Spark does not know how few they are, and would move the whole table to find their rows.
     """
-    from pyspark.sql import functions as F
-
     return F.broadcast(keys) if count <= _FEW_KEYS else keys

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.model.maintenance import TablePolicy, is_mostly_deleted
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.data_files import DataFile, file_rows, list_files
 from headrace.sinks.delta.table import newest_snapshot
 from headrace.sinks.delta.transaction import iterate, scala_list
 from headrace.storage.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def rewrite_masked(

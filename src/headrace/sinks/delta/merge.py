@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from headrace.model.changes import DELETE, OPERATION, SEQUENCE, TRUNCATE, UPSERT, DuplicateKeys
 from headrace.model.counts import RowChanges
 from headrace.model.names import quoted_column
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sinks.delta.data_files import NoPositionsError, collect, find_positions, position_columns
 from headrace.sinks.delta.effects import (
     EFFECT,
@@ -37,9 +37,6 @@ from headrace.sinks.delta.keyed import Decision, KeyedTable, KeyedWriter, sent_t
 from headrace.sinks.delta.placed_rows import FoundRows, table_rows
 from headrace.sinks.delta.table_index import FIRST, NUMBER, SECOND, TableIndex, hashes_of, key_hashes
 from headrace.sinks.target import BatchStamp, BatchWriter
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 _OPERATIONS = (UPSERT, DELETE, TRUNCATE)
 _EFFECTS = ("none", "insert", "update", "delete")
@@ -129,8 +126,6 @@ class _Merger(KeyedWriter):
         self, keyed: DataFrame, first: Unsigned, second: Unsigned, left_out: NDArray[np.bool_]
     ) -> DataFrame:
         """The upserts of a batch without those that have no effect."""
-        from pyspark.sql import functions as F
-
         rows = keyed.where(F.col(OPERATION) == UPSERT)
         if not left_out.any():
             return rows
@@ -141,8 +136,6 @@ class _Merger(KeyedWriter):
         self, keyed: DataFrame, index: TableIndex, first: Unsigned, second: Unsigned, position: Unsigned
     ) -> NDArray[np.int64]:
         """The effects of keys whose sequence the index cannot tell from the one of the table."""
-        from pyspark.sql import functions as F
-
         keys = list(self._target.keys)
         some = keyed.join(hashes_of(self.session, first, second), [FIRST, SECOND], "left_semi")
         held = index.rows_at(self.session, self.transaction.snapshot(), position).select(
@@ -161,8 +154,6 @@ class _Merger(KeyedWriter):
 
     def _join(self, newest: DataFrame) -> Decision:
         """Decide by joins with the table and its tombstones."""
-        from pyspark.sql import functions as F
-
         keys = list(self._target.keys)
         is_truncate = F.col(OPERATION) == TRUNCATE
         has_truncate = self._target.truncates and not newest.where(is_truncate).isEmpty()
@@ -181,8 +172,6 @@ class _Merger(KeyedWriter):
 
     def _decide_partial(self, newest: DataFrame, index: TableIndex | None) -> Decision:
         """Decide on records with some columns, with the rows of their keys."""
-        from pyspark.sql import functions as F
-
         session, snapshot, keys = self.session, self.transaction.snapshot(), list(self._target.keys)
         if index is None:
             mine = sent_to_readers(newest.select(*map(quoted_column, keys)), newest.count())
@@ -211,8 +200,6 @@ class _Merger(KeyedWriter):
 
     def _gone(self, effects: DataFrame, index: TableIndex) -> Entries:
         """The deleted keys that have no row after the batch."""
-        from pyspark.sql import functions as F
-
         is_missing = (F.col(EFFECT) == "none") & F.col(HELD_ROWS).isNull()
         deleted = deletes_of(effects.where((F.col(EFFECT) == "delete") | is_missing), list(self._target.keys))
         found = collect(deleted.select(*index.columns(deleted)))
@@ -225,8 +212,6 @@ class _Merger(KeyedWriter):
         Args:
             held: The keys and positions of the table's rows, if all rows of a key may be replaced.
         """
-        from pyspark.sql import functions as F
-
         keys = list(self._target.keys)
         counted = effects.groupBy(EFFECT).agg(
             F.count(F.lit(1)).alias("rows"),
@@ -267,6 +252,4 @@ class _Merger(KeyedWriter):
 
 def _code(column: str, names: tuple[str, ...]) -> Column:
     """The number of a column's text among some names."""
-    from pyspark.sql import functions as F
-
     return F.array_position(F.lit(list(names)), F.col(column)).cast("bigint") - 1

@@ -7,14 +7,12 @@ them.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.model.names import TableName
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import newest_snapshot
 from headrace.storage.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _LOG = logging.getLogger(__name__)
 

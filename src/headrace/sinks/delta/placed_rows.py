@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.names import quoted_column
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sinks.delta.append import is_fast
 from headrace.sinks.delta.commit import commit_batch
 from headrace.sinks.delta.data_files import (
@@ -28,8 +29,6 @@ from headrace.sinks.delta.table_index import TableIndex
 from headrace.sinks.delta.transaction import WrittenFiles, iterate, scala_list, table_properties, write_files
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
     from headrace.model.counts import BatchCounts
     from headrace.sinks.delta.flow_table import FlowTable
     from headrace.sinks.target import BatchStamp
@@ -176,8 +175,6 @@ def with_change_images(new: DataFrame, old: DataFrame, identity: tuple[str, ...]
         old: The rows of the table that are replaced or deleted, with the same columns.
         identity: The columns that identify a row. A new row and an old row with equal values are one update.
     """
-    from pyspark.sql import functions as F
-
     after = _matched(new, old, identity, F.lit("update_postimage"), F.lit("insert"))
     before = _matched(old, new, identity, F.lit("update_preimage"), F.lit("delete"))
     table = new.withColumn(CHANGE_TYPE, F.lit(None).cast("string"))
@@ -188,8 +185,6 @@ def _matched(
     rows: DataFrame, others: DataFrame, identity: tuple[str, ...], found: Column, missing: Column
 ) -> DataFrame:
     """The rows with `CHANGE_TYPE`, depending on whether the others have a row of the same identity."""
-    from pyspark.sql import functions as F
-
     names = {column: f"__headrace_other_{number}" for number, column in enumerate(identity)}
     other = others.select(
         *(F.col(quoted_column(column)).alias(name) for column, name in names.items()),

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from headrace.errors import BatchFencedError
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.commit import commit_quarantine, fence_rows, replace_quarantine, replace_rejected
 from headrace.sinks.delta.table import forget_snapshot
 from headrace.sinks.delta.transaction import held_batch, start_transaction, write_files
@@ -18,9 +18,6 @@ from headrace.sinks.target import BatchStamp, RefreshStamp
 from headrace.state.facts import FENCED
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 # Flows of one dataset share its quarantine, and Delta fails where two sessions create a table at once.
 _CREATION = threading.Lock()

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from headrace.model.ranges import SourceRange
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.commit import append_refresh, commit_refresh, commit_replacement
 from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.transaction import WrittenFiles, prepend, table_properties, write_files
@@ -16,10 +17,6 @@ from headrace.sinks.target import BatchWriter, Committed, Guarantee, RefreshStam
 from headrace.storage.location import Location
 from headrace.storage.row_counts import count_added_rows
 from headrace.storage.table_log import commit_file, is_table, load_commit, newest_commits
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 _MOST_FILES = 100
 """Each file of a view takes a few JVM calls; with more files, Delta's own writer is faster."""

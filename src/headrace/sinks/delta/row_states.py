@@ -19,12 +19,7 @@ _ATTEMPTS = 5
 
 
 def change_rows(
-    path: Location,
-    rows: pa.Table,
-    *,
-    before: str,
-    values: Mapping[str, str],
-    metadata: Mapping[str, Any],
+    path: Location, rows: pa.Table, *, before: str, values: Mapping[str, str], metadata: Mapping[str, Any]
 ) -> None:
     """Change columns of rows in one commit.
 

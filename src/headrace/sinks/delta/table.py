@@ -7,16 +7,14 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.errors import TableNameTakenError
 from headrace.model.names import TableName, quoted_column, quoted_path
 from headrace.runtime.gateway import active_session
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.storage.location import Location
 from headrace.storage.table_log import checksum_matches_log, is_table, load_checksum, newest_version
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 CHECKPOINT_PROPERTY = "headrace.checkpoint."
 """Prefix of the properties that name the checkpoint which feeds the table, by flow."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE
 from headrace.model.names import quoted_column
 from headrace.runtime.gateway import new_frame
+from headrace.runtime.lazy_pyspark import Column, DataFrame, DataType, F, SparkSession
 from headrace.sinks.delta.data_files import (
     DataFile,
     NoPositionsError,
@@ -21,15 +22,7 @@ from headrace.sinks.delta.data_files import (
     read_files,
 )
 from headrace.sinks.delta.deletion_vectors import with_only_rows
-from headrace.sinks.delta.key_index import (
-    BYTES_PER_KEY,
-    NO_ROW,
-    UNKNOWN,
-    Entries,
-    KeyIndex,
-    Signed,
-    Unsigned,
-)
+from headrace.sinks.delta.key_index import BYTES_PER_KEY, NO_ROW, UNKNOWN, Entries, KeyIndex, Signed, Unsigned
 from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.delta.transaction import WrittenFiles
@@ -39,8 +32,6 @@ from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType
 
     from headrace.sinks.delta.keyed import SharedTable
 
@@ -235,7 +226,6 @@ class TableIndex:
 
     def _read_tombstones(self, session: SparkSession, stamp: BatchStamp) -> None:
         import pyarrow.compute as pc
-        from pyspark.sql import functions as F
 
         frame = self._tombstones.read(session, stamp)
         self._entries.forget_deleted()
@@ -276,8 +266,6 @@ def memory_of(keys: int) -> int:
 
 def key_columns(frame: DataFrame, keys: tuple[str, ...]) -> list[Column]:
     """The hashes of a row's key, and a number that does not decrease where its sequence increases."""
-    from pyspark.sql import functions as F
-
     sequence = frame.schema[SEQUENCE].dataType["value"].dataType
     number = sequence_number(F.col(SEQUENCE)["value"], sequence)
     return [*key_hashes(frame, keys), number.alias(NUMBER)]
@@ -285,8 +273,6 @@ def key_columns(frame: DataFrame, keys: tuple[str, ...]) -> list[Column]:
 
 def key_hashes(frame: DataFrame, keys: tuple[str, ...]) -> list[Column]:
     """The two hashes of a row's key."""
-    from pyspark.sql import functions as F
-
     kinds = {one.name.casefold(): one.dataType for one in frame.schema.fields}
     columns = [hashable(F.col(quoted_column(key)), kinds[key.casefold()]) for key in keys]
     # The literal comes first: behind the key it would give no independent second hash.
@@ -296,7 +282,6 @@ def key_hashes(frame: DataFrame, keys: tuple[str, ...]) -> list[Column]:
 def hashes_of(session: SparkSession, first: Unsigned, second: Unsigned) -> DataFrame:
     """The hashes of some keys, for a join."""
     import pyarrow as pa
-    from pyspark.sql import functions as F
 
     data = pa.table({FIRST: first.view(np.int64), SECOND: second.view(np.int64)})
     return F.broadcast(new_frame(session, data))
@@ -304,15 +289,11 @@ def hashes_of(session: SparkSession, first: Unsigned, second: Unsigned) -> DataF
 
 def sequence_number(value: Column, kind: DataType) -> Column:
     """A BIGINT that does not decrease where a sequence increases; the least one for NULL."""
-    from pyspark.sql import functions as F
-
     return F.coalesce(_number(value, kind), F.lit(UNKNOWN))
 
 
 def _number(value: Column, kind: DataType) -> Column:
     """A BIGINT that does not decrease where a value increases; equal numbers do not mean equal values."""
-    from pyspark.sql import functions as F
-
     match kind.typeName():
         case "byte" | "short" | "integer" | "long" | "boolean":
             return value.cast("bigint")

@@ -16,18 +16,16 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.model.changes import DELETE, KEPT_PROPERTY, OPERATION, SEQUENCE, TRUNCATE
 from headrace.model.names import quoted_column
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sinks.delta.append import comparable
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.delta.table import as_nullable, ddl, delta_log, newest_snapshot
 from headrace.sinks.target import BatchStamp
 from headrace.storage.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,8 +53,6 @@ class Tombstones:
         Returns:
             ``None`` if nothing was ever deleted.
         """
-        from pyspark.sql import functions as F
-
         if not self._table("").exists:
             return None
         held = session.read.format("delta").load(str(self.path))
@@ -76,8 +72,6 @@ class Tombstones:
 
     def write(self, session: SparkSession, changes: DataFrame, stamp: BatchStamp, count: int) -> None:
         """Commit the deletes and truncates of a batch, in place of those of an earlier attempt."""
-        from pyspark.sql import functions as F
-
         columns = zip(self.keys, self._columns, strict=True)
         rows = self._stored(changes).select(
             *(F.col(quoted_column(key)).alias(name) for key, name in columns),
@@ -94,8 +88,6 @@ class Tombstones:
 
     def _stored(self, changes: DataFrame) -> DataFrame:
         """The changes that leave a row here."""
-        from pyspark.sql import functions as F
-
         return changes.where(F.col(OPERATION).isin(DELETE, TRUNCATE))
 
     def _carried(self, changes: DataFrame) -> list[Column]:
@@ -146,8 +138,6 @@ class HiddenEvents(Tombstones):
 
         Those of the batch itself are left out: they are of an earlier attempt, and it decides again.
         """
-        from pyspark.sql import functions as F
-
         if not self._table("").exists:
             return None
         held = session.read.format("delta").load(str(self.path))
@@ -164,8 +154,6 @@ class HiddenEvents(Tombstones):
         return changes
 
     def _carried(self, changes: DataFrame) -> list[Column]:
-        from pyspark.sql import functions as F
-
         columns = [name for name in changes.columns if name not in (SEQUENCE, OPERATION)]
         return [F.struct(*map(quoted_column, columns)).alias(ROW)]
 
@@ -175,7 +163,6 @@ class HiddenEvents(Tombstones):
 
     def _adapt(self, session: SparkSession, changes: DataFrame) -> None:
         """Give the events the columns and types that the table has now."""
-        from pyspark.sql import functions as F
         from pyspark.sql.types import StructField, StructType
 
         held = session.read.format("delta").load(str(self.path))

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.table import delta_log, read_scala
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.table_log import logged_batch
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, kw_only=True)

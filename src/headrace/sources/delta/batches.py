@@ -6,17 +6,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 from headrace.model.ranges import Position, SourceRange
+from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.parts import FileParts, file_uri, row_number
 from headrace.storage.location import Location
 from headrace.storage.table_log import commit_file, follow_commits, read_actions
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class TableFiles:
 
     def read(self, parts: FileParts | None = None) -> DataFrame:
         """The rows of the files."""
-        from pyspark.sql import DataFrame, functions as F
+        from pyspark.sql import DataFrame
 
         jvm: Any = self.session._jvm
         files = self.index.addFiles()

@@ -52,10 +52,7 @@ class DeltaFacts(Facts):
         return UpstreamRewrittenError(
             f"flow {flow.flow}: an older copy of the table {self.path}, which it reads, was restored",
             location=flow.location,
-            facts=(
-                how,
-                "to continue would skip or repeat rows; nothing was read or written",
-            ),
+            facts=(how, "to continue would skip or repeat rows; nothing was read or written"),
             remedies=(f"read everything again:   headrace full-refresh {flow.short_dataset}",),
             params={"flow": flow.flow, "dataset": flow.dataset, "tables": [self.path]},
         )

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from headrace.runtime.lazy_pyspark import DataFrame, F
 from headrace.sources.answers import Sample, SourceSeen
 from headrace.sources.delta.starting import reads_feed
 from headrace.sources.requests import SourceRead
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 def sample_table(read: SourceRead) -> Sample:
@@ -39,8 +36,6 @@ def changes_of(whole: DataFrame, table: str, options: Mapping[str, str]) -> Data
 
 def as_inserts(frame: DataFrame) -> DataFrame:
     """The rows of a table as its change feed gives those that were inserted."""
-    from pyspark.sql import functions as F
-
     return frame.withColumns(
         {
             "_change_type": F.lit("insert"),

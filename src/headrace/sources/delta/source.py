@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 from headrace.errors import SourceLocation, UpstreamMissingError
@@ -14,6 +14,7 @@ from headrace.model.changes import FEED_COLUMNS
 from headrace.model.declarations import StreamingFlow
 from headrace.model.names import TableName
 from headrace.model.ranges import Position, SourceRange
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sources.answers import Lag, Seed
 from headrace.sources.delta.batches import TableFiles, versions_of_files
 from headrace.sources.delta.facts import DeltaFacts, log_expired, reads_of, rewritten
@@ -52,9 +53,6 @@ from headrace.storage.table_log import (
     newest_version,
     versions,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 _MAPPING = "delta.columnMapping.mode"
 _WIDENING = "delta.enableTypeWidening"
@@ -241,8 +239,6 @@ class DeltaSource(Source):
 
     def read_records(self, read: SourceRead, records: DataFrame) -> DataFrame:
         """Rows that were kept as JSON. A row that does not fit the table's columns raises an error."""
-        from pyspark.sql import functions as F
-
         schema = read.session.read.format("delta").load(self.path).schema
         value = F.col("value").cast("string")
         # The table may have renamed or dropped columns since: their values would be lost without a word.
@@ -254,8 +250,6 @@ class DeltaSource(Source):
         return records.select(checked.alias("row")).select("row.*")
 
     def owns(self) -> Column:
-        from pyspark.sql import functions as F
-
         folder = file_uri(f"file:{self.path}" if self.path.startswith("/") else self.path)
         is_ours = F.col("path").startswith(f"{folder}/")
         return F.col("topic").isNull() & F.col("value").isNotNull() & is_ours
@@ -394,8 +388,6 @@ class DeltaKind(SourceKind):
         return range_of(one, parts)
 
     def as_record(self, frame: DataFrame, record: Part) -> DataFrame:
-        from pyspark.sql import functions as F
-
         return as_record(frame, record, F.to_json(F.struct("*"), ROW_JSON).cast("binary"))
 
     def lag(self, one: SourceRange, systems: Systems, checkpoint: Location | None) -> Lag | None:

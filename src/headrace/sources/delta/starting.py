@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.errors import ChangeFeedMissingError, SourceLocation, StartInvalidError
+from headrace.runtime.lazy_pyspark import F, SparkSession
 from headrace.storage.location import Location
 from headrace.storage.table_log import property_since, versions
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 CHANGE_FEED = ("readChangeFeed", "readChangeData")
 """Options that read the change data feed of a table in place of its rows."""
@@ -93,8 +91,6 @@ def starting_version(spark: SparkSession, table: Location, timestamp: str) -> in
     Args:
         spark: Any session; the text is read in its time zone, as Delta does.
     """
-    from pyspark.sql import functions as F
-
     jvm: Any = spark._jvm
     moment = spark.range(1).select(F.unix_micros(F.lit(timestamp).cast("timestamp"))).head()
     assert moment is not None

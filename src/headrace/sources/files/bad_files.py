@@ -10,23 +10,14 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-from headrace.errors import (
-    NOT_COMMITTED,
-    FileUnreadableError,
-    HeadraceError,
-    RecordUnparseableError,
-    text_of,
-)
+from headrace.errors import NOT_COMMITTED, FileUnreadableError, HeadraceError, RecordUnparseableError, text_of
 from headrace.model.declarations import AppendFlow, AutoCdcFlow, RefreshFlow, TemporaryView
 from headrace.model.folders import plain_path
+from headrace.runtime.lazy_pyspark import F, SparkSession
 from headrace.sources.decoders import NOT_UTF8
 from headrace.sources.records import BadRecord
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 Declared = AppendFlow | AutoCdcFlow | RefreshFlow | TemporaryView
 
@@ -169,7 +160,6 @@ class _Relation:
 
 def _bad_record(session: SparkSession, name: str, uri: str) -> str | None:
     """The first record that Spark cannot read in a file, read once more to find it."""
-    from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructType
 
     relation = _find_relation(session, name, uri)

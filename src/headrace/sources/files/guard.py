@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from headrace.errors import (
     NOT_COMMITTED,
@@ -21,6 +20,7 @@ from headrace.errors import (
 )
 from headrace.model.folders import plain_path
 from headrace.model.ranges import Position, SourceRange
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.files.bad_files import explain_bad_file, file_relations
 from headrace.sources.files.facts import folder_of_source
 from headrace.sources.files.lists import FileLists, ReadFile, covers, describe_files
@@ -32,9 +32,6 @@ from headrace.state.identity import SourceIdentity, folder_of
 from headrace.state.opening import resume_command
 from headrace.storage.locate import locate
 from headrace.storage.location import FileState
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Listing = tuple[tuple[tuple[str, ...], int], ...]
 """The paths of each read of files in a batch, and their bytes."""

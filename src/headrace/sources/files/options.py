@@ -9,11 +9,7 @@ from collections.abc import Mapping
 from headrace.errors import SourceLocation
 from headrace.model.folders import FileFolder
 from headrace.sources.files.read import ANY_FILE_NAME, FORMAT_OPTION
-from headrace.sources.limits import (
-    FILES_MAX_AGE,
-    FILES_MAX_BYTES_PER_TRIGGER,
-    FILES_MAX_FILES_PER_TRIGGER,
-)
+from headrace.sources.limits import FILES_MAX_AGE, FILES_MAX_BYTES_PER_TRIGGER, FILES_MAX_FILES_PER_TRIGGER
 from headrace.sources.requests import ADAPTIVE, ReadRequest, unsupported
 from headrace.storage.locate import locate_supported
 

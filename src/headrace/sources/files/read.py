@@ -10,20 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError, did_you_mean
 from headrace.model.declarations import Drift
 from headrace.model.folders import FileFolder
-from headrace.sources.bad_records import (
-    MAX_VALUE_BYTES,
-    VALUE_LIMIT,
-    BadRecordRule,
-    BadRecords,
-    RecordRules,
-)
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
+from headrace.sources.bad_records import MAX_VALUE_BYTES, VALUE_LIMIT, BadRecordRule, BadRecords, RecordRules
 from headrace.sources.decimals import DecimalReader, has_decimals
 from headrace.sources.decoders import Decoder, InvalidUtf8, choose_decoder
 from headrace.sources.new_fields import SCHEMA_NUMBER, Evolving
 from headrace.sources.records import stop_because
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructField, StructType
 
 FileFormat = Literal["json", "csv", "parquet", "avro", "text", "orc"]
@@ -224,8 +218,6 @@ def read(
     Raises:
         ArgumentInvalidError: The schema lacks a partition column, or an argument has an invalid value.
     """
-    from pyspark.sql import functions as F
-
     given = {**_choosing(folder), **limits, **options, FORMAT_OPTION: format}
     if evolving is not None:
         given[SCHEMA_NUMBER] = str(evolving.number)
@@ -316,7 +308,6 @@ def _read_records(
 
 def _exact(column: StructField, format: Literal["json", "csv"]) -> Column:
     """A column whose decimals were read as they are written; one that would be rounded stops the flow."""
-    from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
     written = F.col(f"`{column.name}`")
@@ -406,9 +397,6 @@ def inference_failed(error: Exception, folder: FileFolder, format: str) -> Headr
     return FilesNotFoundError(
         f"the columns of the {format} files of {folder.path} cannot be inferred",
         facts=(f"Spark's message: {words}",),
-        remedies=(
-            'give the columns: hr.read_files(.., schema="id LONG, name STRING")',
-            "or repair the file",
-        ),
+        remedies=('give the columns: hr.read_files(.., schema="id LONG, name STRING")', "or repair the file"),
         params={"path": folder.path, "format": format},
     )

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
+from headrace.runtime.lazy_pyspark import DataFrame
 from headrace.sources.answers import Sample, SourceSeen
 from headrace.sources.requests import SourceRead
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 FILES = 100
 """The newest files of a folder that are read."""

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.errors import FeatureUnsupportedError, HeadraceError
 from headrace.model.folders import FileFolder, plain_path
 from headrace.model.ranges import Position, SourceRange
 from headrace.model.texts import counted
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sources.answers import Found, Lag, Seed, Unrecoverable
 from headrace.sources.files.facts import FileFacts, folder_of_source, is_folder, reads_of
 from headrace.sources.files.guard import FileGuard
@@ -34,15 +35,7 @@ from headrace.sources.kind import SourceKind
 from headrace.sources.limits import FILES_MAX_AGE, Taken
 from headrace.sources.meter import Meter
 from headrace.sources.new_fields import SCHEMA_MARK
-from headrace.sources.parts import (
-    FilePart,
-    FileParts,
-    Part,
-    as_record,
-    file_uri,
-    range_of,
-    row_number,
-)
+from headrace.sources.parts import FilePart, FileParts, Part, as_record, file_uri, range_of, row_number
 from headrace.sources.requests import SourceRead
 from headrace.sources.source import Source
 from headrace.sources.systems import Past, Seeding, StreamRead, Systems
@@ -51,9 +44,6 @@ from headrace.state.history import History, PastRead
 from headrace.state.identity import SourceIdentity, folder_of, load_identity
 from headrace.storage.locate import locate, locate_supported
 from headrace.storage.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 _BYTES, _FILES = "maxBytesPerTrigger", "maxFilesPerTrigger"
 
@@ -121,8 +111,6 @@ class FileSource(Source):
         return FileMeter(self) if self.adaptive else None
 
     def read_range(self, read: SourceRead, one: SourceRange | None, checkpoint: Location) -> DataFrame:
-        from pyspark.sql import functions as F
-
         options = {k: v for k, v in read.request.batch_options.items() if k.lower() != "path"}
         reader = read.session.read.format(read.request.format).options(**options)
         if read.request.schema is not None:
@@ -147,7 +135,6 @@ class FileSource(Source):
 
     def read_records(self, read: SourceRead, records: DataFrame) -> DataFrame:
         """Lines of text files: other formats keep no records."""
-        from pyspark.sql import functions as F
         from pyspark.sql.types import StructType
 
         records = records.where(F.lit(read.request.format == "text"))
@@ -162,8 +149,6 @@ class FileSource(Source):
         return records.select(F.col("value").cast("string").alias("value"), *columns, metadata)
 
     def owns(self) -> Column:
-        from pyspark.sql import functions as F
-
         # Only lines have a value, which a reader can parse again.
         return F.col("topic").isNull() & F.col("path").isNotNull() & F.col("value").isNotNull()
 
@@ -217,11 +202,7 @@ class FilesKind(SourceKind):
                 remedies=["files are read from local folders so far"],
                 params={"path": path},
             )
-        return FileSource(
-            **replace(read, options=options).common,
-            format=format,
-            path=path,
-        )
+        return FileSource(**replace(read, options=options).common, format=format, path=path)
 
     def position(self, value: Mapping[str, Any]) -> FilePosition:
         return FilePosition.from_json(value)
@@ -254,8 +235,6 @@ class FilesKind(SourceKind):
         return range_of(one, parts)
 
     def as_record(self, frame: DataFrame, record: Part) -> DataFrame:
-        from pyspark.sql import functions as F
-
         is_line = frame.columns[:1] == ["value"]
         return as_record(frame, record, F.col("value").cast("binary") if is_line else None)
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from headrace.runtime.gateway import new_frame
+from headrace.runtime.lazy_pyspark import DataFrame, F
 from headrace.sources.kafka.subscription import Subscription
 from headrace.sources.requests import ReadRequest, SourceRead
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _COLUMNS: Final = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
@@ -66,7 +64,6 @@ def read_kept(read: SourceRead, records: DataFrame) -> DataFrame:
     Args:
         records: The records, with the fields of the quarantine's ``source``.
     """
-    from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
     held = records.withColumn("timestampType", F.lit(0))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.errors import HeadraceError, OptionInvalidError
 from headrace.model.ranges import Position, SourceRange
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.answers import Lag, Unrecoverable
 from headrace.sources.kafka.clusters import SERVERS, at_servers, brokers_of, normalized, other_cluster
 from headrace.sources.kafka.facts import KafkaFacts, ended_offsets
@@ -27,9 +28,6 @@ from headrace.state.facts import SourceFacts
 from headrace.state.history import History
 from headrace.state.identity import SourceIdentity, corrupt, folder_of
 from headrace.storage.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _VERSION = "v1"
 

@@ -98,10 +98,7 @@ def connection_options(options: Mapping[str, str], connection: KafkaConnection) 
     if not connection.bootstrap_servers:
         return {}
     # The servers are written as in the profile, since the plan compares them.
-    return {
-        **_lacking({**CLIENT, **connection.for_spark()}, chosen),
-        _SERVERS: connection.bootstrap_servers,
-    }
+    return {**_lacking({**CLIENT, **connection.for_spark()}, chosen), _SERVERS: connection.bootstrap_servers}
 
 
 def _lacking(options: Mapping[str, str], chosen: Set[str]) -> dict[str, str]:

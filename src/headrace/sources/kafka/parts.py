@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.model.ranges import SourceRange
+from headrace.runtime.lazy_pyspark import DataFrame, F
 from headrace.sources.kafka.cluster import Offsets
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.parts import Part
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +59,6 @@ def range_of(one: SourceRange, parts: Sequence[Part]) -> SourceRange:
 
 def leave_out(frame: DataFrame, records: Sequence[Part]) -> DataFrame:
     """The records of a source without some of them."""
-    from pyspark.sql import functions as F
-
     for one in records:
         if isinstance(one, KafkaPart):
             is_it = (F.col("topic") == one.topic) & (F.col("partition") == one.partition)

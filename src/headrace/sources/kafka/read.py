@@ -6,12 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError
 from headrace.model.declarations import Drift
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import OnDataLoss
+from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession, StructType
 from headrace.sources.avro_decoder import AvroDecoder
 from headrace.sources.bad_records import (
     MAX_VALUE_BYTES,
@@ -27,10 +28,6 @@ from headrace.sources.decoders import Decoder, InvalidUtf8, check_choice, choose
 from headrace.sources.kafka.clusters import other_cluster
 from headrace.sources.kafka.subscription import EARLIEST, LATEST, whole
 from headrace.sources.new_fields import SCHEMA_NUMBER, Evolving
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 Format = Literal["raw", "json", "text", "csv", "avro", "debezium"]
 End = Literal["earliest", "latest"]
@@ -54,11 +51,7 @@ ALLOW_NO_TOPICS = "headrace.allowNoTopics"
 LOSS_POLICY = "headrace.onDataLoss"
 """An option of Headrace: what to do if the topics no longer have records that the flow must read."""
 
-_PROTOCOL = {
-    "includeHeaders": "true",
-    "kafka.isolation.level": "read_committed",
-    "failOnDataLoss": "true",
-}
+_PROTOCOL = {"includeHeaders": "true", "kafka.isolation.level": "read_committed", "failOnDataLoss": "true"}
 """Options that the exactly-once protocol needs."""
 
 COORDINATES = ("topic", "partition", "offset", "timestamp", "key", "headers")
@@ -140,10 +133,7 @@ class KafkaRead:
 
 
 def read(
-    spark: SparkSession,
-    connection: KafkaConnection,
-    kafka: KafkaRead,
-    found: list[BadRecords] | None = None,
+    spark: SparkSession, connection: KafkaConnection, kafka: KafkaRead, found: list[BadRecords] | None = None
 ) -> DataFrame:
     """Topics as one streaming DataFrame.
 
@@ -154,8 +144,6 @@ def read(
     Raises:
         ArgumentInvalidError: An argument has an invalid value.
     """
-    from pyspark.sql import functions as F
-
     decoder, chosen = kafka.decoder(), kafka.spark_options()
     cluster, further = _connection(kafka.options, connection)
     records = (

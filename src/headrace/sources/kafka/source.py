@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.errors import TopicNotFoundError
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position, SourceRange
 from headrace.model.texts import counted
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F
 from headrace.sources.answers import Found
 from headrace.sources.kafka.batches import read_between, read_kept
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
@@ -29,9 +30,6 @@ from headrace.sources.systems import Past, Systems
 from headrace.state.facts import SourceFacts
 from headrace.state.history import History
 from headrace.storage.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _ANSWER_S = 5.0
 """How long the start of a flow waits for the last records."""
@@ -161,8 +159,6 @@ class KafkaSource(Source):
         return read_kept(read, records)
 
     def owns(self) -> Column:
-        from pyspark.sql import functions as F
-
         topic = F.col("topic")
         return topic.isin(*self.topics) if self.pattern is None else topic.rlike(self.pattern)
 
