@@ -127,6 +127,14 @@ _UPSTREAM = (
         "as a stream has changed rows that the flow had already read",
     ),
 )
+_UNREADABLE = re.compile(
+    # A file of a log that is missing means a log that was cleaned; the whole log is missing with its disk.
+    r"[^\n]*_delta_log (?:does not exist|\(No such file or directory\))"
+    r"|(?:DELTA_PATH_DOES_NOT_EXIST|DELTA_TABLE_NOT_FOUND|DELTA_MISSING_DELTA_TABLE)[^\n]*"
+    r"|java\.(?:io|nio)\.[^\n]*(?:Permission denied|Input/output error|Stale file handle|not connected\))"
+    r"|(?:AccessDeniedException|AccessControlException|FileSystemException): [^\n]*"
+)
+"""Messages about a table, checkpoint or file whose disk does not answer, or refuses this process."""
 _BROKER = re.compile(
     r"org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network|BrokerNotAvailable)\w*Exception[^\n]*"
 )
@@ -215,13 +223,7 @@ def as_error(
         return driver_lost(_logged(log_file))
     unread = carried or failure
     if isinstance(unread, OSError) and any(one.startswith("headrace.storage.") for one in _modules(unread)):
-        return StorageUnreadableError(
-            f"{name}: the storage could not be read",
-            location=declared.location,
-            facts=(f"the system's error: {unread}", _unchanged(declared), *_logged(log_file)),
-            remedies=("headrace doctor",),
-            params={"name": str(declared.name)},
-        )
+        return _unreadable(declared, f"the system's error: {unread}", log_file)
     if kafka is not None and (turned_away := _turned_away(text, declared, log_file, kafka)) is not None:
         return turned_away
     # Spark's text around the exception of a batch says only that a batch has failed.
@@ -238,6 +240,16 @@ def as_error(
         location=declared.location,
         facts=(*facts, *_logged(log_file)),
         remedies=("print the stack trace:   headrace run --debug",),
+        params={"name": str(declared.name)},
+    )
+
+
+def _unreadable(declared: Declared, fact: str, log_file: Path | None) -> StorageUnreadableError:
+    return StorageUnreadableError(
+        f"{_label(declared)}: the storage could not be read",
+        location=declared.location,
+        facts=(fact, _unchanged(declared), *_logged(log_file)),
+        remedies=("headrace doctor",),
         params={"name": str(declared.name)},
     )
 
@@ -365,6 +377,8 @@ def _known(text: str, cause: str, declared: Declared, log_file: Path | None) -> 
             )
     if (mismatch := find_mismatch(text, "")) is not None and isinstance(declared, AppendFlow | AutoCdcFlow):
         return state_changed(declared, mismatch, (NOT_COMMITTED, *_logged(log_file)))
+    if (unreadable := _UNREADABLE.search(text)) is not None:
+        return _unreadable(declared, _shortened(unreadable[0]), log_file)
     if "No space left on device" in text:
         return StorageUnwritableError(
             f"{name}: no space is left on the disk of the storage",

@@ -13,7 +13,7 @@ from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
 from headrace.run.failpoints import reach
 from headrace.run.failures import state_changed
-from headrace.run.survey import FlowSurveyor, find_unfinished, unfinished_refresh
+from headrace.run.survey import FlowSurveyor, find_unfinished, table_lost, unfinished_refresh
 from headrace.run.targets import side_tables
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import CLEARING, REFRESHING_PROPERTY, TableState
@@ -120,6 +120,9 @@ class FlowOpener:
 
     def open(self, remedies: Remedies) -> OpenedFlow:
         """Find or make the checkpoint that the flow continues with."""
+        if not is_table(self.surveyor.table):
+            # A run has created it: its disk is away, or somebody has deleted it.
+            raise table_lost(self._planned, f"{self.surveyor.table} has no log")
         table = self._tidy()
         if table.properties.get(REFRESHING_PROPERTY) == CLEARING:
             # A run clears what is left before it opens flows.

@@ -11,7 +11,6 @@ from headrace.errors import (
     KeysChangedError,
     SchemaMismatchError,
     TableFolderTakenError,
-    TableLostError,
 )
 from headrace.model.changes import END, SEQUENCE, START
 from headrace.model.declarations import MaterializedView, StreamingTable
@@ -30,7 +29,7 @@ from headrace.plan.properties import KEYS, keeps_history, keys_of
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
 from headrace.plan.stored import load_stored_at
 from headrace.run.failpoints import reach
-from headrace.run.survey import ReadTable
+from headrace.run.survey import ReadTable, table_lost
 from headrace.run.targets import side_tables
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.metastore import publish_table
@@ -339,14 +338,17 @@ def finish_refresh(stage: OpenTableStage, storage: Storage, spark: SparkSession)
     name, path = stage.table.name, storage.table(stage.table.name)
     # No batch has begun: its tombstones would hide rows, and its snapshots would be applied again.
     quarantine, tombstones = side_tables(name, storage)
+    state = read_state(spark, path)
     quarantine.clear(spark)
-    tombstones.drop(spark)
+    if KEYS in stage.properties:
+        tombstones.empty(spark, map(state.fenced, state.checkpoints))
+    else:
+        tombstones.drop(spark)
     reach("tombstones-dropped", name.name, 0)
     storage.snapshots(name).delete_folder()
     # The query may have changed, and with it the columns that hold the coordinates.
     wanted = {key: stage.properties[key] for key in COORDINATE_PROPERTIES if key in stage.properties}
-    held = read_state(spark, path).properties
-    changed = wanted if any(held.get(key) != value for key, value in wanted.items()) else {}
+    changed = wanted if any(state.properties.get(key) != value for key, value in wanted.items()) else {}
     alter_table(spark, path, properties=changed, removed=(REFRESHING_PROPERTY,))
 
 
@@ -356,13 +358,7 @@ def _refuse_lost(planned: PlannedFlow, storage: Storage) -> None:
     for path in generations(storage.flow_checkpoints(flow.target, flow.name)):
         batches = load_state(path).last_planned + 1
         if batches > 0:
-            raise TableLostError(
-                f"flow {flow.name}: the table {flow.target.short} is missing, but its checkpoint exists",
-                location=flow.location,
-                facts=(f"the checkpoint {path} has {batches} batches", "nothing was read or written"),
-                remedies=(f"read everything again:   headrace full-refresh {flow.target.short}",),
-                params={"flow": flow.name, "dataset": str(flow.target)},
-            )
+            raise table_lost(planned, f"the checkpoint {path} has {batches} batches")
 
 
 def _has_fed_another(planned: PlannedFlow, table_id: str, storage: Storage) -> bool:

@@ -22,6 +22,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.changes import find_alterations
 from headrace.plan.stages import RefreshViewStage
+from headrace.run.attempts import TRIGGERED_ATTEMPTS, report_look, wait_before
 from headrace.run.checks import DatasetChecks
 from headrace.run.context import Build, MakeSession
 from headrace.run.failures import Failures
@@ -138,8 +139,7 @@ class ViewRunner:
         try:
             if self._lease is None:
                 self._lease = self._heart.acquire(self._settings.storage.lease(name, VIEW), str(name))
-            with cancelled_at(stop, self._spark):
-                self.result = self._refresh()
+            self.result = self._attempt(stop)
         except Exception as failure:
             if stop.requested:
                 _LOG.info("the refresh of %s was stopped", name, exc_info=failure)
@@ -149,6 +149,24 @@ class ViewRunner:
         finally:
             self.release()
         release_unused()
+
+    def _attempt(self, stop: StopSignal) -> ViewResult:
+        """Refresh the view; after an error that can pass, again with backoff."""
+        attempt = 0
+        while True:
+            try:
+                with cancelled_at(stop, self._spark):
+                    return self._refresh()
+            except Exception as failure:
+                error = self._failures.as_error(failure, self._flow, expectations=self.view.expectations)
+                attempt += 1
+                wait_s = wait_before(attempt)
+                if stop.requested or not error.transient or attempt >= TRIGGERED_ATTEMPTS:
+                    raise
+                what = f"the refresh of {self.view.name.short}"
+                report_look(self._update, self._emit, None, what, error, attempt, wait_s)
+                if stop.wait(wait_s):
+                    raise
 
     def release(self) -> None:
         """Release the view's lease; one that cannot be released stays, and is released later."""

@@ -9,7 +9,7 @@ from headrace.errors import CheckpointBehindTableError, TableBehindCheckpointErr
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.commit import commit_generation
 from headrace.sinks.delta.maintenance import Maintenance
-from headrace.sinks.delta.table import TableState, read_state
+from headrace.sinks.delta.table import TableState, no_log, read_state
 from headrace.sinks.delta.transaction import held_batch, start_transaction
 from headrace.sinks.target import BatchStamp, Guarantee, OpenedGeneration
 from headrace.state.facts import FENCED
@@ -44,6 +44,8 @@ class FlowTable:
         """
         transaction = start_transaction(session, self.path, stamp.checkpoint)
         held = held_batch(transaction, stamp.checkpoint, self.path)
+        if held < 0 and transaction.readVersion() < 0:
+            raise no_log(self.path)
         if held == stamp.batch:
             return None
         _refuse_gap(stamp, held, self.location)
