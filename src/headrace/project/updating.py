@@ -191,6 +191,7 @@ class Updates:
                 is_embedded = connection == settings.kafka and self.settings.kafka.is_embedded
                 remedy = "headrace broker start" if is_embedded else "headrace doctor"
                 cluster = KafkaCluster(connection, ANSWER_S)
+                watches.callback(cluster.close)
                 watches.enter_context(BrokerWatch(flows, update, cluster.ping, remedy, emit))
             yield
 

@@ -53,6 +53,9 @@ class BrokerWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
+        if self._thread.is_alive():
+            # Its client is closed next: librdkafka can abort the process if a request is under way.
+            self._thread.join(ANSWER_S)
 
     def _run(self) -> None:
         is_lost = False

@@ -72,7 +72,8 @@ class HistoryIndex(TableIndex):
         """Forget everything, after the table was found to be different; the next batch reads the table."""
         self._reset()
 
-    def _check(self, files: list[DataFile]) -> None:
+    def _check(self, kept: list[DataFile], added: list[DataFile]) -> None:
+        files = [*kept, *added]
         # How many keys the rows have is known once they were read.
         self._check_statistics(files)
         self._rows = sum((one.rows or 0) - one.deleted_rows for one in files)
