@@ -132,7 +132,7 @@ _UNREADABLE = re.compile(
     r"[^\n]*_delta_log (?:does not exist|\(No such file or directory\))"
     r"|(?:DELTA_PATH_DOES_NOT_EXIST|DELTA_TABLE_NOT_FOUND|DELTA_MISSING_DELTA_TABLE)[^\n]*"
     r"|java\.(?:io|nio)\.[^\n]*(?:Permission denied|Input/output error|Stale file handle|not connected\))"
-    r"|(?:AccessDeniedException|AccessControlException|FileSystemException): [^\n]*"
+    r"|(?:AccessDeniedException|AccessControlException): [^\n]*"
 )
 """Messages about a table, checkpoint or file whose disk does not answer, or refuses this process."""
 _BROKER = re.compile(
@@ -377,8 +377,6 @@ def _known(text: str, cause: str, declared: Declared, log_file: Path | None) -> 
             )
     if (mismatch := find_mismatch(text, "")) is not None and isinstance(declared, AppendFlow | AutoCdcFlow):
         return state_changed(declared, mismatch, (NOT_COMMITTED, *_logged(log_file)))
-    if (unreadable := _UNREADABLE.search(text)) is not None:
-        return _unreadable(declared, _shortened(unreadable[0]), log_file)
     if "No space left on device" in text:
         return StorageUnwritableError(
             f"{name}: no space is left on the disk of the storage",
@@ -387,6 +385,8 @@ def _known(text: str, cause: str, declared: Declared, log_file: Path | None) -> 
             remedies=("free space on the disk, then start again:   headrace run",),
             params={"name": str(declared.name)},
         )
+    if (unreadable := _UNREADABLE.search(text)) is not None:
+        return _unreadable(declared, _shortened(unreadable[0]), log_file)
     if (violated := _VIOLATED.search(text)) is not None:
         return ConstraintViolatedError(
             f"{name}: {violated[1].rstrip(' .:')}",

@@ -34,6 +34,9 @@ from headrace.runtime.places import Scratch, logs_folder
 _STOP_TIMEOUT_S = 20.0
 """The time that Spark has to stop before its JVM is killed."""
 
+_LOCAL_STOP_TIMEOUT_S = 5.0
+"""The same for a local master, which has nothing to hand back."""
+
 _END_TIMEOUT_S = 10.0
 """The time that the JVM of a cluster's driver has to end: its last steps inform the cluster manager."""
 
@@ -232,7 +235,7 @@ class _Closing:
         stopping = threading.Thread(target=self._stop_spark, daemon=True, name="headrace-spark-stop")
         with py4j_quiet():
             stopping.start()
-            stopping.join(_STOP_TIMEOUT_S)
+            stopping.join(_STOP_TIMEOUT_S if self._end_timeout_s else _LOCAL_STOP_TIMEOUT_S)
             self._jvm.end(0 if stopping.is_alive() else self._end_timeout_s)
             stopping.join(5.0)
         forget_gateway()

@@ -40,7 +40,7 @@ from headrace.storage.table_log import (
     undone_versions,
     versions,
 )
-from headrace.storage.table_snapshot import SnapshotUnreadableError, load_held_batch
+from headrace.storage.table_snapshot import SnapshotUnreadableError, is_part, load_held_batch
 
 
 @pytest.fixture
@@ -203,12 +203,12 @@ def _commit(log: Location, version: int, name: str, number: int) -> None:
     (log / f"{version:020d}.json").replace(text)
 
 
-def _checkpoint(log: Location, version: int, **transactions: int) -> None:
+def _checkpoint(log: Location, version: int, form: str = "", **transactions: int) -> None:
     kind = pa.struct([("appId", pa.string()), ("version", pa.int64())])
     rows = [{"appId": name, "version": number} for name, number in transactions.items()]
     data = io.BytesIO()
     pq.write_table(pa.table({"txn": pa.array([None, *rows], kind)}), data)
-    log.files.replace(str(log / f"{version:020d}.checkpoint.parquet"), data.getvalue())
+    log.files.replace(str(log / f"{version:020d}.checkpoint.{form}parquet"), data.getvalue())
     (log / "_last_checkpoint").replace_json({"version": version, "size": len(rows)})
 
 
@@ -237,6 +237,19 @@ def test_a_commit_below_a_gap_is_not_part_of_the_table(tmp_path: Path, kind: str
     _commit(log, 10, "theirs", 4)
     with pytest.raises(SnapshotUnreadableError):
         load_held_batch(table, "ours")
+
+
+@pytest.mark.parametrize("form", ["", "80a083e8-7026-4e79-81be-64bd76c43a11."], ids=["classic", "V2"])
+def test_a_commit_that_a_checkpoint_covers_is_not_part_of_the_table(tmp_path: Path, form: str) -> None:
+    """The log was cleaned up to the version that a writer then wrote again: no gap shows it."""
+    table = locate(tmp_path / "table")
+    log = table / "_delta_log"
+    log.make_folder()
+    _checkpoint(log, 5, form, ours=4)
+    for version in (5, 6):
+        _commit(log, version, "ours", version)
+    assert not is_part(table, 4, 5)
+    assert is_part(table, 5, 6) and load_held_batch(table, "ours") == 6
 
 
 def test_the_first_commit_of_a_table_is_part_of_it(table: Path) -> None:
