@@ -264,7 +264,7 @@ def test_a_restore_names_the_commits_that_it_has_undone(tmp_path: Path) -> None:
     add = '{"add":{"path":"a","dataChange":true}}'
     for version in range(4):
         said = {"headrace": 1, "checkpoint": "ours", "batch": version}
-        info = {"commitInfo": {"userMetadata": json.dumps(said)}}
+        info = {"commitInfo": {"timestamp": 1000 * version, "userMetadata": json.dumps(said)}}
         txn = {"txn": {"appId": "ours", "version": version}}
         lines = [*(json.dumps(one, separators=(",", ":")) for one in (info, txn)), *[add][: version % 2]]
         (log / f"{version:020d}.json").replace("\n".join(lines))
@@ -276,3 +276,7 @@ def test_a_restore_names_the_commits_that_it_has_undone(tmp_path: Path) -> None:
     assert commit.restores == 0
     assert undone_versions(locate(tmp_path), commit) == (1, 3), "batch 2 has no rows"
     assert undone_versions(locate(tmp_path), load_commit(locate(tmp_path), 3)) == ()
+    # By its time: version 1 was the newest one.
+    restore["commitInfo"]["operationParameters"] = {"version": None, "timestamp": "1970-01-01 00:00:01.5"}
+    (log / f"{4:020d}.json").replace(json.dumps(restore, separators=(",", ":")))
+    assert undone_versions(locate(tmp_path), load_commit(locate(tmp_path), 4)) == (3,)
