@@ -11,9 +11,8 @@ from headrace.model.names import TableName
 from headrace.verify.checkpoints import IDENTITY, read_json
 from headrace.verify.commits import PROPERTY_DATASET, PROPERTY_PIPELINE
 from headrace.verify.evidence import Evidence
-from headrace.verify.layout import Storage
 from headrace.verify.report import DatasetProof, Finding, GradeReport
-from headrace.verify.stored import StoredPath
+from headrace.verify.stored import Storage, StoredPath
 
 NamedIn = Literal["checkpoint", "ledger", "plan"]
 

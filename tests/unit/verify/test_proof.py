@@ -348,7 +348,7 @@ class TestVerdict:
 
 
 def test_verify_loads_no_spark() -> None:
-    code = "import sys, headrace.verify.broker_side; assert not {'pyspark', 'py4j'} & set(sys.modules)"
+    code = "import sys, headrace.verify.proof; assert not {'pyspark', 'py4j'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

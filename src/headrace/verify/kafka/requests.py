@@ -1,8 +1,4 @@
-"""Requests to the broker that end at once if it refuses this client.
-
-The same care as in a run is taken with code of verify's own; the caller explains
-what a refusal means.
-"""
+"""Requests to the broker that end at once if it refuses this client; the caller explains a refusal."""
 
 from __future__ import annotations
 
