@@ -105,11 +105,7 @@ class CoordinatesUnsupportedError(CoordinatesUnreadableError):
 
 
 def find_columns(metadata: TableMetadata, kinds: Kinds) -> Columns | None:
-    """The columns that a table property names; ``None`` where the table keeps no coordinates.
-
-    Raises:
-        CoordinatesUnreadableError: The property is not what it must be, or names no column.
-    """
+    """The columns that a table property names; ``None`` where the table keeps no coordinates."""
     text = metadata.properties.get(PROPERTY_COORDINATES)
     if text is None:
         return None
@@ -133,12 +129,7 @@ class DeletedRows:
         self._read: dict[tuple[str, int], dict[str, NDArray[np.int64]]] = {}
 
     def load(self, log: TableLog, file: DataFile) -> NDArray[np.int64]:
-        """The positions of the deleted rows of a file that has a deletion vector, ascending.
-
-        Raises:
-            CoordinatesUnreadableError: The vector is missing, damaged, or marks another number of rows than
-                the log states.
-        """
+        """The positions of the deleted rows of a file that has a deletion vector, ascending."""
         assert file.deletion_vector is not None
         version = log.version_with(file)
         key = (str(log.path), version)
@@ -190,11 +181,7 @@ class CoordinateReader:
         self._deleted = DeletedRows()
 
     def read(self, log: TableLog, file: DataFile, columns: Columns) -> Present:
-        """The coordinates of the rows of a file that its deletion vector leaves.
-
-        Raises:
-            CoordinatesUnreadableError: The file or its deletion vector cannot be read.
-        """
+        """The coordinates of the rows of a file that its deletion vector leaves."""
         key = (str(log.path), file.key, columns)
         if key not in self._read:
             self._read[key] = _load(log, file, columns, self._deleted)
@@ -207,11 +194,7 @@ class CoordinateReader:
 def read_table_records(
     reader: CoordinateReader, log: TableLog, balance: RowBalance, columns: Columns, *, all_files: bool = True
 ) -> TableRecords:
-    """Read the coordinates of a table: of all active files, or of those that were added since the baseline.
-
-    Raises:
-        CoordinatesUnsupportedError: The table has a protocol feature that `deltalake` does not read.
-    """
+    """Read the coordinates of a table: of all active files, or of those that were added since the baseline."""
     parts, unreadable = [], []
     for key, file in balance.files.items():
         if all_files or key in balance.origins:

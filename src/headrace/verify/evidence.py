@@ -72,11 +72,7 @@ def load_evidence(
     *,
     inspect: bool = True,
 ) -> Evidence:
-    """Read everything about one dataset; its data files only with `inspect`.
-
-    Raises:
-        LogDamagedError: The table's log cannot be read.
-    """
+    """Read everything about one dataset; its data files only with `inspect`."""
     path = storage.table(dataset)
     # Before the table: what a running flow commits meanwhile must not look like a lost batch.
     folder, ledgers = storage.flow_checkpoints(dataset, "x").parent, storage.ledger(dataset, "x").parent

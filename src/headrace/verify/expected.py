@@ -38,11 +38,7 @@ class ExpectedTable:
 
 
 def load_expected(storage: Storage, pipeline: str) -> dict[TableName, ExpectedTable]:
-    """Find the tables of a pipeline; to be read before the tables.
-
-    Args:
-        pipeline: What another pipeline has written into the same storage is left out.
-    """
+    """Find the tables of a pipeline; to be read before the tables."""
     named_in: dict[TableName, set[NamedIn]] = {}
     ids: dict[TableName, set[str]] = {}
     for name, identity in _newest_checkpoints(storage.root / "checkpoints"):

@@ -41,7 +41,7 @@ from headrace.verify.expected import (
     prove_not_created,
     prove_unread,
 )
-from headrace.verify.keys import judge_keys
+from headrace.verify.keys import judge_keys, keys_of
 from headrace.verify.quarantine import (
     describe_pending,
     judge_missing_replays,
@@ -66,21 +66,9 @@ def verify_pipeline(
     since: datetime | int | None = None,
     require: Grade | None = None,
     sample: int | None = None,
-    access: Mapping[str, Any] | None = None,
+    access: Mapping[str, Any] | None = None,  # how to reach the systems of each kind, such as `KafkaAccess`
 ) -> Proof:
-    """Check that every record was processed exactly once, from tables, ledger, checkpoints and sources.
-
-    Args:
-        datasets: What to judge; by default every dataset in the storage.
-        require: The grade that must be judged for every flow.
-        sample: The number of keys whose newest records are compared with their rows.
-        access: How to reach the systems of each kind of source, such as `KafkaAccess`.
-
-    Raises:
-        TableUnknownError: A dataset is not in the storage.
-        NothingToVerifyError: The storage holds none.
-        HeadraceError: A system refuses this client.
-    """
+    """Check that every record was processed exactly once, from tables, ledger, checkpoints and sources."""
     storage = Storage(StoredPath.at(settings.storage.root.path))
     kinds = known_kinds()
     tables = _load_tables(storage, settings, datasets, since, kinds)
@@ -103,7 +91,8 @@ def verify_pipeline(
             paths = storage.table(name), storage.tombstones(name)
             replayed = judge_sample(evidence, *paths, readers, sample)
         table = proof.table.with_findings(tables.replaced.get(name, []))
-        proofs.append(replace(proof, table=table, sample=replayed))
+        unsampled = sample is None and bool(keys_of(evidence.log))
+        proofs.append(replace(proof, table=table, sample=replayed, unsampled=unsampled))
     return Proof(pipeline=settings.name, datasets=(*proofs, *tables.unread), require=require)
 
 

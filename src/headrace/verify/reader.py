@@ -129,11 +129,7 @@ class SourceReader:
         raise NotImplementedError
 
     def claims(self, evidence: Evidence, lineage: Lineage) -> Claims:
-        """What a flow that reads this kind alone claims to have put into its table.
-
-        Raises:
-            CannotJudgeError: Its rows cannot be compared with records.
-        """
+        """What a flow that reads this kind alone claims to have put into its table."""
         if self.unjudged:
             raise CannotJudgeError(self.unjudged)
         silence = self.silence(lineage)

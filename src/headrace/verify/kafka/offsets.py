@@ -50,12 +50,7 @@ class Topic:
 def load_topics(
     connection: KafkaConnection, names: Iterable[str], timeout_s: float, explain: Explain = unexplained
 ) -> dict[str, Topic | None]:
-    """Ask the broker for topics; ``None`` for one that it does not have.
-
-    Raises:
-        BrokerUnreachableError: It does not answer in time, or may not be asked.
-        HeadraceError: It turns this client away, as explained.
-    """
+    """Ask the broker for topics; ``None`` for one that it does not have."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -110,10 +105,6 @@ def load_offsets(
     """The offsets within ``asked`` that hold a committed record.
 
     Transaction markers, aborted records and what compaction took away are not among them.
-
-    Raises:
-        BrokerUnreachableError: It stopped answering.
-        HeadraceError: It turns this client away, as explained.
     """
     from confluent_kafka import Consumer, KafkaException
 
