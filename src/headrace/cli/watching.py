@@ -12,15 +12,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.output import Output, Result
+from headrace.model.events import Event
+from headrace.model.project import ProjectSettings
 from headrace.model.texts import duration_text
 from headrace.observe.display import Display, open_display
 from headrace.observe.events import event_to_json
+from headrace.run.stop import StopSignal
+from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.processes import handling_signals
 
 if TYPE_CHECKING:
-    from headrace.model.events import Event
-    from headrace.model.project import ProjectSettings
-    from headrace.run.stop import StopSignal
     from headrace.run.update import RunResult
 
 
@@ -34,8 +35,6 @@ _NOTES_S = 1.0
 def spark_starting(output: Output, title: str) -> Iterator[None]:
     """Wraps work that starts Spark: downloads jars with their own progress, then shows a title."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # under spark-submit, Spark is there already
-        from headrace.runtime.fetch import ensure_jars
-
         # The jars of the broker are downloaded when a query reads Kafka.
         ensure_jars("spark")
     with output.progress(title):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.cli.options import option
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, VerbGroup, verb
 from headrace.model.texts import counted, size_text
@@ -68,7 +69,7 @@ def validate(invocation: Invocation, flows: tuple[str, ...]) -> Result:
     examples=("headrace checkpoint repair orders", "headrace checkpoint repair orders --yes"),
 )
 @click.argument("flows", nargs=-1, required=True, metavar="FLOW..")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@option("--yes", "Do not ask for confirmation.")
 def repair(invocation: Invocation, flows: tuple[str, ...], yes: bool) -> Result:
     """Repair the damaged files of a checkpoint if this is safe.
 

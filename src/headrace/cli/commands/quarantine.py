@@ -8,18 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
-from headrace.cli.options import complete_dataset
+from headrace.cli.options import POSITIVE, complete_dataset, option
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, VerbGroup, verb
+from headrace.cli.watching import spark_starting
+from headrace.contracts.rejected import describe_record
+from headrace.model.names import TableName
 from headrace.model.texts import counted
+from headrace.observe.quarantine import QuarantineSummary, RowFilter
+from headrace.observe.read import Rows
 
 if TYPE_CHECKING:
-    from rich.console import Group
-
-    from headrace.model.names import TableName
-    from headrace.observe.quarantine import QuarantineSummary, RowFilter
-    from headrace.observe.read import Rows
     from headrace.project.quarantine import RowChoice
 
 _CHARACTERS = 2000
@@ -53,26 +56,23 @@ def _chosen(function: Callable[..., Result]) -> Callable[..., Result]:
         states: tuple[Any, ...] = (),
         **others: Any,
     ) -> Result:
-        from headrace.observe.quarantine import RowFilter
-
         chosen = RowFilter(where=where, reason=reason, flow=flow, ids=ids, states=states)
         return function(*args, chosen=chosen, **others)
 
     options = (
-        click.option("--reason", metavar="NAME", help="Rows with this reason: an expectation, or a kind."),
-        click.option("--flow", metavar="NAME", help="Rows that this flow rejected."),
-        click.option("--where", metavar="SQL", help="Rows that match this condition."),
-        click.option("--id", "ids", multiple=True, metavar="ID", help="The row with this id; repeatable."),
+        option("--reason NAME", "Rows with this reason: an expectation, or a kind."),
+        option("--flow NAME", "Rows that this flow rejected."),
+        option("--where SQL", "Rows that match this condition."),
+        option("--id ID", "The row with this id; repeatable.", name="ids", multiple=True),
     )
-    for option in reversed(options):
-        with_filter = option(with_filter)
+    for one in reversed(options):
+        with_filter = one(with_filter)
     return with_filter
 
 
-_state = click.option(
-    "--state", "states", multiple=True, type=click.Choice(_STATES), help="Rows in this state; repeatable."
+_state = option(
+    "--state", "Rows in this state; repeatable.", click.Choice(_STATES), name="states", multiple=True
 )
-_confirmed = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 _dataset = click.argument("dataset", shell_complete=complete_dataset)
 
 
@@ -107,9 +107,7 @@ def list_rows(invocation: Invocation, datasets: tuple[str, ...]) -> Result:
 @_dataset
 @_chosen
 @_state
-@click.option(
-    "--limit", type=click.IntRange(1), default=20, show_default=True, help="The maximum number of rows."
-)
+@option("--limit", "The maximum number of rows.", POSITIVE, default=20)
 def show(invocation: Invocation, dataset: str, chosen: RowFilter, limit: int) -> Result:
     """Show rejected rows with their reasons and records.
 
@@ -132,9 +130,7 @@ def show(invocation: Invocation, dataset: str, chosen: RowFilter, limit: int) ->
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
 @_chosen
 @_state
-@click.option(
-    "--records", is_flag=True, help="Write the original records alone, for `headrace produce --file`."
-)
+@option("--records", "Write the original records alone, for `headrace produce --file`.")
 def export(invocation: Invocation, dataset: str, file: Path, chosen: RowFilter, records: bool) -> Result:
     """Write rejected rows to a .jsonl or .parquet file.
 
@@ -173,8 +169,6 @@ def replay(invocation: Invocation, dataset: str, chosen: RowFilter) -> Result:
     refused while a flow of the table runs, and for stateful flows. The exit code is 1 if no row was replayed
     and some rows were rejected again.
     """
-    from headrace.cli.watching import spark_starting
-
     with invocation.pipeline() as pipeline, spark_starting(invocation.output, "Starting Spark, replaying"):
         done = pipeline.quarantine.replay(dataset, chosen)
     return Result(
@@ -193,7 +187,7 @@ def replay(invocation: Invocation, dataset: str, chosen: RowFilter) -> Result:
 )
 @_dataset
 @_chosen
-@_confirmed
+@option("--yes", "Do not ask for confirmation.")
 def discard(invocation: Invocation, dataset: str, chosen: RowFilter, yes: bool) -> Result:
     """Mark quarantined rows as discarded.
 
@@ -225,10 +219,6 @@ def _confirm(invocation: Invocation, plan: RowChoice, yes: bool, question: str) 
 
 
 def _listed(found: Sequence[QuarantineSummary], schema: str) -> Group:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
     parts: list[Text | Table] = []
     for one in found:
         states = ", ".join(f"{rows:,} {state}" for state, rows in one.states.items()) or "no rejected rows"
@@ -248,9 +238,6 @@ def _listed(found: Sequence[QuarantineSummary], schema: str) -> Group:
 
 
 def _shown(rows: Rows | None, dataset: str) -> Group | str:
-    from rich.console import Group
-    from rich.text import Text
-
     if rows is None or not rows.rows:
         return f"No rejected row of {dataset} matches."
     lines: list[Text] = []
@@ -265,8 +252,6 @@ def _shown(rows: Rows | None, dataset: str) -> Group | str:
 
 def _facts(row: Mapping[str, Any]) -> Iterator[str]:
     """Where a row comes from."""
-    from headrace.contracts.rejected import describe_record
-
     source = row["source"] or {}
     if place := describe_record(source):
         yield place
