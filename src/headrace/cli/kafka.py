@@ -28,7 +28,7 @@ class ReachedKafka:
 
 def reach_kafka(invocation: Invocation) -> ReachedKafka:
     """The Kafka cluster of the command; the embedded broker is started if it is needed."""
-    return reach(invocation.settings_anywhere().kafka, invocation.output)
+    return reach(invocation.settings(anywhere=True).kafka, invocation.output)
 
 
 def reach(connection: KafkaConnection, output: Output) -> ReachedKafka:

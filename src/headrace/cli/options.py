@@ -45,6 +45,13 @@ def option(
     return click.option(*names.split(","), *filter(None, [name]), help=help, **settings)
 
 
+def refuse(*cases: tuple[bool, str]) -> None:
+    """Refuse the first combination of options that is wrong, with its text."""
+    for is_wrong, text in cases:
+        if is_wrong:
+            raise click.UsageError(text, click.get_current_context(silent=True))
+
+
 def parse_moment(text: str) -> datetime | None:
     """A time in ISO format (in UTC without a zone), or an age such as ``2h``; else ``None``."""
     if ago := _AGO.fullmatch(text):
@@ -132,7 +139,7 @@ def _settings(ctx: click.Context) -> ProjectSettings | None:
 
 def _stored(settings: ProjectSettings) -> Iterator[str]:
     for table in settings.storage.find_tables():
-        yield table.name if table.schema == settings.database else str(table)
+        yield table.within(settings.database)
 
 
 def _declared(settings: ProjectSettings) -> Iterator[str]:

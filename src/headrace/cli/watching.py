@@ -153,33 +153,16 @@ def show_outcome(output: Output, result: RunResult, signals: Sequence[int]) -> R
 
 
 def _to_json(result: RunResult) -> dict[str, Any]:
+    def fields(one: Any, *names: str) -> dict[str, Any]:
+        error = None if one.error is None else one.error.to_dict()
+        return {name: getattr(one, name) for name in names} | {"error": error, "reason": one.reason}
+
+    of_flow = ("flow", "outcome", "rows", "batches", "late", "commits", "duration_s")
     return {
         "update": result.update,
         "outcome": result.outcome,
         "duration_s": result.duration_s,
         "log": None if result.log_file is None else str(result.log_file),
-        "flows": [
-            {
-                "flow": flow.flow,
-                "outcome": flow.outcome,
-                "rows": flow.rows,
-                "batches": flow.batches,
-                "late": flow.late,
-                "commits": flow.commits,
-                "duration_s": flow.duration_s,
-                "error": None if flow.error is None else flow.error.to_dict(),
-                "reason": flow.reason,
-            }
-            for flow in result.flows
-        ],
-        "views": [
-            {
-                "dataset": str(view.dataset),
-                "outcome": view.outcome,
-                "rows": view.rows,
-                "error": None if view.error is None else view.error.to_dict(),
-                "reason": view.reason,
-            }
-            for view in result.views
-        ],
+        "flows": [fields(flow, *of_flow) for flow in result.flows],
+        "views": [{"dataset": str(view.dataset), **fields(view, "outcome", "rows")} for view in result.views],
     }

@@ -14,7 +14,6 @@ from rich.text import Text
 from headrace.cli.options import POSITIVE, complete_dataset, option, read_moment
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
-from headrace.model.names import TableName
 from headrace.observe.event_reading import EventFilter, EventLevel, LoggedEvent, follow_events, read_events
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ def _rendered(quality: Quality, default_schema: str) -> Group | str:
 def _balance(one: DatasetQuality, default_schema: str) -> str:
     total = one.accepted + one.quarantined + one.dropped
     return (
-        f"{_short(one.dataset, default_schema)}  {total:,} rows = {one.accepted:,} accepted"
+        f"{one.dataset.within(default_schema)}  {total:,} rows = {one.accepted:,} accepted"
         f" + {one.quarantined:,} quarantined + {one.dropped:,} dropped"
     )
 
@@ -159,7 +158,3 @@ def _bar(failed: int, passed: int) -> str:
         return " "
     share = failed / (failed + passed)
     return _BARS[0] if failed == 0 else _BARS[max(1, min(int(share * len(_BARS)), len(_BARS) - 1))]
-
-
-def _short(name: TableName, default_schema: str) -> str:
-    return name.name if name.schema == default_schema else str(name)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.kafka import not_found, reach_kafka
-from headrace.cli.options import POSITIVE, option
+from headrace.cli.options import POSITIVE, option, refuse
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 from headrace.contracts.inference import Inference, find_files, infer_files
 from headrace.contracts.schema_types import FOLDER
-from headrace.errors import CommandLineError, TopicNotFoundError
+from headrace.errors import TopicNotFoundError
 from headrace.model.texts import counted, duration_text
 from headrace.sources.kafka.cluster import KafkaCluster
 
@@ -54,8 +54,11 @@ def infer(
     """
     from headrace.project.inferring import Stopwatch, compare, save
 
-    _check(source, sample, latest_by_key)
-    root = _root(invocation)
+    refuse(
+        (sample is not None and latest_by_key, "--sample and --latest-by-key cannot be used together"),
+        (latest_by_key and "/" in source, "--latest-by-key needs a topic; records in files have no key"),
+    )
+    root = invocation.settings(anywhere=True).root
     watch = Stopwatch()
     if "/" in source:
         name, inference, usage = _read_folder(invocation, source, sample, root)
@@ -68,18 +71,6 @@ def infer(
     usage += f'schema="{shown}")'
     data = found.to_json() | {"file": shown, "written": written, "usage": usage}
     return Result(data=data, text="\n".join(_lines(found, shown, written, usage)))
-
-
-def _check(source: str, sample: int | None, latest_by_key: bool) -> None:
-    wrong = None
-    if sample is not None and latest_by_key:
-        wrong = "--sample and --latest-by-key cannot be used together"
-    elif latest_by_key and "/" in source:
-        wrong = "--latest-by-key needs a topic; records in files have no key"
-    if wrong is not None:
-        raise CommandLineError(
-            wrong, remedies=["headrace infer --help"], params={"command": "headrace infer"}
-        )
 
 
 def _read_folder(
@@ -111,11 +102,6 @@ def _read_topic(invocation: Invocation, topic: str, sample: int | None, latest_b
             folder = f"read the folder of this name:   headrace infer ./{topic}"
             found = found.with_(remedies=[folder, *found.remedies])
         raise found from error
-
-
-def _root(invocation: Invocation) -> Path:
-    """The pipeline's folder, or the current one outside of a pipeline."""
-    return invocation.settings_anywhere().root
 
 
 def _lines(found: InferredSchema, shown: str, written: bool, usage: str) -> Iterator[str]:

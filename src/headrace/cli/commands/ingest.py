@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.text import Text
 
 from headrace.cli.kafka import ReachedKafka, not_found, reach
-from headrace.cli.options import log_options, option
+from headrace.cli.options import log_options, option, refuse
 from headrace.cli.output import Output, Result, TextOutput
 from headrace.cli.rows import split_columns, table_rows
 from headrace.cli.verb import Invocation, LocalFolder, verb
@@ -110,40 +110,23 @@ def ingest(
     """
     from headrace.project.ingesting import IngestFolder, IngestRequest
 
-    _check(topic, topics, schema, update_schema, once, trial, save)
+    kept = save is not None
+    refuse(
+        ((topic is None) == (topics is None), "name one topic, or a pattern with --topics"),
+        (schema is not None and update_schema, "--schema and --update-schema cannot be used together"),
+        (trial and kept, "--trial and --save cannot be used together"),
+        (trial and not once, "--trial and --continuous cannot be used together"),
+        (kept and not once, "--save and --continuous cannot be used together"),
+    )
     given = {name: value for name, value in options.items() if value not in (None, False)}
     request = IngestRequest(given=given, schema=schema, update_schema=update_schema, trial=trial)
-    settings = invocation.settings_anywhere()
+    settings = invocation.settings(anywhere=True)
     folder = IngestFolder(settings, trial=trial)
     prepared, errors = _prepare(invocation.output, topic, topics, request, folder, settings)
     if save is not None:
         return _save(save, prepared, errors, settings)
     care = {"optimize": once and not no_optimize, "vacuum": once and not no_vacuum}
     return _run(invocation.output, folder, prepared, errors, log, care, continuous=not once)
-
-
-def _check(
-    topic: str | None,
-    topics: str | None,
-    schema: Path | None,
-    update_schema: bool,
-    once: bool,
-    trial: bool,
-    save: Path | None,
-) -> None:
-    wrong = None
-    if (topic is None) == (topics is None):
-        wrong = "name one topic, or a pattern with --topics"
-    elif schema is not None and update_schema:
-        wrong = "--schema and --update-schema cannot be used together"
-    elif trial and save is not None:
-        wrong = "--trial and --save cannot be used together"
-    elif not once and (trial or save is not None):
-        wrong = f"{'--trial' if trial else '--save'} and --continuous cannot be used together"
-    if wrong is not None:
-        raise CommandLineError(
-            wrong, remedies=["headrace ingest --help"], params={"command": "headrace ingest"}
-        )
 
 
 def _prepare(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.options import WHOLE, complete_dataset, option, parse_time
-from headrace.cli.output import Result
+from headrace.cli.options import WHOLE, complete_dataset, option, parse_time, refuse
+from headrace.cli.output import UNCHANGED, Result
 from headrace.cli.verb import Invocation, verb
 from headrace.cli.watching import spark_starting, stopping_on_signals
 from headrace.model.texts import counted, duration_text
@@ -104,8 +104,7 @@ def _repeat(
 ) -> Result:
     """Maintain the tables at an interval, until SIGINT or SIGTERM."""
     output, stop = invocation.output, StopSignal()
-    if every_s <= 0:
-        raise click.UsageError("--every must be longer than 0 s")
+    refuse((every_s <= 0, "--every must be longer than 0 s"))
     with stopping_on_signals(stop) as received:
         while not stop.requested:
             began = time.monotonic()
@@ -170,18 +169,18 @@ def pin(
     it. For a registered reader, it keeps the version that the reader has read, and all later versions, up to
     the maximum lag. `VACUUM` in other engines ignores pins and readers.
     """
-    if shows and (remove or seconds is not None or version is not None or reader is not None):
-        raise click.UsageError("--list takes no other option")
-    if remove and seconds is not None:
-        raise click.UsageError("--for adds a pin, and --remove removes one: give one of them")
-    if table is None and not shows:
-        raise click.UsageError("name a table, or list the pins with --list")
-    if max_lag is not None and (reader is None or remove):
-        raise click.UsageError("--max-lag needs --reader, and cannot be combined with --remove")
-    if reader is not None and seconds is not None:
-        raise click.UsageError("--for sets the time of a pin; use --max-lag for a reader")
-    if not shows and not remove and seconds is None and reader is None:
-        raise click.UsageError("say how long with --for, such as --for 30d")
+    adds, of_reader = seconds is not None, reader is not None
+    refuse(
+        (shows and (remove or adds or of_reader or version is not None), "--list takes no other option"),
+        (remove and adds, "--for adds a pin, and --remove removes one: give one of them"),
+        (table is None and not shows, "name a table, or list the pins with --list"),
+        (
+            max_lag is not None and (not of_reader or remove),
+            "--max-lag needs --reader, and cannot be combined with --remove",
+        ),
+        (of_reader and adds, "--for sets the time of a pin; use --max-lag for a reader"),
+        (not (shows or remove or adds or of_reader), "say how long with --for, such as --for 30d"),
+    )
     with invocation.pipeline() as pipeline:
         pins = pipeline.pins
         if shows:
@@ -257,11 +256,9 @@ def erase(invocation: Invocation, table: str, where: str, yes: bool, wait: bool)
         if not planned.rows and not wait:
             lines = [*planned.lines(), "No row matches; nothing was changed."]
             return Result(data={"done": False, **planned.to_json()}, text="\n".join(lines))
-        if not yes:
-            output.note("\n".join(planned.lines()))
-            remedy = f"headrace erase {table} --where {shlex.quote(where)} --yes"
-            if not output.confirm("Erase?", remedy=remedy):
-                return Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
+        remedy = f"headrace erase {table} --where {shlex.quote(where)} --yes"
+        if not (yes or output.agrees(planned.lines(), "Erase?", remedy)):
+            return UNCHANGED
         with output.progress("Deleting the rows"):
             done = pipeline.erase(planned)
         if wait and done.rest:

@@ -9,12 +9,11 @@ import click
 from rich.console import Group
 from rich.text import Text
 
-from headrace.cli.options import POSITIVE, complete_dataset, option
+from headrace.cli.options import POSITIVE, complete_dataset, option, refuse
 from headrace.cli.output import EXIT_CHANGES, Result
 from headrace.cli.rows import RowsTable, split_columns
 from headrace.cli.verb import Invocation, verb
 from headrace.cli.watching import spark_starting
-from headrace.errors import CommandLineError
 from headrace.model.declarations import Action
 from headrace.model.texts import counted
 from headrace.plan.explain import WIDTH, Explanation
@@ -44,12 +43,7 @@ def plan(
     Unread records do not count as a change: --exit-code reports whether a run would create, alter or
     recompute a table. What a run would refuse is printed with its remedy; the exit code is then 1.
     """
-    if offline and exit_code:
-        raise CommandLineError(
-            "--exit-code needs the list of changes, which --offline omits",
-            remedies=["headrace plan --exit-code", "headrace plan --offline"],
-            params={"options": ["--offline", "--exit-code"]},
-        )
+    refuse((offline and exit_code, "--exit-code needs the list of changes, which --offline omits"))
     with (
         invocation.pipeline() as pipeline,
         spark_starting(invocation.output, "Starting Spark, resolving the pipeline"),

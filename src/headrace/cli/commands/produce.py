@@ -14,10 +14,11 @@ import click
 from rich.console import Console
 
 from headrace.cli.kafka import ReachedKafka, not_found, reach_kafka
-from headrace.cli.options import POSITIVE, WHOLE, option, parse_moment
+from headrace.cli.options import POSITIVE, WHOLE, option, parse_moment, refuse
 from headrace.cli.output import Output, Result
 from headrace.cli.verb import Invocation, verb
-from headrace.errors import CommandLineError, TopicNotFoundError
+from headrace.errors import TopicNotFoundError
+from headrace.model.texts import counted
 from headrace.runtime.broker import Broker
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.consumer import Start, TopicReader, TopicRecord
@@ -83,7 +84,13 @@ def produce(
     skipped. An invalid line ends the command, which prints the line and how many records were delivered
     before. Ctrl-C stops after the records that are being sent.
     """
-    _check(file, sample, schema, form, key)
+    both = "" if file is None else ", not both"
+    refuse(
+        ((file is None) is not sample, f"use either --file PATH or --sample{both}"),
+        (schema is not None and not sample, "--schema can only be used with --sample"),
+        (form is not None and sample, "--format can only be used with --file"),
+        (form == "text" and key is not None, "--key needs JSON or CSV; lines of text have no fields"),
+    )
     from headrace.project.producing import produce
     from headrace.sources.record_lines import open_records, records_before
     from headrace.sources.sample_data import build_samples
@@ -120,22 +127,6 @@ def produce(
         text=_summary(produced, topic, kafka, skipped),
         exit_code=128 + produced.signal if produced.signal else 0,
     )
-
-
-def _check(file: Path | None, sample: bool, schema: str | None, form: str | None, key: str | None) -> None:
-    wrong = None
-    if (file is None) is not sample:
-        wrong = "use either --file PATH or --sample" + ("" if file is None else ", not both")
-    elif schema is not None and not sample:
-        wrong = "--schema can only be used with --sample"
-    elif form is not None and sample:
-        wrong = "--format can only be used with --file"
-    elif form == "text" and key is not None:
-        wrong = "--key needs JSON or CSV; lines of text have no fields"
-    if wrong is not None:
-        raise CommandLineError(
-            wrong, remedies=["headrace produce --help"], params={"command": "headrace produce"}
-        )
 
 
 def _open_topic(topic: str, kafka: ReachedKafka, output: Output) -> tuple[bool, int]:
@@ -179,7 +170,7 @@ class _Shown:
 
     def waiting(self, left: int) -> None:
         """The broker is slow to acknowledge the last records."""
-        text = f"Waiting for the broker to acknowledge {left:,} {_records(left)}; Ctrl-C again stops waiting"
+        text = f"Waiting for the broker to acknowledge {counted(left, 'record')}; Ctrl-C again stops waiting"
         if self._status is not None:
             self._status.update(text)
         else:
@@ -193,7 +184,7 @@ class _Shown:
 def _summary(produced: Produced, topic: str, kafka: ReachedKafka, skipped: int) -> str:
     count = produced.delivered.records
     parts = [
-        f"{count:,} {_records(count)}",
+        counted(count, "record"),
         f"{produced.delivered.size:,} bytes",
         f"{produced.seconds:.2f} s",
         f"topic {topic} on {kafka.servers}",
@@ -202,12 +193,8 @@ def _summary(produced: Produced, topic: str, kafka: ReachedKafka, skipped: int) 
     if produced.unconfirmed:
         parts.append(f"{produced.unconfirmed:,} more were sent but not acknowledged")
     if skipped:
-        parts.append(f"{skipped:,} empty {'line' if skipped == 1 else 'lines'} skipped")
+        parts.append(f"{counted(skipped, 'empty line')} skipped")
     return " · ".join(parts)
-
-
-def _records(count: int) -> str:
-    return "record" if count == 1 else "records"
 
 
 def _places(produced: Produced) -> Iterator[str]:
@@ -226,9 +213,8 @@ _KEY_WIDTH = 12
 
 def read_start(ctx: click.Context, param: click.Parameter, text: str) -> Start:
     """Parse a start: a word, an offset, a time or an age."""
-    match text:
-        case "earliest" | "latest":
-            return text
+    if text in ("earliest", "latest"):
+        return text  # type: ignore[return-value]
     if text.isascii() and text.isdigit():
         return int(text)
     moment = parse_moment(text)
@@ -282,7 +268,7 @@ def consume(
     kafka = reach_kafka(invocation)
     reader = TopicReader(kafka.connection, topic)
     try:
-        with output.progress("BrokerRequests the broker"):
+        with output.progress("Asking the broker"):
             span = reader.find_span(start, partitions)
     except TopicNotFoundError as error:
         raise not_found(error, kafka, KafkaCluster(kafka.connection)) from error

@@ -13,17 +13,16 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.options import POSITIVE, complete_dataset, option
-from headrace.cli.output import Result
+from headrace.cli.output import UNCHANGED, Result
 from headrace.cli.verb import Invocation, VerbGroup, verb
 from headrace.cli.watching import spark_starting
 from headrace.contracts.rejected import describe_record
-from headrace.model.names import TableName
 from headrace.model.texts import counted
 from headrace.observe.quarantine import QuarantineSummary, RowFilter
 from headrace.observe.read import Rows
 
 if TYPE_CHECKING:
-    from headrace.project.quarantine import RowChoice
+    pass
 
 _CHARACTERS = 2000
 """The maximum number of a record's characters in the text form of `show`."""
@@ -196,33 +195,23 @@ def discard(invocation: Invocation, dataset: str, chosen: RowFilter, yes: bool) 
     """
     with invocation.pipeline() as pipeline:
         plan = pipeline.quarantine.plan_discard(dataset, chosen)
-        if (end := _confirm(invocation, plan, yes, "Discard?")) is not None:
-            return end
+        if not plan.rows:
+            invocation.output.note("\n".join(plan.lines()))
+            return Result(data={"done": False, **plan.to_json()}, text="No quarantined row matches.")
+        remedy = "repeat the command with --yes"
+        if not (yes or invocation.output.agrees(plan.lines(), "Discard?", remedy)):
+            return UNCHANGED
         done = pipeline.quarantine.discard(dataset, chosen)
     return Result(
         data={"done": True, **done.to_json()}, text=f"Discarded {counted(done.rows, 'row')} of {dataset}."
     )
 
 
-def _confirm(invocation: Invocation, plan: RowChoice, yes: bool, question: str) -> Result | None:
-    """The result with which the command ends here; ``None`` if it goes on."""
-    output = invocation.output
-    if not plan.rows:
-        output.note("\n".join(plan.lines()))
-        return Result(data={"done": False, **plan.to_json()}, text="No quarantined row matches.")
-    if yes:
-        return None
-    output.note("\n".join(plan.lines()))
-    if output.confirm(question, remedy="repeat the command with --yes"):
-        return None
-    return Result(data={"done": False, **plan.to_json()}, text="Nothing was changed.", exit_code=1)
-
-
 def _listed(found: Sequence[QuarantineSummary], schema: str) -> Group:
     parts: list[Text | Table] = []
     for one in found:
         states = ", ".join(f"{rows:,} {state}" for state, rows in one.states.items()) or "no rejected rows"
-        parts.append(Text.assemble((_short(one.dataset, schema), "bold"), f"  {states}"))
+        parts.append(Text.assemble((one.dataset.within(schema), "bold"), f"  {states}"))
         if one.oldest is not None and one.newest is not None:
             table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
             for _ in range(2):
@@ -272,7 +261,3 @@ def _record(row: Mapping[str, Any]) -> str:
     if text is None:
         return "(no value)"
     return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}.."
-
-
-def _short(name: TableName, schema: str) -> str:
-    return name.name if name.schema == schema else str(name)

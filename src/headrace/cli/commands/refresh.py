@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from headrace.cli.options import complete_dataset, log_options, option
-from headrace.cli.output import Result
+from headrace.cli.output import UNCHANGED, Result
 from headrace.cli.verb import Invocation, verb
 from headrace.cli.watching import Watch, show_outcome, spark_starting, stopping
 from headrace.errors import CommandLineError
@@ -33,9 +33,9 @@ def refresh(invocation: Invocation, datasets: tuple[str, ...], yes: bool, log: L
             explanation = Explanation(plan)
             if plan.refusals:
                 return Result(data=explanation.to_json(), errors=plan.refusals, exit_code=1)
-            output.note(explanation.to_text(min(output.width or WIDTH, WIDTH)))
-            if not output.confirm("Refresh?", remedy=f"headrace refresh {' '.join(datasets)} --yes"):
-                return Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
+            text = explanation.to_text(min(output.width or WIDTH, WIDTH))
+            if not output.agrees([text], "Refresh?", f"headrace refresh {' '.join(datasets)} --yes"):
+                return UNCHANGED
         with Watch(output, pipeline.settings, "Starting Spark") as watch, stopping(stop, watch) as received:
             result = pipeline.run(datasets, emit=watch, stop=stop, log=log)
     return show_outcome(output, result, received)
@@ -68,11 +68,9 @@ def full_refresh(
         with spark_starting(output, "Starting Spark, resolving the pipeline"):
             planned = pipeline.plan_refresh(datasets)
         planned.refuse_losses(accept_loss)
-        if not yes:
-            output.note("\n".join(planned.lines()))
-            remedy = f"headrace full-refresh {' '.join(datasets)} --yes"
-            if not output.confirm("Rebuild?", remedy=remedy):
-                return Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
+        remedy = f"headrace full-refresh {' '.join(datasets)} --yes"
+        if not (yes or output.agrees(planned.lines(), "Rebuild?", remedy)):
+            return UNCHANGED
         stop = StopSignal()
         with (
             Watch(output, pipeline.settings, "Removing the rows") as watch,
@@ -121,11 +119,10 @@ def reset(
     with invocation.pipeline() as pipeline:
         with spark_starting(output, "Starting Spark, resolving the pipeline"):
             planned = pipeline.plan_reset(flows, start)
-        if not yes:
-            output.note("\n".join(planned.lines()))
-            options = "" if start is None else f" {start.options()}"
-            if not output.confirm("Reset?", remedy=f"headrace reset {' '.join(flows)}{options} --yes"):
-                return Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
+        options = "" if start is None else f" {start.options()}"
+        remedy = f"headrace reset {' '.join(flows)}{options} --yes"
+        if not (yes or output.agrees(planned.lines(), "Reset?", remedy)):
+            return UNCHANGED
         done = pipeline.reset(flows, start)
     text = "\n".join([*done.lines(), "Next: headrace run"])
     return Result(data={"done": True, **done.to_json()}, text=text)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from headrace.cli.options import complete_dataset, log_options, option
+from headrace.cli.options import complete_dataset, log_options, option, refuse
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 from headrace.cli.watching import Watch, show_outcome, stopping
-from headrace.errors import CommandLineError, ConflictingRefreshOptionsError
+from headrace.errors import ConflictingRefreshOptionsError
 from headrace.model.remedies import Remedies
 from headrace.observe.log import LogSettings
 from headrace.run.stop import StopSignal
@@ -92,11 +92,8 @@ def run(
             remedies=("headrace run --full-refresh-all", f"headrace run {other} DATASET"),
             params={"conflicting_option": other},
         )
-    if rebuilds and (continuous or remedies.flows):
-        raise CommandLineError(
-            "a full refresh cannot be combined with --continuous or --rename-flow",
-            remedies=("rebuild first, then run:   headrace run --full-refresh DATASET",),
-        )
+    both = rebuilds and bool(continuous or remedies.flows)
+    refuse((both, "a full refresh cannot be combined with --continuous or --rename-flow"))
     with (
         invocation.pipeline() as pipeline,
         Watch(invocation.output, pipeline.settings, "Starting Spark") as watch,

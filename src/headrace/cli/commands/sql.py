@@ -88,7 +88,7 @@ def sql(
     from headrace.shell.definitions import Definitions
     from headrace.shell.shell import Shell, Streams
 
-    settings = invocation.settings_anywhere()
+    settings = invocation.settings(anywhere=True)
     if stream is not None:
         return run_stream(invocation, Streams(Definitions(settings)), stream, log, once=once)
     if not (typed or files) and not sys.stdin.isatty():

@@ -14,7 +14,6 @@ from rich.text import Text
 from headrace.cli.options import option
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
-from headrace.model.names import TableName
 from headrace.model.texts import duration_text, size_text
 from headrace.observe.log import newest_log
 
@@ -98,7 +97,7 @@ def _rendered(
 
 
 def _rows(dataset: DatasetStatus, now: datetime, default_schema: str) -> Iterator[tuple[str, ...]]:
-    name = _short(dataset.dataset, default_schema)
+    name = dataset.dataset.within(default_schema)
     rows = _NONE if dataset.rows is None else f"{dataset.rows:,}"
     if dataset.problem is not None:
         yield (name, "unreadable", *[_NONE] * 5)
@@ -150,7 +149,7 @@ def _commit(version: int | None, at: datetime | None, now: datetime) -> str:
 
 
 def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:
-    name = _short(dataset.dataset, default_schema)
+    name = dataset.dataset.within(default_schema)
     if dataset.problem is not None:
         yield f"{name}: {dataset.problem}"
     if dataset.orphaned:
@@ -181,10 +180,6 @@ def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:
             yield f"{flow.flow}: dropped {rows} later than the watermark"
         if flow.pending is not None and flow.driver is None:
             yield f"{flow.flow}: batch {flow.pending} was planned but not committed; the next run repeats it"
-
-
-def _short(name: TableName, default_schema: str) -> str:
-    return name.name if name.schema == default_schema else str(name)
 
 
 _COLUMNS = (

@@ -10,11 +10,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.options import POSITIVE, WHOLE, complete_dataset, option, read_moment
-from headrace.cli.output import Result
+from headrace.cli.options import POSITIVE, WHOLE, complete_dataset, option, read_moment, refuse
+from headrace.cli.output import UNCHANGED, Result
 from headrace.cli.rows import split_columns, table_rows
 from headrace.cli.verb import Invocation, verb
-from headrace.errors import CommandLineError
 from headrace.model.names import TableName
 from headrace.model.texts import counted, size_text
 from headrace.observe.read import Rows, Selection, find_dataset, read_rows
@@ -71,12 +70,10 @@ def _remove(invocation: Invocation, table: str, *, yes: bool) -> Result:
     output, settings = invocation.output, invocation.settings()
     name = find_dataset(table, settings)
     found = load_orphaned(settings, name)
-    if not yes:
-        output.note(f"{found.files:,} files ({size_text(found.size_bytes)}) would be removed:")
-        for folder in found.folders:
-            output.note(f"  {folder}")
-        if not output.confirm("Remove?", remedy=f"headrace tables {table} --remove --yes"):
-            return Result(data={"done": False, **found.to_json()}, text="Nothing was removed.", exit_code=1)
+    lines = [f"{found.files:,} files ({size_text(found.size_bytes)}) would be removed:"]
+    lines += [f"  {folder}" for folder in found.folders]
+    if not (yes or output.agrees(lines, "Remove?", f"headrace tables {table} --remove --yes")):
+        return UNCHANGED
     with invocation.pipeline() as pipeline:
         found = pipeline.remove_table(table)
     text = f"{name.short}  removed: {found.files:,} files ({size_text(found.size_bytes)})"
@@ -86,9 +83,10 @@ def _remove(invocation: Invocation, table: str, *, yes: bool) -> Result:
 def _listed(found: Sequence[TableDescription], schema: str, left: Sequence[TableName]) -> Table:
     table = _grid("table", "kind", "columns", "comment")
     for one in found:
-        name = one.name.name if one.name.schema == schema else str(one.name)
         kind = f"{one.kind}, orphaned" if one.name in left else one.kind
-        table.add_row(Text(name, "bold"), kind, f"{len(one.columns)}", Text(one.stored.comment or ""))
+        table.add_row(
+            Text(one.name.within(schema), "bold"), kind, f"{len(one.columns)}", Text(one.stored.comment or "")
+        )
     return table
 
 
@@ -165,12 +163,8 @@ def read(
     """
     from headrace.project.reading import locate_table
 
-    if version is not None and timestamp is not None:
-        raise CommandLineError(
-            "--version and --timestamp both name the version to read",
-            remedies=["headrace read --help"],
-            params={"options": ["--version", "--timestamp"]},
-        )
+    both = version is not None and timestamp is not None
+    refuse((both, "--version and --timestamp both name the version to read"))
     selection = Selection(
         where=where, limit=limit, columns=tuple(split_columns(columns)), version=version, timestamp=timestamp
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.options import POSITIVE, complete_dataset, option, parse_moment
+from headrace.cli.options import POSITIVE, complete_dataset, option, parse_moment, refuse
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 from headrace.verify.text import proof_lines
@@ -67,8 +67,8 @@ def verify(
     (records). The exit code is 0 if no check fails, 1 if a check fails, and 3 if the grade of --require
     cannot be judged.
     """
-    if isinstance(since, int) and len(datasets) != 1:
-        raise click.UsageError("a version needs the name of its table; or give a time")
+    needs_name = isinstance(since, int) and len(datasets) != 1
+    refuse((needs_name, "a version needs the name of its table; or give a time"))
     with invocation.pipeline() as pipeline, invocation.output.progress("Verifying"):
         proof = pipeline.verify(datasets, since=since, require=require, sample=sample)
     schema = pipeline.settings.database
