@@ -170,7 +170,8 @@ class Explanation:
         if planned.stateful:
             parts.append("stateful")
         if planned.coordinates is not None:
-            parts.append("keeps topic, partition and offset")
+            *others, number = planned.coordinates.record.names
+            parts.append(f"keeps {', '.join(others)} and {number}")
         if planned.max_rejected is not None:
             parts.append(f"max_rejected: {planned.max_rejected}")
         if planned.flow.trigger is not None:

@@ -49,7 +49,7 @@ from headrace.plan.stages import Declared
 from headrace.runtime.kafka_faults import find_fault
 from headrace.sources.avro_decoder import find_unknown_id
 from headrace.sources.records import BadRecord
-from headrace.sources.registry import kind_of
+from headrace.sources.registry import kind_of, show_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -208,7 +208,7 @@ def as_error(
         return _unknown_schema(unknown_id, str(name), declared)
     bad = BadRecord.find(text)
     if bad is not None:
-        return bad.to_error(str(name), declared.location)
+        return bad.to_error(str(name), declared.location, remedies=show_record(bad.at))
     if _MALFORMED.search(text) is not None:
         return _malformed(text, declared, reading)
     if any(_is_driver_lost(one) for one in (carried, failure)):

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from headrace.model.coordinates import RecordCoordinates
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.answers import Lag, Seed, Unrecoverable
@@ -26,6 +27,21 @@ class SourceKind(ABC):
     source: ClassVar[type[Source]]
     guard: ClassVar[type[Guard]] = Guard
     reader: ClassVar[Reader] = Reader()
+    record: ClassVar[Mapping[str, str]] = {}
+    """The fields, with their SQL types, in which the quarantine keeps a record of such a source."""
+
+    @property
+    def coordinates(self) -> RecordCoordinates | None:
+        """The fields of `record` that identify it."""
+        return self.source.coordinates
+
+    def describe_record(self, record: Mapping[str, Any]) -> str:
+        """The coordinates of a record of the quarantine in words; empty if it is not of this kind."""
+        return "" if self.coordinates is None else self.coordinates.describe(record)
+
+    def show_record(self, record: Mapping[str, Any]) -> str | None:
+        """The command that prints a record with such coordinates."""
+        return None
 
     @property
     def name(self) -> str:

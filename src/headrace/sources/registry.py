@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace.errors import SourceLocation
+from headrace.model.coordinates import RecordCoordinates
 from headrace.sources.delta.source import DeltaKind
 from headrace.sources.files.source import FilesKind
 from headrace.sources.kafka.kind import KafkaKind
@@ -19,6 +20,12 @@ _KINDS: tuple[SourceKind, ...] = (KafkaKind(), DeltaKind(), FilesKind(), OtherKi
 """The first kind that knows a format opens it."""
 
 _BY_NAME = {kind.name: kind for kind in _KINDS}
+
+RECORD = {name: type for kind in _KINDS for name, type in kind.record.items()}
+"""The fields of a record that the quarantine keeps, with their SQL types."""
+
+COORDINATES = tuple(dict.fromkeys(kind.coordinates for kind in _KINDS if kind.coordinates is not None))
+"""The coordinates of all kinds."""
 
 
 def kind_of(name: str) -> SourceKind:
@@ -50,6 +57,23 @@ def build_source(read: StreamRead) -> Source:
 def load_source(value: Mapping[str, Any], location: SourceLocation) -> Source:
     """The source behind `Source.to_json`."""
     return kind_of(value["kind"]).source.from_json(value, location)
+
+
+def columns_with(names: Iterable[str]) -> RecordCoordinates | None:
+    """The coordinates with these parts that a kind of stream has as columns."""
+    found = set(names)
+    return next((c for kind in _KINDS if (c := kind.source.coordinates) and found >= set(c.names)), None)
+
+
+def describe_record(record: Mapping[str, Any]) -> str:
+    """The coordinates of a record of the quarantine, in words; empty if it has none."""
+    return next(filter(None, (kind.describe_record(record) for kind in _KINDS)), "")
+
+
+def show_record(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """The command that prints a record, if one can."""
+    commands = (kind.show_record(record) for kind in _KINDS if kind.describe_record(record))
+    return tuple(f"print the record:   {command}" for command in commands if command)
 
 
 def describe_source(source: SourceIdentity) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from headrace.errors import SourceLocation
+from headrace.model.coordinates import RecordCoordinates
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import OnDataLoss
@@ -48,8 +49,8 @@ class Source(ABC):
     """Whether the source cannot be read while no Kafka broker answers."""
     rereads: ClassVar[bool] = False
     """Whether `read_range` can read a range again."""
-    has_coordinates: ClassVar[bool] = False
-    """Whether each record has a topic, a partition and an offset."""
+    coordinates: ClassVar[RecordCoordinates | None] = None
+    """The coordinates that each record of the stream has as columns."""
     reads_records: ClassVar[bool] = False
     """Whether `read_records` can give records of the quarantine to a query, and `owns` tells which."""
 

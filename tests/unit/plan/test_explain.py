@@ -40,6 +40,7 @@ from headrace.plan.stages import (
 from headrace.sources.answers import Found
 from headrace.sources.bad_records import VALUE_LIMIT
 from headrace.sources.delta.source import DeltaSource
+from headrace.sources.kafka.parts import COORDINATES
 from headrace.sources.kafka.source import KafkaSource
 from headrace.sources.source import Source
 from headrace.storage.layout import Storage
@@ -96,7 +97,8 @@ def delta(text: str) -> DeltaSource:
 def build_plan(
     changes: tuple[Change, ...] | None = None, found: dict[tuple[str, int], Found] | None = None
 ) -> Plan:
-    coordinates = Coordinates(topic="_source.topic", partition="_source.partition", offset="_source.offset")
+    columns = {name: f"_source.{name}" for name in COORDINATES.names}
+    coordinates = Coordinates(columns=columns, record=COORDINATES)
     orders = flow("orders", 6, kafka("orders"), ORDERS, coordinates=coordinates)
     big = flow("big_orders", 9, delta("orders"), ORDERS)
     europe = flow("europe", 20, kafka("orders-eu"), ORDERS, target=name("big_orders"), stateful=True)

@@ -31,7 +31,17 @@ from headrace.sources.guard import Guard
 from headrace.sources.kind import SourceKind
 from headrace.sources.limits import DELTA_MAX_BYTES_PER_TRIGGER, LEAST_BYTES, Taken
 from headrace.sources.meter import Meter
-from headrace.sources.parts import ROW_JSON, FilePart, FileParts, Part, as_record, file_uri, range_of
+from headrace.sources.parts import (
+    FILE_RECORD,
+    FILE_ROW,
+    ROW_JSON,
+    FilePart,
+    FileParts,
+    Part,
+    as_record,
+    file_uri,
+    range_of,
+)
 from headrace.sources.requests import SourceRead
 from headrace.sources.source import Source
 from headrace.sources.systems import Past, Seeding, StreamRead, Systems
@@ -252,7 +262,7 @@ class DeltaSource(Source):
     def owns(self) -> Column:
         folder = file_uri(f"file:{self.path}" if self.path.startswith("/") else self.path)
         is_ours = F.col("path").startswith(f"{folder}/")
-        return F.col("topic").isNull() & F.col("value").isNotNull() & is_ours
+        return F.col("value").isNotNull() & is_ours
 
     def files(self, one: SourceRange, session: SparkSession, checkpoint: Location) -> TableFiles:
         """The files of a range."""
@@ -330,6 +340,8 @@ class DeltaKind(SourceKind):
     source = DeltaSource
     guard = DeltaGuard
     reader = DeltaReader()
+    record = FILE_RECORD
+    coordinates = FILE_ROW
 
     def opens(self, format: str) -> bool:
         return format == "delta"

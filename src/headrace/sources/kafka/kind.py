@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from headrace.errors import HeadraceError, OptionInvalidError
 from headrace.model.ranges import Position, SourceRange
@@ -13,7 +13,7 @@ from headrace.sources.answers import Lag, Unrecoverable
 from headrace.sources.kafka.clusters import SERVERS, at_servers, brokers_of, normalized, other_cluster
 from headrace.sources.kafka.facts import KafkaFacts, ended_offsets
 from headrace.sources.kafka.guard import KafkaGuard
-from headrace.sources.kafka.parts import KafkaPart, leave_out, parts_of, range_of
+from headrace.sources.kafka.parts import COORDINATES, KafkaPart, leave_out, parts_of, range_of, show_command
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY
 from headrace.sources.kafka.reader import KafkaReader
@@ -38,6 +38,16 @@ class KafkaKind(SourceKind):
     source = KafkaSource
     guard = KafkaGuard
     reader = KafkaReader()
+    record: ClassVar[Mapping[str, str]] = {
+        **COORDINATES.types,
+        "timestamp": "TIMESTAMP",
+        "key": "BINARY",
+        "value": "BINARY",
+        "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+    }
+
+    def show_record(self, record: Mapping[str, Any]) -> str:
+        return show_command(record)
 
     def opens(self, format: str) -> bool:
         return format == "kafka"

@@ -20,6 +20,7 @@ from headrace.sources.kafka.clusters import SERVERS, at_servers, brokers_of, no_
 from headrace.sources.kafka.facts import KafkaFacts
 from headrace.sources.kafka.last_records import find_reused, read_marks
 from headrace.sources.kafka.meter import KafkaMeter
+from headrace.sources.kafka.parts import COORDINATES
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.starting import Start, check_start
 from headrace.sources.kafka.subscription import matching, shown
@@ -43,7 +44,7 @@ class KafkaSource(Source):
     needs_broker = True
     rereads = True
     reads_records = True
-    has_coordinates = True
+    coordinates = COORDINATES
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
