@@ -205,11 +205,9 @@ class Plan:
     changes: tuple[Change, ...] | None = None
     # What each source holds now, by flow and source index, if its system answered.
     found: Mapping[tuple[str, int], Found] = field(default_factory=dict)
-    unreached: tuple[str, ...] = ()  # the servers that did not answer
+    unchecked: tuple[str, ...] = ()  # the warnings about sources whose systems did not answer
     # The errors with which a run would stop; empty when planned offline.
     refusals: tuple[HeadraceError, ...] = ()
-    # Whether topics were not checked because the embedded broker does not run.
-    is_broker_stopped: bool = False
     notes: tuple[Note, ...] = ()
 
     def __repr__(self) -> str:

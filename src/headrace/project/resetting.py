@@ -98,7 +98,7 @@ class Resetter:
         remedies = Remedies(reset=frozenset(flows), start=start)
         check_remedies(remedies, plan)
         systems = self._engine.systems(settings)
-        with closing(systems.kafka):
+        with closing(systems):
             resets = []
             for planned in _chosen(plan, remedies):
                 surveyor = FlowSurveyor(

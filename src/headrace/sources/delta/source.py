@@ -17,7 +17,8 @@ from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sources.answers import Lag, Seed
 from headrace.sources.delta.batches import TableFiles, versions_of_files
-from headrace.sources.delta.facts import DeltaFacts, log_expired, reads_of, rewritten
+from headrace.sources.delta.facts import MEANINGS, DeltaFacts, log_expired, reads_of, rewritten
+from headrace.sources.delta.options import DELTA_MAX_BYTES_PER_TRIGGER
 from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.delta.reader import DeltaReader
 from headrace.sources.delta.starting import (
@@ -29,7 +30,7 @@ from headrace.sources.delta.starting import (
 )
 from headrace.sources.guard import Guard
 from headrace.sources.kind import SourceKind
-from headrace.sources.limits import DELTA_MAX_BYTES_PER_TRIGGER, LEAST_BYTES, Taken
+from headrace.sources.limits import Taken
 from headrace.sources.meter import Meter
 from headrace.sources.parts import (
     FILE_RECORD,
@@ -75,6 +76,8 @@ _CHECKS_LAST_BATCH = "spark.databricks.delta.streaming.trailingCommitValidation.
 """At a restart, Spark plans the last batch again. An erasure may have removed its commits from the log."""
 _SLOW_S = 1.0
 """A batch that is shorter is not worth a look at how much is left."""
+_LEAST_BYTES = 1 << 20
+"""Bytes that every batch may take."""
 _COUNTED = 500
 """Commits that a lag is counted over; a longer one is not known."""
 
@@ -296,7 +299,7 @@ class DeltaSource(Source):
 class DeltaMeter(Meter):
     """Sees whether a batch was cut short by its limit: the bytes that a batch reads are not counted."""
 
-    least = LEAST_BYTES
+    least = _LEAST_BYTES
 
     def first_limit(self, facts: SourceFacts, position: Position | None) -> int:
         return DELTA_MAX_BYTES_PER_TRIGGER
@@ -341,6 +344,8 @@ class DeltaKind(SourceKind):
     guard = DeltaGuard
     reader = DeltaReader()
     record = FILE_RECORD
+    meanings = MEANINGS
+    transient = r"DELTA_SCHEMA_CHANGED(?!_WITH_STARTING_OPTIONS)"
     coordinates = FILE_ROW
 
     def opens(self, format: str) -> bool:
@@ -443,3 +448,6 @@ def _is_cut(one: SourceRange, duration_s: float) -> bool:
     if duration_s < _SLOW_S:
         return False
     return one.until.version < newest_version(locate(one.identity["path"]))
+
+
+KIND = DeltaKind()

@@ -26,13 +26,13 @@ from headrace.sources.files.lists import (
     join_descriptions,
     seed_list,
 )
-from headrace.sources.files.options import FORMATS
+from headrace.sources.files.options import FILES_MAX_AGE, FORMATS
 from headrace.sources.files.position import FilePosition
 from headrace.sources.files.read import FORMAT_OPTION
 from headrace.sources.files.reader import FilesReader
 from headrace.sources.files.spark_log import COMPACT_INTERVAL, last_entry, load_entries, load_seen, seed_log
 from headrace.sources.kind import SourceKind
-from headrace.sources.limits import FILES_MAX_AGE, Taken
+from headrace.sources.limits import Taken
 from headrace.sources.meter import Meter
 from headrace.sources.new_fields import SCHEMA_MARK
 from headrace.sources.parts import (
@@ -353,3 +353,6 @@ def _listed(read: PastRead, lists: FileLists) -> tuple[ReadFile, ...]:
 
 def _plain(path: str) -> str:
     return os.path.normpath(plain_path(path))
+
+
+KIND = FilesKind()
