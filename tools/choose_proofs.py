@@ -38,15 +38,18 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "observe": ("event_log",),
     "plan": ("noop_check", "changed_columns"),
     "model": ("secrets",),
-    "project": ("erase", "ingest", "upstream"),
-    "run": ("kill", "narrowing", "once", "replay", "stateful", "stop", "clock"),
+    "project": ("erase", "ingest", "library", "upstream"),
+    "run": ("kill", "limits", "narrowing", "once", "replay", "stateful", "stop", "clock"),
     "runtime": ("broker", "cluster", "engine", "engine_clients", "metastore", "orphan", "sessions"),
     "shell": ("sql_shell",),
     "sinks": (
         *("auto_cdc", "change_images", "changed_columns", "changes", "history", "history_in_order"),
         *("groups", "lost_commit", "partial_changes", "partial_history", "snapshots", "targets"),
     ),
-    "sources": ("files", "folders", "recovery", "runs", "secured", "subscription", "topic", "upstream"),
+    "sources": (
+        *("auto_loader", "files", "folders", "recovery", "runs", "secured", "subscription", "topic"),
+        "upstream",
+    ),
     "state": (
         *("checkpoint", "checkpoint_repair", "driver", "folders", "interrupted_opening", "reset_offsets"),
         "table",
