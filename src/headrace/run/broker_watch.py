@@ -9,7 +9,8 @@ from types import TracebackType
 
 from headrace.errors import BrokerUnreachableError, HeadraceError
 from headrace.model.declarations import Flow
-from headrace.model.events import Emitter, FlowReconnected, FlowReconnecting
+from headrace.model.event_forms import Emitter
+from headrace.model.events import FlowReconnected, FlowReconnecting
 
 INTERVAL_S = 2.0
 ANSWER_S = 4.0
