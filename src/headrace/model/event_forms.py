@@ -7,7 +7,7 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, dataclass_transform
 
 from headrace.model.names import TableName
 from headrace.model.texts import counted, duration_text
@@ -47,21 +47,30 @@ class _Template(string.Formatter):
         return format(value, format_spec)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Event:
-    """Something that happened in one update."""
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+class _Declared:
+    """Makes each class below it a frozen dataclass with keyword arguments."""
 
     log_type: ClassVar[str] = "flow_progress"  # its type in the event log
     level: ClassVar[Level] = "INFO"
+    is_notable: ClassVar[bool] = False  # whether its line is also shown above the live table
+    state: ClassVar[State | None] = None  # the state of its flow or view from now on
     # Its details in the event log, as words: ``batch`` is a field of the event, ``status=IDLE`` a text, and
     # ``look={what}`` a field with another name.
     details: ClassVar[str] = ""
     message: ClassVar[str] = (
-        ""  # its message in the event log, a template; the log does not keep it without one
+        ""  # a template; the event log keeps no event without a message
     )
-    line: ClassVar[str] = ""  # its line on a terminal, a template without the subject; empty for no line
-    is_notable: ClassVar[bool] = False  # whether its line is also shown above the live table
-    state: ClassVar[State | None] = None  # the state of its flow or view from now on
+    line: ClassVar[str] = ""  # a template for its line on a terminal, without the subject; empty for no line
+
+    def __init_subclass__(cls, **declared: Any) -> None:
+        for name, value in declared.items():
+            setattr(cls, name, value)
+        dataclass(frozen=True, kw_only=True)(cls)
+
+
+class Event(_Declared):
+    """Something that happened in one update."""
 
     update: str
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -90,7 +99,6 @@ class Event:
         return found
 
 
-@dataclass(frozen=True, kw_only=True)
 class FlowEvent(Event):
     """Something that happened to one flow."""
 
@@ -102,7 +110,6 @@ class FlowEvent(Event):
         return self.flow
 
 
-@dataclass(frozen=True, kw_only=True)
 class TableEvent(Event):
     """Something that happened to one table."""
 

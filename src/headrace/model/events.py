@@ -23,40 +23,29 @@ _BATCH_METRICS = (
 _WORK_METRICS = ("peak_memory_bytes", "spilled_bytes", "read_rows", "read_bytes")
 
 
-@dataclass(frozen=True, kw_only=True)
 class ViewEvent(TableEvent):
     """Something that happened to one materialized view."""
 
     technique: ClassVar[str | None] = None  # how the view is brought up to date, if this event decides it
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Failed(Event):
-    level = "ERROR"
+class _Failed(Event, level="ERROR", is_notable=True, state="failed"):
     details = "status=FAILED error"
     message = "Flow '{subject}' has FAILED: {error}"
     line = "failed: {error}"
-    is_notable = True
-    state = "failed"
 
     error: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Skipped(Event):
-    level = "WARN"
+class _Skipped(Event, level="WARN", is_notable=True, state="skipped"):
     details = "status=SKIPPED reason"
     message = "Flow '{subject}' is SKIPPED: {reason}."
     line = "skipped: {reason}"
-    is_notable = True
-    state = "skipped"
 
     reason: str  # names the table that was never written, and the flow that failed
 
 
-@dataclass(frozen=True, kw_only=True)
-class UpdateStarted(Event):
-    log_type = "create_update"
+class UpdateStarted(Event, log_type="create_update"):
     message = "Update {update} of pipeline '{pipeline}' was created."
     line = "{flows:flow}, {views:view}, {mode}"
 
@@ -73,9 +62,7 @@ class UpdateStarted(Event):
         return {"cause": "RUN", "mode": self.mode.upper()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class UpdateFinished(Event):
-    log_type = "update_progress"
+class UpdateFinished(Event, log_type="update_progress"):
     details = "state={final_state} duration_ms"
     message = "Update {update} is {final_state}."
     line = "{outcome} in {duration_s:duration}"
@@ -96,20 +83,14 @@ class UpdateFinished(Event):
         return round(self.duration_s * 1000)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FlowStarted(FlowEvent):
+class FlowStarted(FlowEvent, state="starting"):
     details = "status=STARTING checkpoint"
     message = "Flow '{flow}' is STARTING."
-    state = "starting"
 
     checkpoint: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchStarted(FlowEvent):
-    level = "DEBUG"
-    state = "running"
-
+class BatchStarted(FlowEvent, level="DEBUG", state="running"):
     batch: int
 
 
@@ -132,12 +113,10 @@ class BatchWork:
     read_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Committed(Event):
+class Committed(Event, level="METRICS"):
     """The commit of a batch or a refresh. The event log can also make it from the commit itself; fields with
     a default are those that a commit can lack."""
 
-    level = "METRICS"
     message = "Flow '{subject}' has committed {what} to '{dataset}': {counts_text}."
 
     dataset: TableName
@@ -207,11 +186,8 @@ class Committed(Event):
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchCommitted(Committed, FlowEvent):
+class BatchCommitted(Committed, FlowEvent, state="running"):
     """A batch is in the table."""
-
-    state = "running"
 
     batch: int
     ranges: tuple[SourceRange, ...] = ()
@@ -244,21 +220,17 @@ class BatchCommitted(Committed, FlowEvent):
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchReplayed(FlowEvent):
+class BatchReplayed(FlowEvent, is_notable=True, state="running"):
     """The table already held the batch, with equal ranges: nothing was written."""
 
     details = "status=RUNNING replayed"
     message = "Batch {batch} of flow '{flow}' was in the table already."
     line = "batch {batch} is already in the table; it was not written again"
-    is_notable = True
-    state = "running"
 
     replayed: ClassVar[bool] = True
     batch: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class FlowIdle(FlowEvent):
     """The flow waits for new records; the event log finds it out."""
 
@@ -266,12 +238,9 @@ class FlowIdle(FlowEvent):
     message = "Flow '{flow}' is IDLE."
 
 
-@dataclass(frozen=True, kw_only=True)
-class LateRowsDropped(FlowEvent):
+class LateRowsDropped(FlowEvent, log_type="loss", level="WARN"):
     """A stateful query left out rows that came behind its watermark."""
 
-    log_type = "loss"
-    level = "WARN"
     details = "reason rows batch"
     message = "Flow '{flow}' dropped {rows} rows later than the watermark."
     line = "batch {batch}: dropped {rows:row} later than the watermark"
@@ -281,11 +250,9 @@ class LateRowsDropped(FlowEvent):
     rows: int  # how many, as Spark counts them: an aggregation has merged some of them before
 
 
-@dataclass(frozen=True, kw_only=True)
-class SchemaDrifted(FlowEvent):
+class SchemaDrifted(FlowEvent, log_type="drift"):
     """Records have fields that have no column."""
 
-    log_type = "drift"
     message = "Fields of the records of '{flow}' {became}: {fields}."
     line = "batch {batch}: {found}"
 
@@ -315,31 +282,22 @@ class SchemaDrifted(FlowEvent):
         return found | {"example": dict(self.example), "batch": self.batch}
 
 
-@dataclass(frozen=True, kw_only=True)
-class FlowRetrying(FlowEvent):
-    log_type = "retry"
-    level = "WARN"
+class FlowRetrying(FlowEvent, log_type="retry", level="WARN", is_notable=True, state="retrying"):
     details = "state=retrying attempt wait_seconds={wait_s} error"
     message = "Flow '{flow}' is retried: {error}"
     line = "retrying in {wait_s:duration} (attempt {attempt}): {error}"
-    is_notable = True
-    state = "retrying"
 
     error: Mapping[str, Any]
     attempt: int
     wait_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class LookFailed(Event):
+class LookFailed(Event, log_type="storage", level="WARN", is_notable=True):
     """The storage did not answer; the same request is repeated. Nothing has ended."""
 
-    log_type = "storage"
-    level = "WARN"
     details = "look={what} attempt wait_s"
     message = "The storage did not answer ({what}): {error}"
     line = "the storage did not answer; looks again in {wait_s:.0f} s: {what}"
-    is_notable = True
 
     flow: str | None  # the flow that has asked; ``None`` for the update itself
     what: str
@@ -352,16 +310,12 @@ class LookFailed(Event):
         return self.flow or ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FlowReconnecting(FlowEvent):
+class FlowReconnecting(FlowEvent, log_type="retry", level="WARN", is_notable=True):
     """No Kafka broker answers; the flow waits for one."""
 
-    log_type = "retry"
-    level = "WARN"
     details = "state=reconnecting error"
     message = "Flow '{flow}' waits for a broker: {error}"
     line = "reconnecting: {error}; {help}"
-    is_notable = True
 
     error: Mapping[str, Any]
 
@@ -371,22 +325,17 @@ class FlowReconnecting(FlowEvent):
         return f"{fact}   help: `{next(iter(self.error.get('remedies') or ()), 'headrace doctor')}`"
 
 
-@dataclass(frozen=True, kw_only=True)
-class FlowReconnected(FlowEvent):
+class FlowReconnected(FlowEvent, log_type="retry", is_notable=True):
     """A Kafka broker answers again."""
 
-    log_type = "retry"
     details = "state=reconnected"
     message = "Flow '{flow}' has a broker again."
     line = "the broker answers again"
-    is_notable = True
 
 
-@dataclass(frozen=True, kw_only=True)
 class FlowFailed(_Failed, FlowEvent): ...
 
 
-@dataclass(frozen=True, kw_only=True)
 class FlowFinished(FlowEvent):
     """The flow has ended without a failure."""
 
@@ -413,45 +362,35 @@ class FlowFinished(FlowEvent):
         return f": {counted(self.rows, 'row')} in {counted(self.batches, 'batch')}"
 
 
-@dataclass(frozen=True, kw_only=True)
 class FlowSkipped(_Skipped, FlowEvent):
     """The flow was not started: a table that it reads was never written, because its own flow failed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ViewRefreshing(ViewEvent):
+class ViewRefreshing(ViewEvent, level="DEBUG", state="running"):
     """The view is being computed; its readers still see what it was."""
 
-    level = "DEBUG"
     details = "status=RUNNING"
     message = "Flow '{dataset}' is RUNNING."
-    state = "running"
     technique = "COMPLETE_RECOMPUTE"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ViewRefreshed(Committed, ViewEvent):
+class ViewRefreshed(Committed, ViewEvent, state="fresh"):
     """The rows of the view were replaced; the counts are those of its commit."""
 
     line = "refreshed: {rows:row}  took {duration_s:duration}  v{version}"
-    state = "fresh"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ViewUpToDate(ViewEvent):
+class ViewUpToDate(ViewEvent, state="up to date"):
     """The view was not computed: nothing that it reads has changed."""
 
     details = "status=COMPLETED outcome={state}"
     message = "Flow '{dataset}' has COMPLETED: it is up to date."
     line = "up to date"
-    state = "up to date"
     technique = "NO_OP"
 
 
-@dataclass(frozen=True, kw_only=True)
 class ViewFailed(_Failed, ViewEvent): ...
 
 
-@dataclass(frozen=True, kw_only=True)
 class ViewSkipped(_Skipped, ViewEvent):
     """The view was not refreshed: a table that it reads was never written, because its flow failed."""

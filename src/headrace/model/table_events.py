@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from headrace.model.event_forms import Event, FlowEvent, Level, TableEvent, headline
 from headrace.model.names import TableName
 
 
-@dataclass(frozen=True, kw_only=True)
-class ForeignCommitSeen(TableEvent):
+class ForeignCommitSeen(TableEvent, log_type="foreign_commit", level="WARN", is_notable=True):
     """Another writer committed to a table of ours."""
 
-    log_type = "foreign_commit"
-    level = "WARN"
     message = "Another writer has committed version {version} of '{dataset}'. {remedy}"
     line = "v{version} was committed by another writer: {operation}, {engine}; {remedy}"
-    is_notable = True
 
     version: int
     operation: str
@@ -42,30 +38,23 @@ class ForeignCommitSeen(TableEvent):
         return found | ({"undone": list(self.undone)} if self.undone else {})
 
 
-@dataclass(frozen=True, kw_only=True)
-class SnapshotSkipped(FlowEvent):
+class SnapshotSkipped(FlowEvent, log_type="snapshot", level="WARN", is_notable=True):
     """A snapshot of a source was not applied."""
 
-    log_type = "snapshot"
-    level = "WARN"
     details = "version reason"
     message = "Flow '{flow}' has skipped the snapshot {version}: {reason}."
     line = "skipped the snapshot {version}: {reason}"
-    is_notable = True
 
     version: str
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class DatasetChecked(FlowEvent):
+class DatasetChecked(FlowEvent, log_type="dataset_check", is_notable=True):
     """A check of a whole dataset has ended, after a batch of the flow, or after the refresh of a view."""
 
-    log_type = "dataset_check"
     details = "check passed fact"
     message = "Check '{check}' of '{dataset}' has {outcome}: {fact}."
     line = "check `{check}` failed: {fact}"  # not shown if it has passed
-    is_notable = True
 
     check: str
     passed: bool
@@ -91,11 +80,9 @@ Operation = Literal[
 """What a command or a flow does to a dataset, beside batches."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class OperationProgressed(TableEvent):
+class OperationProgressed(TableEvent, log_type="operation_progress"):
     """A command that changes a dataset has begun or ended."""
 
-    log_type = "operation_progress"
     message = "{operation} of '{dataset}' {verb} {status}{end}"
 
     operation: Operation
@@ -123,11 +110,9 @@ class OperationProgressed(TableEvent):
         return {"type": self.operation, "status": self.status, **self.outcome, **known}
 
 
-@dataclass(frozen=True, kw_only=True)
-class EventsLost(Event):
+class EventsLost(Event, log_type="maintenance"):
     """Memory could not hold the events of a storage that could not be written."""
 
-    log_type = "maintenance"
     details = "lost_events"
     message = "{lost_events} events are missing here: the storage could not be written."
 
