@@ -58,9 +58,7 @@ class _Declared:
     # Its details in the event log, as words: ``batch`` is a field of the event, ``status=IDLE`` a text, and
     # ``look={what}`` a field with another name.
     details: ClassVar[str] = ""
-    message: ClassVar[str] = (
-        ""  # a template; the event log keeps no event without a message
-    )
+    message: ClassVar[str] = ""  # a template; the event log keeps no event without a message
     line: ClassVar[str] = ""  # a template for its line on a terminal, without the subject; empty for no line
 
     def __init_subclass__(cls, **declared: Any) -> None:
