@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from headrace.model.events import Emitter
+from headrace.model.event_forms import Emitter
 from headrace.model.ranges import Position, SourceRange
 from headrace.run.bad_records import BadRecordSearch, DriftCheck, ReaderCounts
 from headrace.run.batch import BatchFunction, BatchRanges, QueryState, RecordFeed
@@ -79,7 +79,7 @@ class BatchSetup:
         return BatchFunction(
             planned=planned,
             lease=lease,
-            ranges=BatchRanges(run, guards, pipeline=settings.name, table=self.surveyor.table),
+            ranges=BatchRanges(run, guards, pipeline=settings.name, target=self.surveyor.target),
             split=self._split(opened, session, search),
             search=search,
             target=flow_target(planned, settings, session, self.maintenance),
@@ -115,7 +115,7 @@ class BatchSetup:
                 read=search.read,
                 drift=DriftCheck(planned=planned, find=find, update=self.update, emit=self.emit),
             ),
-            self.surveyor.table,
+            self.surveyor.target,
         )
         return ViewCountingSplit(split, planned.checked_views, session) if planned.checked_views else split
 
