@@ -1,4 +1,4 @@
-"""A new kind of source is a range, a reader and one line in the registry; then it is judged like any other."""
+"""A new kind of source is a range, a reader and one line in the registry; it is judged like any other."""
 
 from __future__ import annotations
 
