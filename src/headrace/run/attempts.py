@@ -17,7 +17,8 @@ from headrace.errors import (
     TableLostError,
     UpstreamMissingError,
 )
-from headrace.model.events import Emitter, LookFailed
+from headrace.model.event_forms import Emitter
+from headrace.model.events import LookFailed
 from headrace.run.reporting import FlowReports, FlowResult
 from headrace.run.stop import StopSignal
 from headrace.state.lease import Lease
