@@ -7,7 +7,8 @@ from pathlib import Path
 import deltalake
 import pytest
 
-from headrace.model.events import BatchCommitted, Event, FlowRetrying, ViewFailed
+from headrace.model.event_forms import Event
+from headrace.model.events import BatchCommitted, FlowFailed, FlowRetrying, ViewFailed
 from headrace.run import attempts
 from proof.shop import BRONZE, SILVER, Shop
 from waiting import until
@@ -91,6 +92,7 @@ def test_a_table_that_is_gone_ends_its_flow_with_the_error_of_a_lost_table(shop:
         await_event(shop, BatchCommitted, "bronze", 0)
         take_away(shop.table("bronze"))
         shop.produce(5)
+        await_event(shop, FlowFailed, "bronze", 0)
     errors = [event.error for event in shop.events if hasattr(event, "error")]
     codes = [error["code"] for error in errors if error is not None]
     assert codes[-1] == "TABLE_LOST" and set(codes[:-1]) == {"STORAGE_UNREADABLE"}, codes
