@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.errors import BatchFencedError, HeadraceError
-from headrace.model.changes import OPERATION, SEQUENCE
 from headrace.project.pipeline import Pipeline
 from headrace.run.failpoints import FAIL_VARIABLE
 from headrace.sinks.delta.commit import commit_quarantine
 from headrace.sinks.delta.quarantine import QuarantineTable
-from headrace.sinks.delta.tombstones import Tombstones
-from headrace.sinks.delta.transaction import WrittenFiles, scala_list, start_transaction, write_files
+from headrace.sinks.delta.transaction import start_transaction, write_files
 from headrace.sinks.target import BatchStamp
-from headrace.state.identity import load_identity
 from headrace.storage.locate import locate
 from headrace.storage.table_log import newest_version
 from proof.shop import Shop, rows
@@ -88,48 +85,6 @@ def test_a_full_refresh_that_ends_at_any_step_leaves_no_tombstone_that_hides_a_r
     with Pipeline.load(shop.root) as pipeline:
         pipeline.full_refresh(["current"])
     assert sorted(row["id"] for row in rows(shop, f"tables/{shop.database}/current")) == [1, 2, 3]
-
-
-@pytest.mark.parametrize("deleted_before", [False, True])
-def test_a_driver_that_stalls_over_a_full_refresh_leaves_no_tombstone(
-    shop: Shop, spark: SparkSession, deleted_before: bool
-) -> None:
-    """It has not created the tombstones yet, or is about to commit to them; the new life has none of it."""
-    produce(shop, {"id": 1, "sequence": 1, "op": "insert"}, {"id": 2, "sequence": 1, "op": "insert"})
-    if deleted_before:
-        produce(shop, {"id": 2, "sequence": 5, "op": "delete"})
-    shop.write(CHANGES.replace("KEPT", "0"))
-    shop.run_well()
-    old = BatchStamp(
-        pipeline="shop",
-        flow="current",
-        checkpoint=load_identity(locate(shop.checkpoint("current"))).checkpoint,
-        batch=1,
-        ranges=(),
-    )
-    folder = locate(shop.root / "lake/tombstones" / shop.database / "current")
-    tombstones = Tombstones(path=folder, keys=["id"])
-    late = spark.createDataFrame([(1, 9, "delete")], f"id LONG, {SEQUENCE} LONG, {OPERATION} STRING")
-    stalled = start_transaction(spark, tombstones.path, old.checkpoint) if deleted_before else None
-    shop.write(CHANGES.replace("KEPT", "100"))
-    with Pipeline.load(shop.root) as pipeline:
-        pipeline.full_refresh(["current"])
-    if stalled is not None:
-        files = WrittenFiles(actions=scala_list(spark._jvm))
-        with pytest.raises((BatchFencedError, Exception)) as caught:
-            commit_quarantine(spark, stalled, files, old)
-        assert "CONCURRENT" in str(caught.value) or isinstance(caught.value, BatchFencedError)
-    with pytest.raises(BatchFencedError):
-        tombstones.write(spark, late, old, 1)
-    assert tombstones.read(spark, old) is None
-    # A delete of the new life makes the table again, with its columns.
-    shop.write(CHANGES.replace("KEPT", "1"))
-    produce(shop, {"id": 1, "sequence": 3, "op": "insert"}, {"id": 2, "sequence": 6, "op": "delete"})
-    shop.run_well()
-    produce(shop, {"id": 2, "sequence": 4, "op": "insert"})
-    shop.run_well()
-    assert [row["id"] for row in rows(shop, f"tables/{shop.database}/current")] == [1]
-    shop.verify()
 
 
 def leave_pending(shop: Shop, fail_at: pytest.MonkeyPatch) -> None:

@@ -255,9 +255,6 @@ class Eraser:
         if ROW in rows.columns:
             found = rows.select(F.struct(*names, SEQUENCE).alias("__headrace_found"), f"{ROW}.*").where(where)
             return found.select("__headrace_found.*")
-        if not names:
-            # After a full refresh, until a key is deleted.
-            return rows.limit(0)
         keys = keys_of(self._engine.read_table(self._settings.storage.table(dataset)).properties)
         named = (rows[name].alias(key) for name, key in zip(names, keys, strict=True))
         return rows.select(*names, *named).where(where).select(*names)

@@ -341,10 +341,7 @@ def finish_refresh(stage: OpenTableStage, storage: Storage, spark: SparkSession)
     quarantine, tombstones = side_tables(name, storage)
     state = read_state(spark, path)
     quarantine.clear(spark)
-    if KEYS in stage.properties:
-        tombstones.empty(spark, map(state.fenced, state.checkpoints))
-    else:
-        tombstones.drop(spark)
+    tombstones.drop(spark)
     reach("tombstones-dropped", name.name, 0)
     storage.snapshots(name).delete_folder()
     # The query may have changed, and with it the columns that hold the coordinates.

@@ -283,9 +283,8 @@ class _Held:
         version = self.evidence.log.version
         missing = set(keys) - set(_rows_of(self.table, version, self.columns, keys))
         dead: Mapping[Key, Any] = {}
-        named = [f"key_{number}" for number in range(1, len(self.columns) + 1)]
-        # After a full refresh, the table has no columns of keys until one is deleted.
-        if missing and has_log(self.tombstones) and _has_columns(self.tombstones, named):
+        if missing and has_log(self.tombstones):
+            named = [f"key_{number}" for number in range(1, len(self.columns) + 1)]
             deletes = "\"_cdc_operation\" = 'delete'"
             dead = _rows_of(self.tombstones, None, [*named, _SEQUENCE], missing, deletes)
         lost = []
@@ -318,10 +317,6 @@ class _Held:
             if log.first_version or any(one.operation == "DELETE" for one in log.commits):
                 return "old tombstones were removed"
         return None
-
-
-def _has_columns(table: StoredPath, names: Collection[str]) -> bool:
-    return set(names) <= {field.name for field in table.open_table(None).schema().fields}
 
 
 def _rows_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,9 @@ import pytest
 
 from behaviour.targets.conftest import HARNESSES, FlowHarness, Harness
 from headrace.errors import CommitLostError
-from headrace.sinks.delta.erase import erase_rows
 from headrace.sinks.delta.table import delta_log
 from headrace.storage.locate import locate
-from headrace.storage.table_log import commit_file, stray_versions, versions
+from headrace.storage.table_log import commit_file, versions
 from waiting import DEADLINE_S, until
 
 if TYPE_CHECKING:
@@ -95,28 +94,8 @@ def test_a_statement_of_delta_that_the_log_has_passed_has_not_happened(
     assert harness.rows == (ONE + TWO if batch else TWO)
 
 
-def test_an_erasure_that_the_log_has_passed_is_repeated(spark: Any, tmp_path: Path) -> None:
-    harness = HARNESSES["append"](spark, tmp_path / "table")
-    harness.write(0, *ONE)
-    harness.write(1, *TWO)
-    spark.udf.register("slow", wait_in(tmp_path), "string")
-    with cleaning(harness, tmp_path):
-        assert erase_rows(spark, locate(harness.path), "slow(name) = 'a'") == 1
-    assert harness.rows == TWO
-    assert not stray_versions(locate(harness.path)), "no reader takes the lost commit for one of the table"
-    assert harness.write(2, *THREE) is not None
-    assert harness.rows == TWO + THREE
-
-
 def waiting(rows: DataFrame, folder: Path) -> DataFrame:
     """Rows whose computation stands still while the folder has a file ``stop``."""
-    from pyspark.sql import functions as F
-
-    return rows.withColumn("name", F.udf(wait_in(folder), "string", useArrow=False)("name"))
-
-
-def wait_in(folder: Path) -> Callable[[str], str]:
-    """A function that stands still while the folder has a file ``stop``."""
 
     def wait(name: str) -> str:
         deadline = time.monotonic() + DEADLINE_S
@@ -126,7 +105,9 @@ def wait_in(folder: Path) -> Callable[[str], str]:
                 time.sleep(0.02)
         return name
 
-    return wait
+    from pyspark.sql import functions as F
+
+    return rows.withColumn("name", F.udf(wait, "string", useArrow=False)("name"))
 
 
 @contextmanager

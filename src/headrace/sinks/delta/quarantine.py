@@ -7,14 +7,13 @@ a replay of the batch replaces them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.errors import BatchFencedError
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.commit import commit_quarantine, fence_rows, replace_quarantine, replace_rejected
 from headrace.sinks.delta.confirm import run_until_held
-from headrace.sinks.delta.table import delta_log, forget_snapshot, newest_snapshot
+from headrace.sinks.delta.table import forget_snapshot
 from headrace.sinks.delta.transaction import held_batch, start_transaction, write_files
 from headrace.sinks.target import BatchStamp, RefreshStamp
 from headrace.state.facts import FENCED
@@ -23,7 +22,6 @@ from headrace.storage.table_log import is_table
 
 # Flows of one dataset share its quarantine, and Delta fails where two sessions create a table at once.
 _CREATION = threading.Lock()
-_NO_COLUMNS = "flow STRING, checkpoint STRING, batch BIGINT"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,16 +89,6 @@ class QuarantineTable:
         if self.exists:
             run_until_held(session, self.path, f"DELETE FROM {self._name}")
 
-    def empty(self, session: SparkSession, replaced: Iterable[tuple[str, int] | None]) -> None:
-        """Remove all rows and columns, and let replaced checkpoints add no rows; creates a missing table.
-
-        A process that has stalled may be about to create the table, or to commit to it.
-        """
-        self._make(session, "CREATE OR REPLACE", _NO_COLUMNS)
-        for one in replaced:
-            if one is not None:
-                self.fence(session, *one)
-
     def drop(self, session: SparkSession) -> None:
         """Delete the table; its next rows may have other columns."""
         self.path.delete_folder()
@@ -117,26 +105,12 @@ class QuarantineTable:
     def _name(self) -> str:
         return "delta.`" + str(self.path).replace("`", "``") + "`"
 
-    def has_columns(self, session: SparkSession) -> bool:
-        """Whether the table has the columns of rows; it has none after `empty`."""
-        least = _NO_COLUMNS.count(",") + 1
-        log = delta_log(session, self.path)
-        return bool(
-            log.unsafeVolatileSnapshot().schema().length() > least
-            or newest_snapshot(session, self.path).schema().length() > least
-        )
-
     def _create(self, session: SparkSession) -> None:
+        mapping = ", delta.columnMapping.mode = 'name'" if self.maps_names else ""
         with _CREATION:
             if not self.exists:
-                self._make(session, "CREATE", self.columns)
-            elif not self.has_columns(session):
-                self._make(session, "CREATE OR REPLACE", self.columns)
-
-    def _make(self, session: SparkSession, create: str, columns: str) -> None:
-        mapping = ", delta.columnMapping.mode = 'name'" if self.maps_names else ""
-        session.sql(
-            f"{create} TABLE {self._name} ({columns}) USING delta "
-            # A batch that comes again replaces its own rows, beside the commits of other flows.
-            f"PARTITIONED BY (flow) TBLPROPERTIES (delta.appendOnly = false{mapping})"
-        )
+                session.sql(
+                    f"CREATE TABLE {self._name} ({self.columns}) USING delta "
+                    # A batch that comes again replaces its own rows, beside the commits of other flows.
+                    f"PARTITIONED BY (flow) TBLPROPERTIES (delta.appendOnly = false{mapping})"
+                )

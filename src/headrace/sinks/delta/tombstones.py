@@ -53,16 +53,12 @@ class Tombstones:
         Returns:
             ``None`` if nothing was ever deleted.
         """
-        if not self.has_rows(session):
+        if not self._table("").exists:
             return None
         held = session.read.format("delta").load(str(self.path))
         own = (F.col("checkpoint") == stamp.checkpoint) & (F.col("batch") == stamp.batch)
         newest = held.where(~own).groupBy(OPERATION, *self._columns).agg(F.max(SEQUENCE).alias(SEQUENCE))
         return newest.withColumnsRenamed(dict(zip(self._columns, self.keys, strict=True)))
-
-    def has_rows(self, session: SparkSession) -> bool:
-        """Whether a key was deleted since the table was created or emptied."""
-        return self._table("").exists and self._table("").has_columns(session)
 
     def version(self, session: SparkSession) -> tuple[str, int] | None:
         """The id and the newest version of the tombstones' table; ``None`` if nothing was ever deleted."""
@@ -142,7 +138,7 @@ class HiddenEvents(Tombstones):
 
         Those of the batch itself are left out: they are of an earlier attempt, and it decides again.
         """
-        if not self.has_rows(session):
+        if not self._table("").exists:
             return None
         held = session.read.format("delta").load(str(self.path))
         own = (F.col("checkpoint") == stamp.checkpoint) & (F.col("batch") == stamp.batch)
@@ -150,7 +146,7 @@ class HiddenEvents(Tombstones):
 
     def write(self, session: SparkSession, changes: DataFrame, stamp: BatchStamp, count: int) -> None:
         """Commit the events of a batch, in place of those of an earlier attempt."""
-        if self.has_rows(session):
+        if self._table("").exists:
             self._adapt(session, changes)
         super().write(session, changes, stamp, count)
 
