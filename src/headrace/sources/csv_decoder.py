@@ -84,11 +84,7 @@ class CsvDecoder(Decoder):
 def build_csv_decoder(
     call: str, schema: StructType | None, invalid_utf8: InvalidUtf8, options: Mapping[str, str]
 ) -> CsvDecoder:
-    """The decoder of CSV records.
-
-    Raises:
-        ArgumentInvalidError: There is no schema, a field has a nested type, or an option is unknown.
-    """
+    """The decoder of CSV records."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if schema is None:

@@ -37,11 +37,7 @@ class Decoder(ABC):
 
     @abstractmethod
     def decode(self, value: Column) -> Column:
-        """The record as a struct; NULL if it has no value or cannot be decoded.
-
-        Args:
-            value: The record, as bytes or as text.
-        """
+        """The record as a struct; NULL if it has no value or cannot be decoded."""
 
     def stops(self, value: Column) -> Column | None:
         """Whether a record stops the flow; ``None`` if none does."""
@@ -78,14 +74,11 @@ class TextDecoder(Decoder):
 
 @dataclass(frozen=True)
 class JsonDecoder(Decoder):
-    """JSON; a record becomes the fields of a schema.
-
-    Args:
-        options: Further options of Spark's JSON parser, such as ``timestampFormat``.
-    """
+    """JSON; a record becomes the fields of a schema."""
 
     schema: StructType
     invalid_utf8: InvalidUtf8 = "reject"
+    # Further options of Spark's JSON parser, such as ``timestampFormat``
     options: Mapping[str, str] = field(default_factory=dict)
 
     def decode(self, value: Column) -> Column:
@@ -136,12 +129,7 @@ class JsonDecoder(Decoder):
         return ()
 
     def _accept(self, record: Column, mistyped: Column, text: Column, looked: Column) -> Column:
-        """The struct of a JSON object; NULL if it is a bad record.
-
-        Args:
-            record: The fields of the schema; those whose values have another type are NULL.
-            mistyped: Whether any value has another type than the schema says.
-        """
+        """The struct of a JSON object; NULL if it is a bad record."""
         return F.when(~mistyped, record)
 
     @property
@@ -159,14 +147,7 @@ def choose_decoder(
     options: Mapping[str, str] | None = None,
     drift: Drift | None = None,
 ) -> Decoder | None:
-    """The decoder of a format; None if Headrace does not decode it.
-
-    Args:
-        drift: What to do with records that differ from the schema; ``None`` ignores fields that it has not.
-
-    Raises:
-        ArgumentInvalidError: The format needs a schema or has none, or an argument has an invalid value.
-    """
+    """The decoder of a format; None if Headrace does not decode it."""
     check_choice(call, "invalid_utf8", invalid_utf8, get_args(InvalidUtf8))
     if format == "json" and schema is None:
         raise ArgumentInvalidError(
@@ -200,11 +181,7 @@ def choose_decoder(
 
 
 def check_choice(call: str, argument: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    """Refuse a value that is not one of those.
-
-    Raises:
-        ArgumentInvalidError: It is not.
-    """
+    """Refuse a value that is not one of those."""
     if value not in allowed:
         raise ArgumentInvalidError(
             f"{call}: {argument}={value!r} is not one of {', '.join(map(str, allowed))}",

@@ -24,14 +24,7 @@ class _Mismatch:
 
 
 def find_problem(record: str, schema: Mapping[str, Any] | None, *, is_cut: bool = False) -> str | None:
-    """Why a record does not match, such as ``field `id`: expected LONG, got "x1"``.
-
-    Args:
-        is_cut: Whether `record` is only the beginning of the record.
-
-    Returns:
-        The first reason; None if none is found.
-    """
+    """Why a record does not match, such as ``field `id`: expected LONG, got "x1"``."""
     if not record.strip():
         return "the record is empty"
     try:

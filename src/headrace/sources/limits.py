@@ -58,15 +58,7 @@ class BatchCost:
 
 
 class AdaptiveLimit:
-    """The limit of one source's batches.
-
-    Args:
-        limit: What the first batch may take.
-        least: What every batch may take, unless its records are too large.
-
-    Attributes:
-        limit: What the batches may take now; the caller sets it when a new limit is in force.
-    """
+    """The limit of one source's batches."""
 
     def __init__(self, limit: int, least: int = 1) -> None:
         self.limit = limit

@@ -20,11 +20,7 @@ class KnownOptions:
     marks: frozenset[str]  # options that Spark ignores, and that Headrace adds to a reader
 
     def refuse_unknown(self, request: ReadRequest, location: SourceLocation) -> None:
-        """Refuse options that the reader would ignore.
-
-        Raises:
-            OptionUnknownError: One is neither an option of the reader nor passed on by it.
-        """
+        """Refuse options that the reader would ignore."""
         known = self.stream if request.streaming else self.batch
         lowered = {name.lower() for name in known}
         for name in request.options:

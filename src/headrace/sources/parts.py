@@ -72,15 +72,12 @@ class Part(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class FilePart(Part):
-    """Rows of one file, numbered from 0 in the order of the file.
-
-    Args:
-        files: The files of the range, if the source keeps them between two reads.
-    """
+    """Rows of one file, numbered from 0 in the order of the file."""
 
     until: int = MOST_ROWS
     path: str  # the file, as Spark writes it in ``_metadata.file_path``
     of: str = ""  # the table and version that the file belongs to, if it is a file of a table
+    # The files of the range, if the source keeps them between two reads
     files: Any = field(default=None, compare=False, repr=False)
 
     @property
@@ -167,11 +164,7 @@ def file_uri(path: str) -> str:
 
 
 def as_record(frame: DataFrame, part: Part, value: Column | None) -> DataFrame:
-    """A row of a file with the columns of the quarantine's ``source``.
-
-    Args:
-        value: The original record, as bytes; ``None`` if it is not kept.
-    """
+    """A row of a file with the columns of the quarantine's ``source``."""
     assert isinstance(part, FilePart)
     record = {"path": F.lit(part.path), "offset": F.lit(part.start).cast("long"), "value": value}
     return frame.select(*(column.alias(name) for name, column in record.items() if column is not None))

@@ -45,13 +45,7 @@ def decode_or_stop(
     max_bytes: int | None = None,
     stops: bool = False,
 ) -> Column:
-    """The record as a struct; a record that cannot be decoded stops the flow.
-
-    Args:
-        value: The record, as bytes or as text.
-        on_null: Whether a record without a value stops the flow or gives a null struct.
-        stops: Whether the flow stops in any case; else the record may be quarantined.
-    """
+    """The record as a struct; a record that cannot be decoded stops the flow."""
     stop = stop_at(decoder, value, at=at, max_bytes=max_bytes, stops=stops)
     record = F.coalesce(decode_within(decoder, value, max_bytes), stop)
     return F.when(value.isNotNull(), record) if on_null == "keep" else record
@@ -60,13 +54,7 @@ def decode_or_stop(
 def stop_at(
     decoder: Decoder, value: Column, *, at: Sequence[Column], max_bytes: int | None = None, stops: bool = True
 ) -> Column:
-    """An error that stops the flow at a record that cannot be decoded.
-
-    Args:
-        value: The record, as bytes or as text.
-        max_bytes: The limit of a value's length, if there is one.
-        stops: Whether the flow stops in any case; else the record may be quarantined.
-    """
+    """An error that stops the flow at a record that cannot be decoded."""
     expected, problem = decoder.expected, decoder.problem(value)
     size = []
     if max_bytes is not None:
@@ -145,12 +133,7 @@ class BadRecord:
         remedies: Sequence[str] = (),
         params: Mapping[str, Any] | None = None,
     ) -> HeadraceError:
-        """The error that stops a flow.
-
-        Args:
-            where: The place of the record; by default `at`.
-            remedies: The commands that print the record.
-        """
+        """The error that stops a flow."""
         where = where or ", ".join(f"{name} {value}" for name, value in self.at.items())
         return _ERRORS[self.code](
             f"flow {flow}: {self.describe()}" + (f" ({where})" if where else ""),

@@ -102,11 +102,7 @@ def fails_on_loss(request: ReadRequest) -> bool:
 
 
 def refuse_silent_loss(request: ReadRequest, location: SourceLocation) -> None:
-    """Refuse an option with which Spark skips lost records silently.
-
-    Raises:
-        OptionUnsupportedError: It is set.
-    """
+    """Refuse an option with which Spark skips lost records silently."""
     if fails_on_loss(request):
         return
     problem = "failOnDataLoss=false skips lost records silently"

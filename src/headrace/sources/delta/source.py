@@ -84,17 +84,14 @@ _COUNTED = 500
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaSource(Source):
-    """A streaming read of a table.
-
-    Args:
-        erasures_only: Whether the read passes over what others erase from the table, and over nothing else.
-    """
+    """A streaming read of a table."""
 
     kind = "delta"
     reads_records = True
 
     path: str
     table: TableName | None = None
+    # Whether the read passes over what others erase from the table, and over nothing else
     erasures_only: bool = False
 
     @property
@@ -128,11 +125,7 @@ class DeltaSource(Source):
 
     @property
     def table_location(self) -> Location:
-        """The table's folder.
-
-        Raises:
-            StorageUnsupportedError: The path is a URI of a kind of storage that is not supported.
-        """
+        """The table's folder."""
         return locate(self.path, source=self.location)
 
     def to_json(self) -> dict[str, Any]:

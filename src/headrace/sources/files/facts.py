@@ -18,13 +18,10 @@ from headrace.storage.locate import locate
 
 @dataclass(frozen=True, kw_only=True)
 class FileFacts(Facts):
-    """A folder.
+    """A folder."""
 
-    Args:
-        unlisted: Reads of the folder, by checkpoint and source index, of which the ledger does not hold
-            the names of all files.
-    """
-
+    # Reads of the folder, by checkpoint and source index, of which the ledger does not hold the names of
+    # all files
     unlisted: frozenset[ListOrigin] = frozenset()
     read_elsewhere: str | None = None  # A file of it that the flow has read through another folder
 

@@ -28,11 +28,7 @@ FILES_MAX_AGE: Final = "36500d"
 
 
 def reader_options(request: ReadRequest, location: SourceLocation) -> dict[str, str]:
-    """The options to add to a reader, after those of the user were checked.
-
-    Raises:
-        OptionUnsupportedError: The user's options would lose records silently.
-    """
+    """The options to add to a reader, after those of the user were checked."""
     options: dict[str, str] = {}
     if request.streaming:
         options |= _file_options(request, location)

@@ -17,11 +17,7 @@ class FilePosition:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> FilePosition:
-        """The position in a line of Spark's offset log, or in a commit.
-
-        Raises:
-            ValueError: The value has another form.
-        """
+        """The position in a line of Spark's offset log, or in a commit."""
         try:
             return cls(int(value["logOffset"]))
         except (KeyError, TypeError) as error:

@@ -292,11 +292,7 @@ class FilesKind(SourceKind):
 
 
 def describe_folder(folder: FileFolder) -> str:
-    """The number of files, such as ``2 files that match *.json (1 that does not)``.
-
-    Raises:
-        OSError: The folder cannot be listed.
-    """
+    """The number of files, such as ``2 files that match *.json (1 that does not)``."""
     count = sum(1 for _ in folder.files())
     words = counted(count, "file")
     notes = []

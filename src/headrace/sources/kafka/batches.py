@@ -29,11 +29,7 @@ _CHOICE_OF_OFFSETS = frozenset(
 def read_between(
     read: SourceRead, start: Mapping[str, Mapping[int, int]], until: Mapping[str, Mapping[int, int]]
 ) -> DataFrame:
-    """The records of a reader between offsets.
-
-    Args:
-        until: The last offset of each partition, exclusive; other partitions are not read.
-    """
+    """The records of a reader between offsets."""
     subscription = Subscription.of(read.request.options)
     first: dict[str, dict[str, int]] = {}
     last: dict[str, dict[str, int]] = {}
@@ -59,11 +55,7 @@ def read_between(
 
 
 def read_kept(read: SourceRead, records: DataFrame) -> DataFrame:
-    """Records that were kept, with the columns of a reader.
-
-    Args:
-        records: The records, with the fields of the quarantine's ``source``.
-    """
+    """Records that were kept, with the columns of a reader."""
     from pyspark.sql.types import StructType
 
     held = records.withColumn("timestampType", F.lit(0))

@@ -21,14 +21,7 @@ _SERVERS_OPTION = "kafka.bootstrap.servers"
 
 
 class KafkaClusters(Client):
-    """The clusters of one command or update.
-
-    Args:
-        connect: Gives the connection of the profile's cluster; called when it is first asked for.
-        publishes: Whether flows publish their offsets under consumer groups.
-        timeout_s: The longest that one request may take, in seconds.
-        asks_once: Whether a cluster that did not answer is not asked again.
-    """
+    """The clusters of one command or update."""
 
     def __init__(
         self,
@@ -58,14 +51,7 @@ class KafkaClusters(Client):
         )
 
     def reach(self, other: KafkaConnection | None) -> KafkaCluster:
-        """A cluster, which `at` finds from now on.
-
-        Args:
-            other: The connection of another cluster than the profile's; ``None`` for the profile's.
-
-        Raises:
-            BrokerUnreachableError: It is the embedded broker, which is not running.
-        """
+        """A cluster, which `at` finds from now on."""
         if other is not None:
             with self._lock:
                 self._others = [one for one in self._others if one != other] + [other]
@@ -79,14 +65,7 @@ class KafkaClusters(Client):
         return self._cluster(connection)
 
     def at(self, servers: str | None) -> KafkaCluster:
-        """A cluster by its brokers; one that no source has reached is asked without a login.
-
-        Args:
-            servers: The brokers, as the identity of a source has them; ``None`` for the profile's cluster.
-
-        Raises:
-            BrokerUnreachableError: It is the embedded broker, which is not running.
-        """
+        """A cluster by its brokers; one that no source has reached is asked without a login."""
         if servers is None:
             return self.reach(None)
         return self._cluster(find_connection(servers, self._others) or no_login(servers))
@@ -96,11 +75,7 @@ class KafkaClusters(Client):
         return servers is None or find_connection(servers, self._others) is not None
 
     def publish(self, group: str, offsets: KafkaOffsets, servers: str | None) -> None:
-        """Publish the offsets up to which the commits of a flow reach; a thread does it soon.
-
-        Args:
-            servers: The brokers of the cluster; ``None`` for the profile's.
-        """
+        """Publish the offsets up to which the commits of a flow reach; a thread does it soon."""
         if not self._publishes:
             return
         cluster, key = self.at(servers), servers or ""

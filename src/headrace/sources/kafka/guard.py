@@ -55,11 +55,7 @@ class KafkaGuard(Guard):
             yield replace(one, identity={**one.identity, "topics": ids})
 
     def check(self, ranges: Sequence[SourceRange]) -> None:
-        """Compare the topics with those that were read.
-
-        Raises:
-            TopicRecreatedError: A topic was deleted and created again.
-        """
+        """Compare the topics with those that were read."""
         flow = self.run.flow
         for one in ranges:
             known: Mapping[str, str | None] = one.identity["topics"]
@@ -70,11 +66,7 @@ class KafkaGuard(Guard):
                     )
 
     def finish(self, ranges: Sequence[SourceRange]) -> Iterator[SourceRange]:
-        """Mark the last record that was read of each partition, and the number of a schema that evolves.
-
-        Raises:
-            OffsetsReusedError: The broker has another record, or none, at an offset that was read.
-        """
+        """Mark the last record that was read of each partition, and the number of a schema that evolves."""
         flow = self.run.flow
         for one in ranges:
             marks, reused = self._last.finish(one)

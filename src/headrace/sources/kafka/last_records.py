@@ -55,15 +55,12 @@ class LastRecord:
 
 @dataclass(frozen=True)
 class ReusedOffset:
-    """An offset that a flow has read, and at which the broker has another record now, or none.
-
-    Args:
-        now: The mark of the broker's record; ``None`` if the broker has no record at the offset.
-    """
+    """An offset that a flow has read, and at which the broker has another record now, or none."""
 
     topic: str
     partition: int
     read: LastRecord
+    # The mark of the broker's record; ``None`` if the broker has no record at the offset
     now: RecordMark | None
 
 
@@ -87,12 +84,7 @@ def find_reused(
     held: Mapping[Partition, Marks],
     is_compacted: Callable[[str], bool | None],
 ) -> tuple[ReusedOffset, ...]:
-    """The records in whose place the broker has another record now, or none.
-
-    Args:
-        held: The broker's records at these offsets; without the partitions that were not read again.
-        is_compacted: Whether a topic is compacted. Compaction also removes a record that was read.
-    """
+    """The records in whose place the broker has another record now, or none."""
     found = []
     for place, record in sorted(known.items(), key=lambda item: item[0]):
         if place not in held:

@@ -100,11 +100,7 @@ class RecordSizes:
         self._records = SingleRecords(connection, "samples")
 
     def sample(self, positions: Mapping[str, Mapping[int, int]]) -> float | None:
-        """Bytes of a record at these offsets, on average; ``None`` where none came in time.
-
-        Args:
-            positions: Offsets by topic and partition that hold a record, or are followed by one.
-        """
+        """Bytes of a record at these offsets, on average; ``None`` where none came in time."""
         from confluent_kafka import KafkaException, TopicPartition
 
         places = [

@@ -17,11 +17,7 @@ class KafkaOffsets:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> KafkaOffsets:
-        """The offsets in a line of Spark's offset log, or in a commit.
-
-        Raises:
-            ValueError: The value has another form.
-        """
+        """The offsets in a line of Spark's offset log, or in a commit."""
         try:
             return cls({t: {int(p): int(o) for p, o in parts.items()} for t, parts in value.items()})
         except (TypeError, AttributeError) as error:

@@ -22,11 +22,7 @@ INTERVAL_S = 1.0
 
 
 class OffsetPublisher:
-    """Publishes the newest positions of each group from a thread of its own.
-
-    Args:
-        interval_s: Least seconds between two publications.
-    """
+    """Publishes the newest positions of each group from a thread of its own."""
 
     def __init__(self, cluster: KafkaCluster, interval_s: float = INTERVAL_S) -> None:
         self._cluster: KafkaCluster | None = cluster

@@ -44,13 +44,6 @@ class RecordMarks:
         """The marks of the committed records within spans of offsets.
 
         Transaction markers, aborted records and compacted records have none.
-
-        Args:
-            timeout_s: The longest that it may take, in seconds.
-
-        Returns:
-            The marks by partition. A partition is left out if its span was not read to the end, or if the
-            broker no longer holds the span's first offset.
         """
         from confluent_kafka import KafkaException, TopicPartition
 

@@ -12,12 +12,7 @@ if TYPE_CHECKING:
 
 
 class SingleRecords:
-    """Opens the consumer at the first use, and keeps it open.
-
-    Args:
-        name: What it is used for; a part of its group's name. Nothing is committed, so the broker does not
-            see the group.
-    """
+    """Opens the consumer at the first use, and keeps it open."""
 
     def __init__(self, connection: KafkaConnection, name: str) -> None:
         self._connection = connection
@@ -25,11 +20,7 @@ class SingleRecords:
         self._consumer: Consumer | None = None
 
     def open(self) -> Consumer:
-        """The consumer; it reads committed records only.
-
-        Raises:
-            HeadraceError: The cluster refuses the client.
-        """
+        """The consumer; it reads committed records only."""
         from confluent_kafka import Consumer
 
         if self._consumer is None:

@@ -19,14 +19,7 @@ def count_partitions(
     allow_no_topics: bool,
     location: SourceLocation,
 ) -> dict[str, int]:
-    """Count the partitions that are read of each topic.
-
-    Args:
-        allow_no_topics: Whether the pattern may match no topic yet.
-
-    Raises:
-        TopicNotFoundError: A topic or a partition does not exist, or a pattern matches none.
-    """
+    """Count the partitions that are read of each topic."""
     found: dict[str, int] = {}
     try:
         for topic in topics:
