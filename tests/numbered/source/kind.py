@@ -15,10 +15,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from headrace.model.coordinates import RecordCoordinates
 from headrace.model.ranges import SourceRange
 from headrace.sources.answers import Found, Lag
-from headrace.sources.facts import Facts
 from headrace.sources.kind import SourceKind
 from headrace.sources.parts import Part
-from headrace.sources.source import Source
+from headrace.sources.source import Facts, Source
 from headrace.sources.systems import Asking, Client
 from headrace.state.facts import NextPosition
 

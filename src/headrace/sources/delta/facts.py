@@ -15,8 +15,8 @@ from headrace.errors import (
     UpstreamSchemaChangedError,
 )
 from headrace.sources.delta.position import DeltaPosition
-from headrace.sources.facts import Facts
 from headrace.sources.kind import Meaning
+from headrace.sources.source import Facts
 from headrace.state.facts import FlowFacts, NextPosition, ReadBefore
 from headrace.state.history import History, PastRead
 from headrace.state.identity import SourceIdentity

@@ -7,8 +7,7 @@ from typing import Final
 
 from headrace.errors import OptionInvalidError, SourceLocation, TableNotFoundError
 from headrace.sources.delta.starting import CHANGE_FEED, ERASURES_ONLY
-from headrace.sources.option_names import KnownOptions
-from headrace.sources.requests import ADAPTIVE, LIMITS, ReadRequest, refuse_silent_loss
+from headrace.sources.requests import ADAPTIVE, LIMITS, KnownOptions, ReadRequest, refuse_silent_loss
 from headrace.storage.locate import locate, locate_supported
 
 _STARTS = ("startingVersion", "startingTimestamp")

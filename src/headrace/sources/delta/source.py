@@ -30,8 +30,7 @@ from headrace.sources.delta.starting import (
 )
 from headrace.sources.guard import Guard
 from headrace.sources.kind import SourceKind
-from headrace.sources.limits import Taken
-from headrace.sources.meter import Meter
+from headrace.sources.limits import Meter, Taken
 from headrace.sources.parts import (
     FILE_RECORD,
     FILE_ROW,

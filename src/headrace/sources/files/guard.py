@@ -22,9 +22,8 @@ from headrace.model.folders import plain_path
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.files.bad_files import explain_bad_file, file_relations
-from headrace.sources.files.facts import folder_of_source
+from headrace.sources.files.facts import FilePosition, folder_of_source
 from headrace.sources.files.lists import FileLists, ReadFile, covers, describe_files
-from headrace.sources.files.position import FilePosition
 from headrace.sources.files.spark_log import SeenFiles, find_earlier, last_entry, load_entries, load_seen
 from headrace.sources.guard import FlowRun, Guard
 from headrace.sources.new_fields import schema_mark

@@ -16,7 +16,7 @@ from headrace.model.ranges import Position, SourceRange
 from headrace.model.texts import counted
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sources.answers import Found, Lag, Seed, Unrecoverable
-from headrace.sources.files.facts import FileFacts, folder_of_source, is_folder, reads_of
+from headrace.sources.files.facts import FileFacts, FilePosition, folder_of_source, is_folder, reads_of
 from headrace.sources.files.guard import FileGuard
 from headrace.sources.files.lists import (
     FileLists,
@@ -27,13 +27,11 @@ from headrace.sources.files.lists import (
     seed_list,
 )
 from headrace.sources.files.options import FILES_MAX_AGE, FORMATS
-from headrace.sources.files.position import FilePosition
 from headrace.sources.files.read import FORMAT_OPTION
 from headrace.sources.files.reader import FilesReader
 from headrace.sources.files.spark_log import COMPACT_INTERVAL, last_entry, load_entries, load_seen, seed_log
 from headrace.sources.kind import SourceKind
-from headrace.sources.limits import Taken
-from headrace.sources.meter import Meter
+from headrace.sources.limits import Meter, Taken
 from headrace.sources.new_fields import SCHEMA_MARK
 from headrace.sources.parts import (
     FILE_RECORD,

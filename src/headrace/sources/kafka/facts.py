@@ -18,12 +18,12 @@ from headrace.errors import (
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position
 from headrace.model.remedies import ChosenStart
-from headrace.sources.facts import Facts
 from headrace.sources.kafka.chosen import Held, choose
 from headrace.sources.kafka.clusters import SERVERS
 from headrace.sources.kafka.last_records import LastRecord, ReusedOffset, offsets_reused
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.record_marks import Partition
+from headrace.sources.source import Facts
 from headrace.state.facts import ChosenPosition, FlowFacts, Losses, NextPosition, ReadBefore
 from headrace.state.history import History
 from headrace.state.starting_positions import require_whole, resume_impossible

@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import OffsetsReusedError, SourceLocation
 from headrace.model.ranges import RecordMark, SourceRange
@@ -20,6 +20,10 @@ from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.record_marks import Marks, Partition
 from headrace.state.history import History
+
+if TYPE_CHECKING:
+    pass
+
 
 MARK = "last"
 """The key of a range in a commit.

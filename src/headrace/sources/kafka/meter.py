@@ -12,9 +12,8 @@ from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.ranges import Position, SourceRange
 from headrace.sources.kafka.facts import KafkaFacts
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.sources.kafka.single_records import SingleRecords
-from headrace.sources.limits import Taken
-from headrace.sources.meter import Meter
+from headrace.sources.kafka.record_marks import SingleRecords
+from headrace.sources.limits import Meter, Taken
 from headrace.state.facts import SourceFacts
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from headrace.sources.kafka.read import ALLOW_NO_TOPICS, CLIENT, LOSS_POLICY
 from headrace.sources.kafka.starting import Start
 from headrace.sources.kafka.subscription import Subscription
 from headrace.sources.new_fields import SCHEMA_NUMBER
-from headrace.sources.option_names import KnownOptions
 from headrace.sources.requests import (
     ADAPTIVE,
     LIMITS,
+    KnownOptions,
     ReaderDefaults,
     ReadRequest,
     fails_on_loss,

@@ -21,8 +21,7 @@ from headrace.sources.bad_records import (
     RecordRules,
     TombstoneRule,
 )
-from headrace.sources.csv_decoder import build_csv_decoder
-from headrace.sources.decoders import Decoder, InvalidUtf8, check_choice, choose_decoder
+from headrace.sources.decoders import Decoder, InvalidUtf8, build_csv_decoder, check_choice, choose_decoder
 from headrace.sources.kafka.avro_decoder import AvroDecoder
 from headrace.sources.kafka.clusters import other_cluster
 from headrace.sources.kafka.debezium import build_debezium_decoder
