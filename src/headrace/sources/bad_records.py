@@ -59,7 +59,6 @@ class RecordRules:
     evolving: Evolving | None = None  # the schema of the read, if it takes up new fields
 
     def decode(self, records: DataFrame, at: Sequence[Column], kept: Mapping[str, Column]) -> DataFrame:
-        """The rows of the records."""
         value, limit = F.col("value"), self.max_value_bytes
         further = [column.alias(name) for name, column in kept.items()]
         unknown = self.decoder.unknown(value) if self.notes_unknown else None
@@ -106,7 +105,6 @@ class RecordRules:
         return find_new_fields(records, unknown, at, self.evolving)
 
     def explain(self, code: str, value: bytes | None, size: int | None) -> str:
-        """Why a record is bad, in one sentence."""
         if code == TOO_LARGE:
             return f"the value has {size:,} bytes; max_value_bytes is {self.max_value_bytes:,}"
         expected = self.decoder.expected

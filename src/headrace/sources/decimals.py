@@ -146,7 +146,6 @@ def has_decimals(kind: DataType) -> bool:
 
 
 def _decimals(kind: DataType) -> Iterator[DecimalType]:
-    """The decimals within a type."""
     from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
 
     match kind:

@@ -122,7 +122,6 @@ class JsonDecoder(Decoder):
 
     @property
     def parser_options(self) -> dict[str, str]:
-        """The options of Spark's JSON parser."""
         return {**self.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
 
     def _looks(self, text: Column) -> tuple[Column, ...]:

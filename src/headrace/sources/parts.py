@@ -47,7 +47,6 @@ class Part(ABC):
 
     @property
     def is_record(self) -> bool:
-        """Whether the part is one record."""
         return self.until - self.start == 1
 
     @property
@@ -56,7 +55,6 @@ class Part(ABC):
         return (self.start + self.until) // 2
 
     def is_beside(self, other: Part) -> bool:
-        """Whether both are of the same partition or file."""
         return replace(self, start=0, until=1) == replace(other, start=0, until=1)
 
     @property
@@ -66,7 +64,6 @@ class Part(ABC):
 
     @property
     def remedies(self) -> Sequence[str]:
-        """The commands that print the first record."""
         return ()
 
 
@@ -94,7 +91,6 @@ class FilePart(Part):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the part is all rows of the file."""
         return self.start == 0 and self.until == MOST_ROWS
 
     @property
@@ -125,11 +121,9 @@ class FileParts:
 
     @property
     def paths(self) -> list[str]:
-        """The files, in order."""
         return list(dict.fromkeys(one.path for one in self.parts))
 
     def choose(self, frame: DataFrame, number: Column) -> DataFrame:
-        """The rows of the parts."""
         spans: dict[str, list[FilePart]] = {}
         for one in self.parts:
             spans.setdefault(one.path, []).append(one)

@@ -39,7 +39,6 @@ class ReadRequest:
     schema: Any = None  # the explicit schema: DDL or a ``StructType``
 
     def with_options(self, options: Mapping[str, str]) -> ReadRequest:
-        """The request with further options."""
         return replace(self, options={**self.options, **options})
 
     def has(self, *names: str) -> bool:
@@ -121,7 +120,6 @@ class KnownOptions:
     marks: frozenset[str]  # options that Spark ignores, and that Headrace adds to a reader
 
     def refuse_unknown(self, request: ReadRequest, location: SourceLocation) -> None:
-        """Refuse options that the reader would ignore."""
         known = self.stream if request.streaming else self.batch
         lowered = {name.lower() for name in known}
         for name in request.options:

@@ -127,7 +127,6 @@ class Source(ABC):
         """A short name for people, in a picture."""
 
     def title(self, root: Path) -> str:
-        """A name for people, in a sentence."""
         return self.label(root)
 
     def details(self) -> str:
@@ -206,7 +205,6 @@ class Source(ABC):
 
 
 def _kept(source: Source | type[Source]) -> list[str]:
-    """The fields of a source that its JSON form has."""
     return [one.name for one in fields(source) if one.name not in _NOT_KEPT]
 
 

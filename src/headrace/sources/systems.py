@@ -100,7 +100,6 @@ class StreamRead:
 
     @property
     def common(self) -> dict[str, Any]:
-        """The arguments that every kind of source takes."""
         own = ("format", "table", "settings")
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in own}
 

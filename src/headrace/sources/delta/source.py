@@ -124,7 +124,6 @@ class DeltaSource(Source):
 
     @property
     def table_location(self) -> Location:
-        """The table's folder."""
         return locate(self.path, source=self.location)
 
     def to_json(self) -> dict[str, Any]:
@@ -260,7 +259,6 @@ class DeltaSource(Source):
         return F.col("value").isNotNull() & is_ours
 
     def files(self, one: SourceRange, session: SparkSession, checkpoint: Location) -> TableFiles:
-        """The files of a range."""
         return TableFiles.between(session, self.path, self.options, one, checkpoint)
 
     def first_commit(self, one: SourceRange, session: SparkSession) -> int | None:

@@ -109,7 +109,6 @@ def _find_invalid_line(path: str) -> int | None:
 
 
 def _print_remedy(path: str, line: int | None) -> Iterator[str]:
-    """The command that prints a line of a file."""
     if line is None:
         return
     unpack = {".gz": "gunzip -c ", ".bz2": "bunzip2 -c "}.get(Path(path).suffix)

@@ -85,7 +85,6 @@ class FileLists:
         self._path(checkpoint, batch).replace(_text(files))
 
     def load(self, checkpoint: str, batch: int) -> tuple[ReadFile, ...] | None:
-        """A batch's list; ``None`` where there is none."""
         path = self._path(checkpoint, batch)
         if path.exists():
             return _parsed(path, _read(path).split("\n"))

@@ -70,7 +70,6 @@ class FileSource(Source):
 
     @property
     def folder_read(self) -> FileFolder:
-        """The files that the source reads."""
         return folder_of_source(self._identity())
 
     def describe(self) -> str:
@@ -135,7 +134,6 @@ class FileSource(Source):
         return reader.load(self.files(one, checkpoint))
 
     def files(self, one: SourceRange, checkpoint: Location) -> list[str]:
-        """The paths of the files of a range."""
         assert isinstance(one.until, FilePosition)
         first = one.start.entry + 1 if isinstance(one.start, FilePosition) else 0
         entries = load_entries(checkpoint, self.folder, first, one.until.entry)
@@ -304,7 +302,6 @@ def describe_folder(folder: FileFolder) -> str:
 
 
 def _folder_in(checkpoint: Location, index: int) -> int:
-    """The number of a source's folder in a checkpoint."""
     return {source.index: folder_of(source) for source in load_identity(checkpoint).sources}[index]
 
 

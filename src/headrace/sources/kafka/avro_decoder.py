@@ -63,7 +63,6 @@ class AvroDecoder(Decoder):
         return F.lit(UNPARSEABLE)
 
     def _type(self) -> DataType:
-        """The reader's schema as Spark's type."""
         from pyspark.sql import SparkSession
         from pyspark.sql.avro.functions import from_avro
 

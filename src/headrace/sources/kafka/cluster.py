@@ -57,7 +57,6 @@ class KafkaCluster:
         return {name: None if topic is None else str(topic.topic_id) for name, topic in described.items()}
 
     def partitions(self, topic: str) -> tuple[int, ...]:
-        """The topic's partition numbers."""
         if not is_topic_name(topic):
             raise TopicNotFoundError(
                 f"`{topic}` is not a valid topic name",

@@ -151,7 +151,6 @@ class KafkaClusters(Client):
         return self._cluster(find_connection(servers, self._others) or no_login(servers))
 
     def knows(self, servers: str | None) -> bool:
-        """Whether the login of a cluster is known."""
         return servers is None or find_connection(servers, self._others) is not None
 
     def publish(self, group: str, offsets: KafkaOffsets, servers: str | None) -> None:

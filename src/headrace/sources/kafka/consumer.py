@@ -91,7 +91,6 @@ class TopicReader:
         return Span(first, end)
 
     def read(self, span: Span, *, follow: bool = False) -> Iterator[TopicRecord]:
-        """The records, each partition in its order."""
         end = dict(span.end)
         left = {one for one in end if follow or span.first[one] < end[one]}
         if not left:

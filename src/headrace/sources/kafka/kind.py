@@ -90,7 +90,6 @@ class KafkaGuard(Guard):
             yield replace(one, identity={**one.identity, "topics": ids})
 
     def check(self, ranges: Sequence[SourceRange]) -> None:
-        """Compare the topics with those that were read."""
         flow = self.run.flow
         for one in ranges:
             known: Mapping[str, str | None] = one.identity["topics"]

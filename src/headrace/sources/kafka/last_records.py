@@ -222,7 +222,6 @@ def _read(one: SourceRange, known: Mapping[Partition, LastRecord], cluster: Kafk
 
 
 def _ends(spans: Mapping[Partition, tuple[int, int]], count: int) -> dict[Partition, tuple[int, int]]:
-    """The last offsets of each span."""
     return {place: (max(first, end - count), end) for place, (first, end) in spans.items()}
 
 

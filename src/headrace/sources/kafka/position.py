@@ -36,7 +36,6 @@ class KafkaOffsets:
         )
 
     def __iter__(self) -> Iterator[tuple[str, int, int]]:
-        """Each topic and partition with its offset."""
         for topic, parts in self.offsets.items():
             for partition, offset in parts.items():
                 yield topic, partition, offset
@@ -53,5 +52,4 @@ class KafkaOffsets:
                 yield topic, partition, first, end
 
     def count_since(self, start: Position | None) -> int:
-        """How many offsets lie between a start and these."""
         return sum(end - first for _, _, first, end in self.since(start))

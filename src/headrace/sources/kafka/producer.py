@@ -138,7 +138,6 @@ class TopicProducer:
         self.check()
 
     def check(self) -> None:
-        """Make sure that no record was refused."""
         if not self._failed:
             return
         # What was sent behind it is delivered, or not: what is said of it has to be the last word.

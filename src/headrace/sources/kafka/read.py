@@ -87,7 +87,6 @@ class KafkaRead:
     notes_unknown: bool = True  # whether fields that have no column are counted
 
     def decoder(self) -> Decoder | None:
-        """The decoder of the records; None for bytes."""
         check_choice("read_kafka", "format", self.format, get_args(Format))
         check_choice("read_kafka", "bad_records", self.bad_records, get_args(BadRecordRule))
         check_choice("read_kafka", "tombstones", self.tombstones, get_args(TombstoneRule))

@@ -49,7 +49,6 @@ class RecordLines:
         self._stream.close()
 
     def __iter__(self) -> Iterator[Record]:
-        """The records."""
         return self._ahead or self._read()
 
     def check_first(self) -> None:

@@ -138,7 +138,6 @@ def _is_end(message: Message, end: int) -> bool:
 
 
 def _take(message: Message, end: int, marks: dict[int, RecordMark]) -> bool:
-    """Keep a record's mark; returns whether the span has ended."""
     offset = message.offset() or 0
     if offset < end:
         kind, timestamp_ms = message.timestamp()

@@ -60,7 +60,6 @@ class SchemaRegistry:
         return tuple(self._schema(one, subject) for one in found)
 
     def load_subjects(self) -> tuple[str, ...]:
-        """The names of all subjects."""
         return tuple(sorted(map(str, self._get("/subjects", ""))))
 
     def _schema(self, found: Mapping[str, Any], subject: str) -> RegisteredSchema:

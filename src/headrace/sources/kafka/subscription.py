@@ -28,7 +28,6 @@ class Subscription:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Subscription:
-        """The topics in a reader's options."""
         chosen = {key.lower(): value for key, value in options.items()}
         given = [name for name in STRATEGIES if name.lower() in chosen]
         if len(given) != 1:
