@@ -15,6 +15,8 @@ import pytest
 import headrace
 
 TOY = Path(__file__).parent.parent / "numbered"
+IMPORT = "from headrace.verify.kafka.reader import KafkaReader\n"
+READER = '    "other": OpaqueReader,\n'
 LINE = '        "delta.source",\n'
 
 
@@ -28,6 +30,12 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     shutil.copytree(TOY / "source", package / "sources" / "numbered", ignore=ignored)
     registry = package / "sources" / "registry.py"
     registry.write_text(registry.read_text().replace(LINE, f'        "numbered.kind",\n{LINE}'))
+    shutil.copy(TOY / "numbered_reader.py", package / "verify" / "numbered.py")
+    registry = package / "verify" / "registry.py"
+    text = registry.read_text().replace(
+        IMPORT, f"{IMPORT}from headrace.verify.numbered import NumberedReader\n"
+    )
+    registry.write_text(text.replace(READER, f'    "numbered": NumberedReader,\n{READER}'))
     pipeline = root / "pipeline"
     pipeline.mkdir()
     run = subprocess.run(
@@ -82,3 +90,24 @@ def test_a_replay_adds_what_the_query_accepts_now(seen: dict[str, Any]) -> None:
         6: "quarantined",
         7: "replayed",
     }
+
+
+def test_the_proof_compares_each_record_with_the_log(seen: dict[str, Any]) -> None:
+    records = grades(seen["verified"])["records"]
+    assert records["verdict"] == "proven"
+    assert records["text"] == "9 read from the logs = 7 in the table + 2 in quarantine"
+    assert {one["verdict"] for one in grades(seen["verified"]).values()} == {"proven"}
+    assert {one["verdict"] for one in grades(seen["verified after replay"]).values()} == {"proven"}
+
+
+def test_the_proof_finds_a_row_without_a_record(seen: dict[str, Any]) -> None:
+    records = grades(seen["verified after a deletion"])["records"]
+    assert records["verdict"] == "refuted"
+    assert [one["ranges"] for one in records["findings"]] == [[[2, 3]]]
+
+
+def grades(proof: dict[str, Any]) -> dict[str, Any]:
+    (dataset,) = proof["datasets"]
+    (flow,) = dataset["flows"]
+    found: dict[str, Any] = flow["grades"]
+    return found
