@@ -10,7 +10,7 @@ from functools import reduce
 from operator import and_
 from typing import Any, Final
 
-from headrace.runtime.lazy_pyspark import Column, DataType, F
+from headrace.runtime.lazy_pyspark import Column, DataType, F, T
 from headrace.sources.decoders import UNPARSEABLE, Decoder
 
 UNKNOWN_ID: Final = "HEADRACE_UNKNOWN_SCHEMA_ID "
@@ -89,17 +89,15 @@ class AvroDecoder(Decoder):
 
 def _has_valid_strings(value: Column, kind: DataType) -> Column:
     """Whether all strings of a value are valid UTF-8; Spark does not check the bytes of Avro's strings."""
-    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
-
     match kind:
-        case StringType():
+        case T.StringType():
             valid = F.is_valid_utf8(value)
-        case StructType():
+        case T.StructType():
             parts = [_has_valid_strings(value[one.name], one.dataType) for one in kind.fields]
             valid = reduce(and_, parts, F.lit(True))
-        case ArrayType():
+        case T.ArrayType():
             valid = F.forall(value, lambda item: _has_valid_strings(item, kind.elementType))
-        case MapType():
+        case T.MapType():
             keys = F.forall(F.map_keys(value), F.is_valid_utf8)
             valid = keys & F.forall(
                 F.map_values(value), lambda item: _has_valid_strings(item, kind.valueType)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ProduceFailedError
 from headrace.model.kafka_settings import KafkaConnection
-from headrace.runtime.kafka_client import ClientErrors
+from headrace.runtime.kafka_client import ClientErrors, confluent
 
 if TYPE_CHECKING:
-    from confluent_kafka import Producer
+    pass
 
 _LARGEST = 1_048_576
 """What Kafka takes by default."""
@@ -69,8 +69,6 @@ class TopicProducer:
         largest: int | None = None,
         hurried: Callable[[], bool] = lambda: False,
     ) -> None:
-        from confluent_kafka import Producer
-
         self.topic = topic
         self.delivered = Delivered()
         self.unconfirmed = 0
@@ -88,7 +86,7 @@ class TopicProducer:
             "message.max.bytes": max(_LEAST, min(largest or _LARGEST, _MOST)),
             "message.timeout.ms": _DELIVERY_S * 1000,
         }
-        self._producer: Producer = ClientErrors(connection).open(Producer, settings)
+        self._producer = ClientErrors(connection).open(confluent.Producer, settings)
 
     def __enter__(self) -> TopicProducer:
         return self
@@ -102,8 +100,6 @@ class TopicProducer:
 
     def send(self, value: bytes, key: bytes | None, name: str, stopping: Callable[[], bool]) -> None:
         """Send one record; waits where too many are on their way."""
-        from confluent_kafka import KafkaException
-
         size = len(value) + len(key or b"")
         entered = partial(self._enter, name, size)
         while True:
@@ -114,7 +110,7 @@ class TopicProducer:
                 if stopping():
                     return
                 self._producer.poll(_POLL_S)
-            except KafkaException as error:
+            except confluent.KafkaException as error:
                 self._fail(name, error.args[0].str())
                 self.check()
             else:

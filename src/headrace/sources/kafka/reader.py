@@ -8,7 +8,7 @@ from typing import Final
 
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.runtime.gateway import new_frame
-from headrace.runtime.lazy_pyspark import DataFrame, F
+from headrace.runtime.lazy_pyspark import DataFrame, F, T
 from headrace.sources.answers import Sample, SourceSeen
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
 from headrace.sources.kafka.clusters import KafkaClusters, other_cluster
@@ -63,10 +63,8 @@ def read_between(
 
 def read_kept(read: SourceRead, records: DataFrame) -> DataFrame:
     """Records that were kept, with the columns of a reader."""
-    from pyspark.sql.types import StructType
-
     held = records.withColumn("timestampType", F.lit(0))
-    columns = StructType.fromDDL(kafka_columns(read.request)).fields
+    columns = T.StructType.fromDDL(kafka_columns(read.request)).fields
     return held.select(*(F.col(one.name).cast(one.dataType).alias(one.name) for one in columns))
 
 
