@@ -26,9 +26,8 @@ from headrace.sources.files.lists import (
     join_descriptions,
     seed_list,
 )
-from headrace.sources.files.options import FILES_MAX_AGE, FORMATS
 from headrace.sources.files.read import FORMAT_OPTION
-from headrace.sources.files.reader import FilesReader
+from headrace.sources.files.reader import FILES_MAX_AGE, FORMATS, FilesReader
 from headrace.sources.files.spark_log import COMPACT_INTERVAL, last_entry, load_entries, load_seen, seed_log
 from headrace.sources.kind import SourceKind
 from headrace.sources.limits import Meter, Taken

@@ -35,8 +35,15 @@ from headrace.sources.kafka.clusters import (
 )
 from headrace.sources.kafka.facts import KafkaFacts, ended_offsets, topic_recreated
 from headrace.sources.kafka.last_records import LastRecordReader, offsets_reused
-from headrace.sources.kafka.parts import COORDINATES, KafkaPart, leave_out, parts_of, range_of, show_command
-from headrace.sources.kafka.position import KafkaOffsets
+from headrace.sources.kafka.position import (
+    COORDINATES,
+    KafkaOffsets,
+    KafkaPart,
+    leave_out,
+    parts_of,
+    range_of,
+    show_command,
+)
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY
 from headrace.sources.kafka.reader import KafkaReader
 from headrace.sources.kafka.source import KafkaSource
