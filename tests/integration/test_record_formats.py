@@ -204,7 +204,7 @@ def test_a_new_version_that_appears_while_the_flow_runs(
     answers = [refuse]
     ask = avro_decoder.urlopen
     monkeypatch.setattr(
-        schema_registry, "urlopen", lambda *given, **how: (answers.pop() if answers else ask)(*given, **how)
+        avro_decoder, "urlopen", lambda *given, **how: (answers.pop() if answers else ask)(*given, **how)
     )
     produce(name, wire(second, 5, "later"))
     site.run_well()
