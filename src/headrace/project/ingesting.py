@@ -27,7 +27,7 @@ from headrace.model.secrets import is_secret_key
 from headrace.project.inferring import InferredSchema, compare, field_lines
 from headrace.project.ingest_code import KAFKA_COLUMNS, IngestedTopic, build_code, build_spec, variable_of
 from headrace.project.topic_sample import TopicSample, read_sample
-from headrace.sources.ddl import parse_columns
+from headrace.sources.kafka.sample_data import parse_columns
 from headrace.storage.table_log import is_table
 
 NAME = "ingest"

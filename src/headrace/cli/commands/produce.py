@@ -92,7 +92,7 @@ def produce(
         (form == "text" and key is not None, "--key needs JSON or CSV; lines of text have no fields"),
     )
     from headrace.project.producing import produce
-    from headrace.sources.kafka.record_lines import open_records, records_before
+    from headrace.sources.kafka.producer import open_records, records_before
     from headrace.sources.kafka.sample_data import build_samples
 
     if sample:

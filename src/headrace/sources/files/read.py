@@ -11,10 +11,17 @@ from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceEr
 from headrace.model.declarations import Drift
 from headrace.model.folders import FileFolder
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession, T
-from headrace.sources.bad_records import MAX_VALUE_BYTES, VALUE_LIMIT, BadRecordRule, BadRecords, RecordRules
+from headrace.sources.bad_records import (
+    MAX_VALUE_BYTES,
+    SCHEMA_NUMBER,
+    VALUE_LIMIT,
+    BadRecordRule,
+    BadRecords,
+    Evolving,
+    RecordRules,
+)
 from headrace.sources.decimals import DecimalReader, has_decimals
 from headrace.sources.decoders import Decoder, InvalidUtf8, choose_decoder
-from headrace.sources.new_fields import SCHEMA_NUMBER, Evolving
 from headrace.sources.records import stop_because
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from headrace.model.ranges import Position, SourceRange
 from headrace.model.texts import counted
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession, T
 from headrace.sources.answers import Found, Lag, Seed, Unrecoverable
+from headrace.sources.bad_records import SCHEMA_MARK
 from headrace.sources.files.facts import FileFacts, FilePosition, folder_of_source, is_folder, reads_of
 from headrace.sources.files.guard import FileGuard
 from headrace.sources.files.lists import (
@@ -31,7 +32,6 @@ from headrace.sources.files.reader import FILES_MAX_AGE, FORMATS, FilesReader
 from headrace.sources.files.spark_log import COMPACT_INTERVAL, last_entry, load_entries, load_seen, seed_log
 from headrace.sources.kind import SourceKind
 from headrace.sources.limits import Meter, Taken
-from headrace.sources.new_fields import SCHEMA_MARK
 from headrace.sources.parts import (
     FILE_RECORD,
     FILE_ROW,

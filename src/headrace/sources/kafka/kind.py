@@ -22,6 +22,7 @@ from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.kafka_faults import find_fault
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.answers import Lag, Unrecoverable
+from headrace.sources.bad_records import SCHEMA_MARK, schema_mark
 from headrace.sources.guard import FlowRun, Guard
 from headrace.sources.kafka.avro_decoder import find_unknown_id
 from headrace.sources.kafka.cluster import KafkaCluster
@@ -49,7 +50,6 @@ from headrace.sources.kafka.reader import KafkaReader
 from headrace.sources.kafka.source import KafkaSource
 from headrace.sources.kafka.subscription import Subscription
 from headrace.sources.kind import FailedQuery, SourceKind
-from headrace.sources.new_fields import SCHEMA_MARK, schema_mark
 from headrace.sources.parts import Part
 from headrace.sources.source import Source
 from headrace.sources.systems import StreamRead, Systems

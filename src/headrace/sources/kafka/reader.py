@@ -11,14 +11,13 @@ from headrace.model.kafka_settings import KafkaConnection, unshaded
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, F, T
 from headrace.sources.answers import Sample, SourceSeen
-from headrace.sources.bad_records import VALUE_LIMIT
+from headrace.sources.bad_records import SCHEMA_NUMBER, VALUE_LIMIT
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
 from headrace.sources.kafka.clusters import KafkaClusters, other_cluster
 from headrace.sources.kafka.meter import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, CLIENT, LOSS_POLICY
 from headrace.sources.kafka.starting import Start
 from headrace.sources.kafka.subscription import Subscription
-from headrace.sources.new_fields import SCHEMA_NUMBER
 from headrace.sources.requests import (
     ADAPTIVE,
     LIMITS,
