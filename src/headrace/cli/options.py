@@ -64,7 +64,6 @@ def parse_moment(text: str) -> datetime | None:
 
 
 def read_moment(ctx: click.Context, param: click.Parameter, text: str | None) -> datetime | None:
-    """The value of an option that is a point in time."""
     if text is None:
         return None
     moment = parse_moment(text)
@@ -115,7 +114,6 @@ def complete_dataset(ctx: click.Context, param: click.Parameter, incomplete: str
 
 
 def complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The profiles of the pipeline's spec."""
     from headrace.declare.spec import find_spec, profile_names
 
     try:

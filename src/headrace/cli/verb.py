@@ -74,7 +74,6 @@ class LocalFolder(click.Path):
         super().__init__(path_type=Path, **settings)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path."""
         from headrace.storage.locate import is_uri, locate
 
         local = locate(value).path if isinstance(value, str) and is_uri(value) else value

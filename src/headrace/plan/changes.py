@@ -35,7 +35,6 @@ _KINDS = {"streaming_table": "a streaming table", "materialized_view": "a materi
 
 
 def find_changes(plan: Plan) -> Plan:
-    """The plan with the changes of a run; reads the tables' logs and no data."""
     changes: list[Change] = []
     for stage in plan.stages:
         if isinstance(stage, OpenTableStage):
@@ -272,8 +271,6 @@ class TableMetadata(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TableAlterations:
-    """Changes to an existing table."""
-
     properties: Mapping[str, str] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
     comment: str | None = None  # the comment to set; ``None`` leaves it

@@ -83,7 +83,6 @@ class Interception:
 
     @property
     def root(self) -> Path:
-        """The pipeline's folder: locations and relative paths start there."""
         return self.settings.root
 
     @property
@@ -98,7 +97,6 @@ class Interception:
 
     @property
     def sources(self) -> SourceHook | None:
-        """What gives the records of sources in place of Spark's readers."""
         return self.mode.sources
 
     @property
@@ -229,7 +227,6 @@ class Interception:
         return mapped
 
     def note(self, text: str) -> None:
-        """Add a note to the plan, once."""
         self.notes.setdefault(text, Note(level="note", text=text, location=caller(self.root)))
 
     def dataset(self, session: SparkSession, parts: tuple[str, ...]) -> TableName | None:

@@ -74,7 +74,6 @@ class Engine:
 
     @property
     def is_running(self) -> bool:
-        """Whether a session exists."""
         return self._running is not None
 
     def close(self) -> None:
@@ -178,7 +177,6 @@ class Engine:
         return Systems(storage=settings.storage, kafka=clusters, read_table=self.read_table)
 
     def connection(self) -> KafkaConnection:
-        """The connection to the broker; the embedded broker is not started."""
         from headrace.runtime.broker import resolve_embedded
 
         return resolve_embedded(self.settings.kafka) or self.settings.kafka
@@ -260,7 +258,6 @@ class Engine:
         )
 
     def queries(self, settings: ProjectSettings, plan: Plan) -> PlanQueries:
-        """Evaluates the queries of a plan."""
         return PlanQueries(settings, plan, self.session, self._overrides)
 
     def _replan(self, settings: ProjectSettings) -> tuple[Plan, Queries]:

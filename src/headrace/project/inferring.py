@@ -54,7 +54,6 @@ class InferredSchema:
         return list(find_empty(self.inference.shape))
 
     def to_json(self) -> dict[str, Any]:
-        """The schema and the report as JSON values."""
         found = self.inference
         return {
             "source": self.source,
@@ -149,7 +148,6 @@ def save(found: InferredSchema, file: Path, shown: str, *, update: bool) -> bool
 
 
 def change_lines(changes: tuple[TypeChange, ...]) -> Iterator[str]:
-    """One line for each change."""
     for one in changes:
         if one.before is None:
             yield f"+ {one.path} {one.after}"
@@ -163,13 +161,10 @@ def at_text(at: Coordinates) -> str:
 
 
 def field_lines(schema: Type) -> list[tuple[str, str]]:
-    """The name and the type of each column."""
     return [(one["name"], to_ddl(one["type"])) for one in schema["fields"]]
 
 
 class Stopwatch:
-    """The seconds since it was made."""
-
     def __init__(self) -> None:
         self._start = time.monotonic()
 

@@ -52,8 +52,6 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class MaintenanceOptions:
-    """What a command asks for."""
-
     steps: Sequence[str] = STEPS  # what may be done
     dry_run: bool = False  # whether nothing is changed
     retention_s: float | None = None
@@ -62,7 +60,6 @@ class MaintenanceOptions:
     wait_s: float = WAIT_S  # how long to wait for a running flow to compact its table
 
     def without(self, steps: Sequence[str]) -> MaintenanceOptions:
-        """The options without some steps."""
         return replace(self, steps=[one for one in self.steps if one not in steps])
 
     def applied_to(self, policy: TablePolicy) -> TablePolicy:
@@ -76,8 +73,6 @@ class MaintenanceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class MaintenanceResult:
-    """What was done to one table."""
-
     table: TableName
     role: Role = "table"  # the dataset's own table, its quarantine table or its tombstone table
     before: TableCondition | None = None  # its condition before; ``None`` if it could not be read
@@ -95,7 +90,6 @@ class MaintenanceResult:
 
     @property
     def target(self) -> DatasetTable:
-        """The table, by its dataset and its role."""
         return DatasetTable(self.table, self.role)
 
     def lines(self) -> Iterator[str]:
@@ -127,7 +121,6 @@ class MaintenanceResult:
             yield f"{name}  {self.warning}"
 
     def to_json(self) -> dict[str, Any]:
-        """The same as JSON values."""
         plan = self.before
         return {
             "table": str(self.table),
@@ -364,7 +357,6 @@ def _if_refused(error: HeadraceError) -> HeadraceError | None:
 
 
 def _due_lines(condition: TableCondition, due: Sequence[MaintenanceStep]) -> Iterator[str]:
-    """What a command would do."""
     if not due:
         yield f"nothing is due: {files_text(condition.files, condition.size_bytes)}"
     if "optimize" in due and not condition.needs_compaction:

@@ -28,8 +28,6 @@ from headrace.storage.table_snapshot import load_snapshot
 
 @dataclass(frozen=True, kw_only=True)
 class OrphanedTable:
-    """A table that no file declares any more."""
-
     name: TableName
     # The folders that a removal deletes, in an order that lets an interrupted removal be repeated.
     folders: tuple[Location, ...]
@@ -166,8 +164,6 @@ _OWN = "headrace."
 
 @dataclass(frozen=True, kw_only=True)
 class TableDescription:
-    """A table."""
-
     stored: StoredTable
     path: Location
 
@@ -192,12 +188,10 @@ class TableDescription:
 
     @property
     def properties(self) -> dict[str, str]:
-        """Its table properties, without those that Headrace keeps for itself."""
         return {k: v for k, v in sorted(self.stored.properties.items()) if not k.startswith(_OWN)}
 
     @property
     def columns(self) -> tuple[tuple[str, str, bool, str | None], ...]:
-        """Name, type, whether NULL is allowed, and comment of each column."""
         return tuple(
             (
                 str(one["name"]),
@@ -242,7 +236,6 @@ def list_tables(settings: ProjectSettings) -> tuple[TableDescription, ...]:
 
 
 def describe_table(settings: ProjectSettings, table: str) -> TableDescription:
-    """One table."""
     path = find_table(table, settings.storage, settings.database)
     stored = load_stored_at(path)
     assert stored is not None, "a table that was found has metadata"

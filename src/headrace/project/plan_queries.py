@@ -52,8 +52,6 @@ class SourceOverrides:
 
 @dataclass(frozen=True)
 class PlanQueries:
-    """The queries of one plan."""
-
     settings: ProjectSettings
     plan: Plan
     session: Callable[[], SparkSession]
@@ -61,7 +59,6 @@ class PlanQueries:
     overrides: SourceOverrides | None = None
 
     def all(self) -> Queries:
-        """The queries as the runners of an update take them."""
         from headrace.run.context import Queries
 
         return Queries(
@@ -116,7 +113,6 @@ class PlanQueries:
     def find_bad_records(
         self, session: SparkSession, planned: PlannedFlow, ranges: Sequence[SourceRange], checkpoint: Location
     ) -> Sequence[BadRecords]:
-        """Find the bad records that the reads of a flow have left out."""
         found: list[BadRecords] = []
         with self._active(session, quarantines=True, bad_records=found):
             self._evaluate_ranges(session, planned, ranges, checkpoint, leaves_others=True)

@@ -59,8 +59,6 @@ class PreviewedBadRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
-    """The rows of a query now."""
-
     dataset: str
     columns: tuple[str, ...]
     types: tuple[str, ...]
@@ -159,7 +157,6 @@ def _add_tables(catalog: StandIns, plan: Plan, spark: SparkSession) -> None:
 
 
 def _rejected(found: Sequence[BadRecords]) -> Iterator[PreviewedBadRecords]:
-    """The bad records of all reads, by reason."""
     counts: Counter[str] = Counter()
     examples: dict[str, list[str]] = {}
     for read in found:
@@ -264,13 +261,11 @@ def _paths(schema: StructType, above: str = "") -> Iterable[str]:
 
 
 def type_name(kind: DataType) -> str:
-    """The name of a type, without its parts."""
     value = kind.jsonValue()
     return value if isinstance(value, str) else str(value["type"])
 
 
 def collect_columns(frame: DataFrame) -> list[list[Any]]:
-    """The values of each column."""
     fields = frame.schema.fields
     if all(type_name(field.dataType).startswith(_PLAIN) for field in fields):
         # The import of PyArrow, and with it of NumPy, takes longer than a small query.

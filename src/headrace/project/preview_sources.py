@@ -44,7 +44,6 @@ class PreviewReader:
 
     @property
     def seen(self) -> tuple[SourceSeen, ...]:
-        """The sources that were read so far."""
         return tuple(self._seen.values())
 
     def union(self, queries: Sequence[Declared]) -> DataFrame:

@@ -44,8 +44,6 @@ _FORMS = (".jsonl", ".parquet")
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """A file with rejected rows."""
-
     path: Path
     rows: int
     skipped: int = 0  # with `records`: rows that have no line, since their value is empty or not valid UTF-8
@@ -62,7 +60,6 @@ class RowChoice:
 
     @property
     def rows(self) -> int:
-        """The number of quarantined rows."""
         return sum(self.flows.values())
 
     def lines(self) -> Iterator[str]:
@@ -86,8 +83,6 @@ class RowChoice:
 
 @dataclass(frozen=True)
 class Quarantine:
-    """The rejected rows of a pipeline."""
-
     settings: ProjectSettings
     engine: Engine = field(repr=False)
 
@@ -306,7 +301,6 @@ def replay_dataset(
 
 
 def _flows_of(dataset: TableName, plan: Plan, ids: dict[str, Any]) -> list[PlannedFlow]:
-    """The flows that have rejected some rows."""
     if any(one.flow.target == dataset for one in plan.refreshes):
         raise ReplayImpossibleError(
             f"rejected rows of {dataset.short} cannot be replayed: it is a materialized view",

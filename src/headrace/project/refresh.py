@@ -48,8 +48,6 @@ class UnrecoverableData:
 
 @dataclass(frozen=True, kw_only=True)
 class RefreshPlan:
-    """What a full refresh would do."""
-
     plan: Plan
     names: tuple[TableName, ...]  # the datasets that would be rebuilt, with the streams downstream
     downstream: tuple[TableName, ...]  # the datasets among them that a user has not named
@@ -58,7 +56,6 @@ class RefreshPlan:
     gone: tuple[UnrecoverableData, ...]
 
     def lines(self) -> Iterator[str]:
-        """What a full refresh would do: one line for each fact."""
         if self.downstream:
             listed = ", ".join(name.short for name in self.downstream)
             yield f"{listed}  rebuilt too: a stream downstream would read the rows twice"

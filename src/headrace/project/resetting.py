@@ -42,7 +42,6 @@ class FlowReset:
     repeats: tuple[Mapping[str, Any], ...] = ()  # the offsets that are read again, because the user allows it
 
     def lines(self) -> Iterator[str]:
-        """One line for each fact."""
         yield f"{self.flow}  gets a new checkpoint; the rows of {self.dataset.short} are kept"
         for name, position in self.sources:
             if position is None:
@@ -70,8 +69,6 @@ class FlowReset:
 
 @dataclass(frozen=True, kw_only=True)
 class ResetPlan:
-    """What a reset does."""
-
     resets: tuple[FlowReset, ...]
     plan: Plan = field(repr=False)
 
@@ -85,8 +82,6 @@ class ResetPlan:
 
 
 class Resetter:
-    """Plans resets and executes them."""
-
     def __init__(self, settings: ProjectSettings, engine: Engine) -> None:
         self._settings = settings
         self._engine = engine

@@ -17,8 +17,6 @@ Kind = Literal["streaming table", "materialized view", "view"]
 
 @dataclass(frozen=True, kw_only=True)
 class Constraint:
-    """``CONSTRAINT name EXPECT (condition) [ON VIOLATION ..]``."""
-
     name: str
     condition: str
     action: Action
@@ -178,7 +176,6 @@ class TableClauses:
         self.ignored: list[tuple[str, SourceLocation]] = []
 
     def found(self) -> dict[str, Any]:
-        """The arguments of `CreateDataset`."""
         return {
             "columns": ", ".join(self._columns) or None,
             "constraints": tuple(self._constraints),
@@ -325,7 +322,6 @@ _ACTIONS: Mapping[str, Action] = {"DROP ROW": "drop", "FAIL UPDATE": "fail", "QU
 
 
 def _columns(cursor: Cursor) -> tuple[str, ...]:
-    """The names of a list of columns."""
     found = []
     for item in cursor.group("a list of columns").items():
         found.append(".".join(item.name("a column")))

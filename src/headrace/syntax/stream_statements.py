@@ -64,7 +64,7 @@ class CreateStream:
 
 @dataclass(frozen=True)
 class ShowStreams:
-    """``SHOW STREAMS``."""
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,8 +25,6 @@ _COMMENT_PART = re.compile(r"/\*|\*/")
 
 @dataclass(frozen=True)
 class Token:
-    """A token of an SQL text."""
-
     # A word is a keyword, or a name without quotes. A name is in backquotes.
     kind: Literal["word", "name", "string", "number", "symbol"]
     value: str  # the word, the name without backquotes, the string without quotes, or the characters
@@ -139,8 +137,6 @@ def split_statements(text: str) -> Iterator[tuple[int, int]]:
 
 
 class Cursor:
-    """Reads a statement from its tokens."""
-
     def __init__(
         self, text: SqlText, tokens: Sequence[Token] | None = None, after: Token | None = None
     ) -> None:
@@ -157,7 +153,6 @@ class Cursor:
 
     @property
     def token(self) -> Token:
-        """The next token; at the end, an empty one."""
         if not self.done:
             return self.tokens[self.index]
         return Token("symbol", "", self._after.start, self._after.stop)
@@ -194,7 +189,6 @@ class Cursor:
         return token
 
     def name(self, what: str) -> tuple[str, ...]:
-        """Read a name of one or more parts."""
         parts = [self._part(what)]
         while self.take_symbol("."):
             parts.append(self._part(what))
@@ -206,7 +200,6 @@ class Cursor:
         return self.next().value
 
     def string(self, what: str) -> str:
-        """Read a string; adjacent strings are one."""
         if self.token.kind != "string":
             raise self.unexpected(what)
         parts = []

@@ -41,7 +41,6 @@ def doctor(invocation: Invocation) -> Result:
 
 
 def _settings(invocation: Invocation) -> ProjectSettings | None:
-    """The pipeline that we are in, if we are in one."""
     try:
         return invocation.settings()
     except SpecNotFoundError:

@@ -169,7 +169,6 @@ class _Shown:
             self._output.note(text)
 
     def waiting(self, left: int) -> None:
-        """The broker is slow to acknowledge the last records."""
         text = f"Waiting for the broker to acknowledge {counted(left, 'record')}; Ctrl-C again stops waiting"
         if self._status is not None:
             self._status.update(text)

@@ -240,7 +240,6 @@ def _shown(rows: Rows | None, dataset: str) -> Group | str:
 
 
 def _facts(row: Mapping[str, Any]) -> Iterator[str]:
-    """Where a row comes from."""
     source = row["source"] or {}
     if place := describe_record(source):
         yield place

@@ -107,7 +107,6 @@ def sql(
 def _interact(
     invocation: Invocation, shell: Shell, processes: StreamProcesses, log: LogSettings, *, once: bool
 ) -> Result:
-    """Read statements from the terminal until the user leaves."""
     from headrace.shell.completion import Names
 
     def run(text: str) -> None:
@@ -180,7 +179,6 @@ def _run(
 def run_stream(
     invocation: Invocation, streams: Streams, name: str, log: LogSettings, *, once: bool
 ) -> Result:
-    """Run a stream in this process, and show its batches."""
     stop = StopSignal()
     with (
         Watch(invocation.output, streams.settings, "Starting Spark") as watch,
@@ -227,14 +225,11 @@ class History(FileHistory):
         super().__init__(str(file))
 
     def store_string(self, string: str) -> None:
-        """Write a statement to the file."""
         if not _has_secret(string):
             super().store_string(string)
 
 
 class Prompt:
-    """Reads statements, and runs them until the user leaves."""
-
     def __init__(
         self, output: Output, names: Names, run: Callable[[str], object], show: Callable[[Answer], None]
     ) -> None:

@@ -23,8 +23,6 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Entry:
-    """The sales of one name on one date."""
-
     count: int
     sales: Decimal
 
@@ -40,7 +38,6 @@ class SalesLedger:
     _ends: dict[int, int] = field(default_factory=dict)
 
     def add(self, name: str, date: str, sales: Decimal, *, partition: int, offset: int) -> None:
-        """Add one acknowledged record."""
         before = self._entries.get((name, date), Entry(0, Decimal(0)))
         self._entries[(name, date)] = Entry(before.count + 1, before.sales + sales)
         self._ends[partition] = max(self._ends.get(partition, 0), offset + 1)
@@ -49,7 +46,6 @@ class SalesLedger:
 
     @property
     def entries(self) -> Mapping[Key, Entry]:
-        """What each name and date must come to."""
         return dict(self._entries)
 
     @property
@@ -80,8 +76,6 @@ _FLUSH_S = 30.0
 
 @dataclass(frozen=True)
 class Sale:
-    """One event."""
-
     id: int
     date: str
     name: str
@@ -129,29 +123,24 @@ class SalesProducer:
                 return
 
     def finish(self) -> None:
-        """End all pauses."""
         for _, over in self._pauses:
             over.set()
 
     def stop(self) -> None:
-        """Stop early; acknowledged records stay in the ledger."""
         self._stop.set()
         self.finish()
         if self._thread.ident is not None:
             self._thread.join()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until it has ended, with a timeout."""
         self._thread.join(timeout_s)
 
     @property
     def done(self) -> bool:
-        """Whether every record has been acknowledged."""
         self.check()
         return self._thread.ident is not None and not self._thread.is_alive()
 
     def check(self) -> None:
-        """Check for errors."""
         if self._failure is not None:
             raise DemoProducerError(
                 f"the demo's producer could not write to topic {self._topic}: {self._failure}",
@@ -253,7 +242,6 @@ class Comparison:
 
     @property
     def total(self) -> Decimal:
-        """The sum of gold."""
         return sum((row.gold.sales for row in self.rows if row.gold is not None), Decimal(0))
 
 

@@ -48,8 +48,6 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class DemoRequest:
-    """The options of the demo."""
-
     directory: Path
     records: int = 60_000
     rate: int = 4_000
@@ -57,8 +55,6 @@ class DemoRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoResult:
-    """The result of the demo."""
-
     folder: DemoFolder
     settings: ProjectSettings
     producer: SalesProducer  # records, sums, names and dates of the producer's ledger
@@ -77,7 +73,6 @@ class DemoResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the proof holds, the sums are equal, and the driver was killed during a batch."""
         are_replayed = self.replayed == self.rejected == REFUNDS
         is_equal = self.drained and are_replayed and self.comparison.equal
         return is_equal and self.proof.proven and self.crashes[-1].inside_batch
@@ -141,8 +136,6 @@ class _Witness:
 
 
 class Demo:
-    """One demo."""
-
     def __init__(self, request: DemoRequest, screen: Screen, files: Mapping[str, str]) -> None:
         self._request = request
         self._screen = screen
