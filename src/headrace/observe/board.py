@@ -50,13 +50,13 @@ class BoardRow:
     recent: tuple[Commit, ...] = ()  # the commits of the last seconds
     late: int = 0  # rows that its query left out in this update because they came too late
     quarantined: int = 0
-    reconnecting: datetime | None = None  # since when no Kafka broker answers
+    reconnecting: datetime | None = None  # since when the broker does not answer
     # Why it failed or is being retried, as `HeadraceError.to_dict` gives it.
     error: Mapping[str, Any] | None = None
 
     @property
     def is_waiting_for_broker(self) -> bool:
-        """Whether the flow runs and no Kafka broker answers."""
+        """Whether the flow runs and the broker does not answer."""
         return self.reconnecting is not None and self.state in ("starting", "running", "retrying")
 
     def rate(self, now: datetime) -> float | None:

@@ -29,7 +29,6 @@ from headrace.model.declarations import (
     Dataset,
     Declarations,
     MaterializedView,
-    Sink,
     StreamingFlow,
     StreamingTable,
     TemporaryView,
@@ -343,26 +342,6 @@ def _named(kept: CoordinateColumns) -> list[tuple[str, str]]:
     if kept.coordinates is not None:
         named += [(COORDINATES, path) for path in kept.coordinates.to_json().values()]
     return named
-
-
-def check_sink(table: StreamingTable, sink: Sink, schema: columns.Schema) -> None:
-    """Check that rows have the columns that the writer of a sink needs."""
-    names = {field["name"] for field in schema["fields"]}
-    if sink.writer != "kafka":
-        return
-    missing = "value" if "value" not in names else "topic"
-    if missing in names or (missing == "topic" and "topic" in sink.options):
-        return
-    remedies = ['return a column `value`: selectExpr("to_json(struct(*)) AS value")']
-    if missing == "topic":
-        remedies = ['set options={"topic": ..}', "or return a column `topic`"]
-    raise SinkInvalidError(
-        f"the rows for the Kafka sink `{table.name.short}` have no column `{missing}`",
-        location=table.location,
-        facts=[f"they have {', '.join(sorted(names))}"],
-        remedies=remedies,
-        params={"sink": str(table.name), "column": missing},
-    )
 
 
 def sink_read(table: StreamingTable, location: SourceLocation) -> SinkInvalidError:

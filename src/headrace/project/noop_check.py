@@ -11,7 +11,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -38,12 +38,12 @@ from headrace.run.checks import UNCHECKED
 from headrace.run.readiness import inputs_of
 from headrace.run.survey import FlowSurveyor, is_drained
 from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.sinks.delta.reader import DeltaReader
 from headrace.sinks.delta.replace import lacks_quarantine, last_refresh
 from headrace.sinks.delta.table import TableState, read_checksum
-from headrace.sources.kafka.clusters import KafkaClusters
 from headrace.sources.registry import load_source
 from headrace.sources.schemas import SchemaFile, read_schema
-from headrace.sources.systems import Systems
+from headrace.sources.systems import Asking, Systems
 from headrace.state.facts import Continue
 from headrace.state.opening import decide
 from headrace.storage.location import Location
@@ -122,9 +122,10 @@ def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnec
         _require_schemas(record["schema_files"], settings)
         flows = [_stub(one) for one in record["flows"]]
         if any(source.connection is not None for planned in flows for source in planned.sources):
-            raise _Uncertain("the login of another Kafka cluster is in the query alone")
-        with closing(KafkaClusters(connect)) as clusters:
-            systems = Systems(storage=settings.storage, kafka=clusters, read_table=_read_table)
+            raise _Uncertain("a login is in the query alone")
+        asking = Asking(settings=lambda: replace(settings, kafka=connect()))
+        systems = Systems(storage=settings.storage, read_table=_read_table, asking=asking)
+        with closing(systems):
             for planned in flows:
                 _require_drained(planned, flows, settings, systems)
         views = tuple(_require_fresh(one, settings) for one in record["views"])
@@ -164,11 +165,11 @@ def _require_drained(
         planned=planned,
         settings=settings,
         systems=systems,
-        read_table=_read_table,
+        target=DeltaReader(storage.table(planned.flow.target), _read_table),
         declared_flows=frozenset(p.flow.name for p in flows if p.flow.target == planned.flow.target),
     )
     survey = surveyor.survey(Remedies())
-    if not isinstance(decide(survey.flow, survey.facts, survey.checkpoint), Continue):
+    if survey is None or not isinstance(decide(survey.flow, survey.facts, survey.checkpoint), Continue):
         raise _Uncertain(f"flow {name} has a checkpoint to open")
     if not is_drained(planned, survey, systems):
         raise _Uncertain(f"flow {name} has something to read")

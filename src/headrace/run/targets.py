@@ -21,6 +21,7 @@ from headrace.sinks.delta.replace import ReplaceTarget
 from headrace.sinks.delta.tombstones import HiddenEvents, Tombstones
 from headrace.sinks.outside import SinkTarget
 from headrace.sinks.target import FlowTarget, RefreshStamp, Target
+from headrace.sources.registry import kind_for
 from headrace.storage.layout import Storage
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def flow_target(
             )
             if planned.sink is None:
                 return table
-            connection = settings.kafka.for_spark() if planned.sink.writer == "kafka" else {}
+            connection = kind_for(planned.sink.writer).sink_options(settings)
             return SinkTarget(table=table, sink=planned.sink, connection=connection)
         case AutoCdcFlow(keys=keys, target=table, history=ChosenColumns() as tracked):
             from headrace.sinks.delta.history import HistoryTarget

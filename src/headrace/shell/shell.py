@@ -260,7 +260,8 @@ class Streams:
             return []
         from headrace.observe.snapshot import take_snapshot
 
-        snapshot = take_snapshot(self.settings, Engine(self.settings).connection())
+        kafka = Engine(self.settings).connection()
+        snapshot = take_snapshot(replace(self.settings, kafka=kafka), kafka.bootstrap_servers)
         flows = {
             (dataset.dataset, flow.flow.casefold()): flow
             for dataset in snapshot.datasets

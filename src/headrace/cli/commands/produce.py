@@ -92,8 +92,8 @@ def produce(
         (form == "text" and key is not None, "--key needs JSON or CSV; lines of text have no fields"),
     )
     from headrace.project.producing import produce
-    from headrace.sources.record_lines import open_records, records_before
-    from headrace.sources.sample_data import build_samples
+    from headrace.sources.kafka.record_lines import open_records, records_before
+    from headrace.sources.kafka.sample_data import build_samples
 
     if sample:
         # What is wrong with the schema or the key is said before anything is started.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.console import Group
@@ -16,13 +16,9 @@ from headrace.cli.options import POSITIVE, complete_dataset, option
 from headrace.cli.output import UNCHANGED, Result
 from headrace.cli.verb import Invocation, VerbGroup, verb
 from headrace.cli.watching import spark_starting
-from headrace.contracts.rejected import describe_record
 from headrace.model.texts import counted
 from headrace.observe.quarantine import QuarantineSummary, RowFilter
 from headrace.observe.read import Rows
-
-if TYPE_CHECKING:
-    pass
 
 _CHARACTERS = 2000
 """The maximum number of a record's characters in the text form of `show`."""
@@ -240,6 +236,8 @@ def _shown(rows: Rows | None, dataset: str) -> Group | str:
 
 
 def _facts(row: Mapping[str, Any]) -> Iterator[str]:
+    from headrace.sources.registry import describe_record
+
     source = row["source"] or {}
     if place := describe_record(source):
         yield place
