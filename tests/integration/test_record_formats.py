@@ -14,7 +14,8 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import HeadraceError
 from headrace.model.declarations import Drift
-from headrace.model.events import Event, FlowRetrying
+from headrace.model.event_forms import Event
+from headrace.model.events import FlowRetrying
 from headrace.project.pipeline import Pipeline
 from headrace.sources.csv_decoder import CsvDecoder, build_csv_decoder
 from headrace.sources.decoders import JsonDecoder

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.output import Output, Result
-from headrace.model.events import Event
+from headrace.model.event_forms import Event
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import duration_text
 from headrace.observe.display import Display, open_display

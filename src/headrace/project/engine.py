@@ -22,7 +22,7 @@ from headrace.errors import (
     TableNotFoundError,
 )
 from headrace.model.declarations import Declarations
-from headrace.model.events import Emitter
+from headrace.model.event_forms import Emitter
 from headrace.model.kafka_settings import NO_ADDRESS, KafkaConnection
 from headrace.model.mappings import ENTRY_MISSING
 from headrace.model.names import is_own_catalog

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.declare.spec import load_project
-from headrace.model.events import Emitter
+from headrace.model.event_forms import Emitter
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.project.engine import Engine

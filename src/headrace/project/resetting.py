@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import ResumeImpossibleError
-from headrace.model.events import Event
+from headrace.model.event_forms import Event
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position

@@ -11,15 +11,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace.model.events import (
-    Emitter,
-    Event,
-    FlowFailed,
-    FlowReconnecting,
-    FlowRetrying,
-    LookFailed,
-    ViewFailed,
-)
+from headrace.model.event_forms import Emitter, Event
+from headrace.model.events import FlowFailed, FlowReconnecting, FlowRetrying, LookFailed, ViewFailed
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.model.secrets import Redactor

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from headrace.model.declarations import Flow
-from headrace.model.events import Emitter
+from headrace.model.event_forms import Emitter
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.model.remedies import Remedies

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from headrace.model.declarations import snapshots_of
-from headrace.model.events import ForeignCommitSeen
+from headrace.model.table_events import ForeignCommitSeen
 from headrace.plan.sources import marker_of
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
 from headrace.run.batch import RecordFeed

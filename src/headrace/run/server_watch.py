@@ -10,7 +10,8 @@ from types import TracebackType
 
 from headrace.errors import BrokerUnreachableError, HeadraceError
 from headrace.model.declarations import Flow
-from headrace.model.events import Emitter, FlowReconnected, FlowReconnecting
+from headrace.model.event_forms import Emitter
+from headrace.model.events import FlowReconnected, FlowReconnecting
 from headrace.model.project import ProjectSettings
 from headrace.plan.stages import Plan
 from headrace.sources.answers import Server

@@ -29,7 +29,7 @@ from headrace.syntax.stream_statements import (
 from headrace.syntax.tokens import Cursor, SqlTokenError
 
 if TYPE_CHECKING:
-    from headrace.model.events import Emitter
+    from headrace.model.event_forms import Emitter
     from headrace.observe.log import LogSettings
     from headrace.observe.status import FlowStatus
     from headrace.run.stop import StopSignal

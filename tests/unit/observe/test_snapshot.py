@@ -16,9 +16,9 @@ import pytest
 from lake import HandFlow, Lake, LakeTable, rows
 
 from headrace.errors import BrokerUnreachableError
+from headrace.model.event_forms import Event
 from headrace.model.events import (
     BatchCommitted,
-    Event,
     FlowFailed,
     FlowReconnected,
     FlowReconnecting,

@@ -6,7 +6,8 @@ import threading
 
 from headrace.errors import BrokerUnreachableError, KafkaLoginError, SourceLocation
 from headrace.model.declarations import AppendFlow
-from headrace.model.events import Event, FlowReconnected, FlowReconnecting
+from headrace.model.event_forms import Event
+from headrace.model.events import FlowReconnected, FlowReconnecting
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
 from headrace.run.server_watch import ANSWER_S, INTERVAL_S, ServerWatch
