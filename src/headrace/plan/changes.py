@@ -306,7 +306,11 @@ def find_alterations(
             key: value
             for key, value in properties.items()
             if held.properties.get(key) != value
-            and (is_view or _may_set(key, dataset, has_rows) or _follows(key, value, dataset, held))
+            and (
+                is_view
+                or (key not in COORDINATE_PROPERTIES or key in dataset.table_properties or not has_rows)
+                or _follows(key, value, dataset, held)
+            )
         },
         removed=()
         if is_view
@@ -376,12 +380,3 @@ def layout_schema(dataset: StreamingTable | MaterializedView, schema: columns.Sc
     """The columns that a new table gets: nullable, unless the declaration gives them itself."""
     nullable: columns.Schema = as_nullable(schema)
     return schema if dataset.schema is not None else nullable
-
-
-def _may_set(key: str, dataset: StreamingTable | MaterializedView, has_rows: bool) -> bool:
-    """Whether a property may be set on a table.
-
-    The coordinate columns hold for the rows of the query that wrote them. An earlier query may have left
-    records out, and `verify` would report these as missing.
-    """
-    return key not in COORDINATE_PROPERTIES or key in dataset.table_properties or not has_rows

@@ -118,21 +118,15 @@ def _rows(dataset: DatasetStatus, now: datetime, default_schema: str) -> Iterato
         yield (name, "", rows, *[_NONE] * 4)
         rows = _NONE
     for flow in dataset.flows:
-        yield _flow_row(flow, dataset, name, rows, now)
-
-
-def _flow_row(
-    flow: FlowStatus, dataset: DatasetStatus, name: str, rows: str, now: datetime
-) -> tuple[str, ...]:
-    return (
-        name if flow.flow == dataset.dataset.name else f"{name}/{flow.flow}",
-        "orphaned" if flow.orphaned and flow.driver is None else flow.state,
-        rows,
-        _NONE if flow.rate is None else f"{flow.rate:,.0f}",
-        _lag(flow),
-        _NONE if flow.batch is None else str(flow.batch),
-        _commit(flow.version, flow.committed, now),
-    )
+        yield (
+            name if flow.flow == dataset.dataset.name else f"{name}/{flow.flow}",
+            "orphaned" if flow.orphaned and flow.driver is None else flow.state,
+            rows,
+            _NONE if flow.rate is None else f"{flow.rate:,.0f}",
+            _lag(flow),
+            _NONE if flow.batch is None else str(flow.batch),
+            _commit(flow.version, flow.committed, now),
+        )
 
 
 def _lag(flow: FlowStatus) -> str:
