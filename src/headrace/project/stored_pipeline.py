@@ -64,9 +64,6 @@ class StoredPipeline:
         Returns:
             The proof: `proven`, and each flow with its grades.
 
-        Raises:
-            UsageError: A name is unknown, or there is nothing to verify yet.
-
         Example:
             >>> assert pipeline.verify().proven  # doctest: +SKIP
         """
@@ -103,9 +100,6 @@ class StoredPipeline:
         Args:
             limit: The maximum number of rows; all by default.
             columns: The columns, by dotted path; by default all.
-
-        Raises:
-            UsageError: There is no such table or column, or the condition cannot be evaluated.
 
         Example:
             >>> pipeline.read("revenue", where="revenue > 100").rows  # doctest: +SKIP
@@ -182,9 +176,6 @@ class StoredPipeline:
         Args:
             level: The lowest level: ``metrics``, ``info``, ``warn`` or ``error``.
 
-        Raises:
-            RunError: The event log cannot be read.
-
         Example:
             >>> [event.message for event in pipeline.events(level="warn")]  # doctest: +SKIP
         """
@@ -201,9 +192,6 @@ class StoredPipeline:
 
         Args:
             dataset: The table or the materialized view; all by default.
-
-        Raises:
-            RunError: The event log cannot be read.
 
         Example:
             >>> [one.dropped for one in pipeline.quality().datasets]  # doctest: +SKIP
@@ -226,16 +214,12 @@ class StoredPipeline:
 
 @dataclass(frozen=True)
 class Pins:
-    """The pins of a pipeline."""
+    """The pins of a pipeline. Its methods raise `TableUnknownError` if there is no such table."""
 
     settings: ProjectSettings
 
     def list(self, table: str | None = None) -> tuple[Pin, ...]:
-        """The pins of a table, or of all tables of the storage.
-
-        Raises:
-            TableUnknownError: There is no such table.
-        """
+        """The pins of a table, or of all tables of the storage."""
         storage = self.settings.storage
         return tuple(find_pins(storage)) if table is None else load_pins(storage, self._name(table))
 
@@ -266,19 +250,11 @@ class Pins:
         return pin
 
     def remove(self, table: str, version: int | None = None) -> tuple[Pin, ...]:
-        """Remove the pin of a version, or all pins of a table; returns those that were removed.
-
-        Raises:
-            TableUnknownError: There is no such table.
-        """
+        """Remove the pin of a version, or all pins of a table; returns those that were removed."""
         return remove_pins(self.settings.storage, self._name(table), version)
 
     def readers(self, table: str | None = None) -> tuple[RegisteredReader, ...]:
-        """The registered readers of a table, or of all tables of the storage.
-
-        Raises:
-            TableUnknownError: There is no such table.
-        """
+        """The registered readers of a table, or of all tables of the storage."""
         storage = self.settings.storage
         names = storage.find_tables() if table is None else (self._name(table),)
         return tuple(one for name in names for one in load_readers(storage, name))
@@ -315,11 +291,7 @@ class Pins:
         return found
 
     def remove_reader(self, table: str, reader: str) -> tuple[RegisteredReader, ...]:
-        """Remove a registered reader, and return it.
-
-        Raises:
-            TableUnknownError: There is no such table.
-        """
+        """Remove a registered reader, and return it."""
         return remove_reader(self.settings.storage, self._name(table), reader)
 
     def _chosen(self, name: TableName, version: int | None) -> int:
