@@ -34,32 +34,23 @@ class SalesLedger:
 
     records: int = 0
     sales: Decimal = Decimal(0)
-    _entries: dict[Key, Entry] = field(default_factory=dict)
-    _ends: dict[int, int] = field(default_factory=dict)
+    entries: dict[Key, Entry] = field(default_factory=dict)  # what each name and date must come to
+    ends: dict[int, int] = field(default_factory=dict)  # by partition, the offset after the last record
 
     def add(self, name: str, date: str, sales: Decimal, *, partition: int, offset: int) -> None:
-        before = self._entries.get((name, date), Entry(0, Decimal(0)))
-        self._entries[(name, date)] = Entry(before.count + 1, before.sales + sales)
-        self._ends[partition] = max(self._ends.get(partition, 0), offset + 1)
+        before = self.entries.get((name, date), Entry(0, Decimal(0)))
+        self.entries[(name, date)] = Entry(before.count + 1, before.sales + sales)
+        self.ends[partition] = max(self.ends.get(partition, 0), offset + 1)
         self.records += 1
         self.sales += sales
 
     @property
-    def entries(self) -> Mapping[Key, Entry]:
-        return dict(self._entries)
-
-    @property
-    def ends(self) -> Mapping[int, int]:
-        """For each partition, the offset after the last acknowledged record."""
-        return dict(self._ends)
-
-    @property
     def dates(self) -> int:
-        return len({date for _, date in self._entries})
+        return len({date for _, date in self.entries})
 
     @property
     def names(self) -> int:
-        return len({name for name, _ in self._entries})
+        return len({name for name, _ in self.entries})
 
 
 _COLOURS = ("amber", "black", "blue", "brass", "cream", "green", "grey", "oak", "red", "white")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from headrace.declare.spec import load_project
 from headrace.errors import DemoDriverError
@@ -79,26 +79,27 @@ class DemoResult:
         return is_equal and self.proof.proven and self.crashes[-1].inside_batch
 
 
-class Screen(Protocol):
-    """Shows the demo as it goes; called from several threads."""
+class Screen:
+    """Shows the demo as it goes; called from several threads. This one is for JSON, and shows nothing."""
 
     def fact(self, title: str, text: str) -> None:
-        """One line that stays."""
+        """Show a line that stays."""
 
     def note(self, text: str) -> None:
-        """Something that happened."""
+        """Show what happened."""
 
     def event(self, event: Event) -> None:
-        """An event of the pipeline's process."""
+        """Show an event of the pipeline's process."""
 
     def killed(self) -> None:
-        """The pipeline's process is gone."""
+        """Show that the pipeline's process has ended."""
 
     def doing(self, text: str) -> None:
-        """What is being waited for."""
+        """Show what the demo waits for."""
 
     def watching(self) -> AbstractContextManager[object]:
-        """While the pipeline runs."""
+        """Show the flows while the pipeline runs."""
+        return nullcontext()
 
 
 @dataclass
@@ -146,6 +147,8 @@ class Demo:
 
     def run(self) -> DemoResult:
         """Run the demo; all processes have ended when this returns or raises."""
+        from headrace.project.pipeline import Pipeline
+
         began = time.monotonic()
         with ExitStack() as stack:
             folder = self._open_folder(stack)
@@ -168,9 +171,11 @@ class Demo:
                 crashes = self._crash(folder, settings, producer)
                 drained = self._drain(settings, producer)
                 self._screen.doing("stopping the pipeline")
-                self._stop_driver()
+                if self._driver is not None:
+                    self._driver.stop()
+                    self._driver = None
                 rejected, replayed = self._replay(folder, settings)
-            proof = _verify(settings)
+            proof = Pipeline(settings).verify()
             gold = load_gold(settings.storage.table(_name(settings, "gold")).local_path)
             return DemoResult(
                 folder=folder,
@@ -317,13 +322,7 @@ class Demo:
         if self._driver is not None:
             self._driver.check()
 
-    def _stop_driver(self) -> None:
-        if self._driver is not None:
-            self._driver.stop()
-            self._driver = None
-
     def _kill_driver(self) -> None:
-        """Kill the process if the demo is interrupted."""
         if self._driver is not None:
             self._driver.kill()
 
@@ -357,12 +356,6 @@ def _environment(folder: DemoFolder) -> dict[str, str]:
         # Temporary files of a killed process are removed with this folder.
         "TMPDIR": str(folder.scratch.absolute()),
     }
-
-
-def _verify(settings: ProjectSettings) -> Proof:
-    from headrace.project.pipeline import Pipeline
-
-    return Pipeline(settings).verify()
 
 
 def _name(settings: ProjectSettings, table: str) -> TableName:
