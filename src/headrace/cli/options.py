@@ -8,16 +8,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import click
 
 from headrace.errors import HeadraceError
-from headrace.model.project import LogFormat, LogLevel
+from headrace.model.project import LogFormat, LogLevel, ProjectSettings
 from headrace.model.texts import parse_duration
-
-if TYPE_CHECKING:
-    from headrace.model.project import ProjectSettings
 
 _AGO = re.compile(r"-?(\d+)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}

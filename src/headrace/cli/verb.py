@@ -14,12 +14,12 @@ import click
 from headrace.cli.options import complete_profile
 from headrace.cli.output import Output, Result
 from headrace.errors import SpecNotFoundError
+from headrace.model.project import ProjectSettings
 from headrace.model.secrets import is_secret_key
 
 _ENGINE = "HEADRACE_ENGINE"
 
 if TYPE_CHECKING:
-    from headrace.model.project import ProjectSettings
     from headrace.project.pipeline import Pipeline
 
 

@@ -8,7 +8,7 @@ import logging
 import re
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -42,8 +42,6 @@ from headrace.storage.location import Location
 from headrace.syntax.sql import items
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from headrace.plan.resolver import Resolved
 
 

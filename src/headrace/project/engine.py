@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.declare.loader import activate, find_files
+from headrace.declare.loader import activate, find_files, load_declarations
 from headrace.declare.outside_names import OutsideName, entry_lines, find_outside
 from headrace.declare.registry import ActivePipeline
 from headrace.errors import (
@@ -36,7 +36,6 @@ from headrace.storage.location import Location
 if TYPE_CHECKING:
     from headrace.plan.stages import Plan
     from headrace.run.context import Queries, UpdateContext
-    from headrace.run.stop import StopSignal
     from headrace.runtime.session import RunningSpark
     from headrace.sinks.delta.table import TableState
     from headrace.sources.systems import Systems
@@ -97,7 +96,6 @@ class Engine:
         record: bool = False,
         keep: bool = False,
     ) -> Plan:
-        from headrace.declare.loader import load_declarations
         from headrace.plan.build import build_plan
         from headrace.plan.evaluate import loading
         from headrace.project.noop_check import record_plan
@@ -222,7 +220,6 @@ class Engine:
     ) -> UpdateContext:
         from headrace.maintain.scheduler import MaintenanceScheduler
         from headrace.run.context import UpdateContext
-        from headrace.run.stop import StopSignal
         from headrace.sinks.delta.checkpointer import LogCheckpointer
         from headrace.state.lease import Heart
 

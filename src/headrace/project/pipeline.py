@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 from headrace.declare.spec import load_project
 from headrace.model.event_forms import Emitter
 from headrace.model.project import ProjectSettings
-from headrace.model.remedies import Remedies
+from headrace.model.remedies import ChosenStart, Remedies
 from headrace.project.engine import Engine
-from headrace.project.plan_queries import SourceOverrides
+from headrace.project.plan_queries import SourceOverrides, find_index_notes
 from headrace.project.stored_pipeline import StoredPipeline
 from headrace.project.updating import Updates
 
 if TYPE_CHECKING:
-    from headrace.model.remedies import ChosenStart
     from headrace.observe.log import LogSettings
     from headrace.plan.stages import Plan
     from headrace.project.erasing import Eraser, ErasurePlan
@@ -115,7 +114,6 @@ class Pipeline(StoredPipeline):
             if offline:
                 return plan
             from headrace.plan.sources import find_sources
-            from headrace.project.plan_queries import find_index_notes
             from headrace.run.preflight import find_refusals
 
             systems = self._engine.systems(settings, asks_once=True)

@@ -14,22 +14,21 @@ from headrace.model.declarations import Flow, MaterializedView, StreamingTable, 
 from headrace.model.names import TableName
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
+from headrace.model.ranges import SourceRange
 from headrace.model.remedies import Remedies
 from headrace.model.texts import size_text
 from headrace.plan.properties import SCD_TYPE
-from headrace.plan.stages import OpenTableStage, Plan
+from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.state.snapshot_log import SnapshotLog
 from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import is_table, load_checksum, newest_version
 
 if TYPE_CHECKING:
-    from headrace.model.ranges import SourceRange
     from headrace.plan.bounded import Treat
     from headrace.plan.modes import RangeHook, SourceHook
     from headrace.plan.resolver import FindTable
     from headrace.plan.snapshots import SnapshotReader
-    from headrace.plan.stages import Plan, PlannedFlow
     from headrace.run.context import AsRecords, Queries
     from headrace.runtime.session import RunningSpark
     from headrace.sources.bad_records import BadRecords

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ArgumentInvalidError, ReplayImpossibleError
+from headrace.model.event_forms import Event
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.model.remedies import Remedies
 from headrace.model.texts import counted
 from headrace.observe.quarantine import (
     EVERY_ROW,
@@ -36,7 +38,6 @@ from headrace.state.lease import Lease
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.model.event_forms import Event
     from headrace.project.engine import Engine
 
 _FORMS = (".jsonl", ".parquet")
@@ -152,8 +153,6 @@ class Quarantine:
 
         Return how many rows each flow has replayed and rejected again.
         """
-        from headrace.model.remedies import Remedies
-
         found, name = self._find(dataset), self._name(dataset)
         if found is None:
             return ReplayResult(dataset=name)

@@ -23,7 +23,7 @@ from headrace.maintain.pins import (
 )
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.observe.read import find_dataset
+from headrace.observe.read import Rows, Selection, find_dataset, find_table, read_rows
 from headrace.project.engine import Engine
 from headrace.storage.table_log import readable_versions
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from headrace.maintain.lagging import LaggingReader
     from headrace.observe.event_reading import EventLevel, LoggedEvent
     from headrace.observe.quality import Quality
-    from headrace.observe.read import Rows
     from headrace.observe.snapshot import Snapshot
     from headrace.project.checkpoints import Checkpoints
     from headrace.verify.report import Proof
@@ -104,8 +103,6 @@ class StoredPipeline:
         Example:
             >>> pipeline.read("revenue", where="revenue > 100").rows  # doctest: +SKIP
         """
-        from headrace.observe.read import Selection, find_table, read_rows
-
         path = find_table(table, self.settings.storage, self.settings.database)
         return read_rows(path, Selection(where=where, limit=limit, columns=columns))
 

@@ -16,7 +16,7 @@ from headrace.model.events import FlowFailed, FlowReconnecting, FlowRetrying, Lo
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.model.secrets import Redactor
-from headrace.project.engine import Engine
+from headrace.project.engine import Engine, plan_with_retries
 from headrace.project.operations import logged_operation, new_update
 from headrace.project.plan_queries import check_remedies
 from headrace.run.reporting import logged_only
@@ -134,7 +134,6 @@ class Updates:
     ) -> RunResult:
         from headrace.observe.event_log import EventLog
         from headrace.observe.log import update_log
-        from headrace.project.engine import plan_with_retries
         from headrace.run.task_metrics import WorkMeter, record_costs
         from headrace.run.update import execute
 

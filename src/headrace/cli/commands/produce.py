@@ -24,8 +24,6 @@ from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.consumer import Start, TopicReader, TopicRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from headrace.project.producing import Produced
 
 SAMPLE_SCHEMA = "id LONG, date DATE, name STRING, sales DECIMAL(6, 2)"

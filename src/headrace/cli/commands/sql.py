@@ -37,7 +37,6 @@ from headrace.syntax.tokens import SqlTokenError, tokenize
 
 if TYPE_CHECKING:
     from headrace.shell.definitions import Definitions
-    from headrace.shell.queries import Answer
     from headrace.shell.shell import Shell, Streams
 
 _TYPED = "<sql>"
@@ -107,8 +106,6 @@ def sql(
 def _interact(
     invocation: Invocation, shell: Shell, processes: StreamProcesses, log: LogSettings, *, once: bool
 ) -> Result:
-    from headrace.shell.completion import Names
-
     def run(text: str) -> None:
         _run(invocation, shell, processes, *remember(text), log, once=once)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -18,9 +19,6 @@ from headrace.model.texts import duration_text, size_text
 from headrace.observe.log import newest_log
 
 if TYPE_CHECKING:
-    from datetime import datetime
-    from pathlib import Path
-
     from headrace.maintain.health import TableHealth
     from headrace.observe.snapshot import Snapshot
     from headrace.observe.status import DatasetStatus, FlowStatus

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -343,7 +344,6 @@ def crash_text(crash: Crash) -> str:
 
 
 def _environment(folder: DemoFolder) -> dict[str, str]:
-    import os
 
     from headrace.runtime import aot
 
