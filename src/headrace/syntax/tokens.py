@@ -194,6 +194,21 @@ class Cursor:
             parts.append(self._part(what))
         return tuple(parts)
 
+    def named(self, what: str) -> tuple[SourceLocation, tuple[str, ...]]:
+        """Read a name; returns its location and its parts."""
+        first = self.token
+        parts = self.name(what)
+        return self.locate(first, self.tokens[self.index - 1]), parts
+
+    def locate(self, first: Token, last: Token | None = None) -> SourceLocation:
+        """The location of a token, or of all tokens from the first to the last."""
+        return self.text.locate(first.start, (last or first).stop - 1, None)
+
+    def end(self) -> None:
+        """Refuse anything behind the statement."""
+        if not self.done:
+            raise self.unexpected("the end of the statement")
+
     def _part(self, what: str) -> str:
         if self.token.kind not in ("word", "name"):
             raise self.unexpected(what)
