@@ -4,7 +4,7 @@ update."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -75,9 +75,12 @@ class Engine:
 
     def close(self) -> None:
         """Stop the Spark that was started here; an existing session is not stopped."""
+        from headrace.plan.evaluate import restore_settings
+
         if self._running is not None:
             if not self._running.owned:
-                _restore(self._running.spark, self._replaced)
+                # This pipeline did not start the session.
+                restore_settings(self._running.spark, self._replaced)
             self._running.stop()
             self._running = None
 
@@ -212,11 +215,11 @@ class Engine:
         settings: ProjectSettings,
         plan: Plan,
         update: str,
-        emit: Emitter,
-        stop: StopSignal | None,
-        remedies: Remedies,
+        emit: Emitter = lambda _: None,
+        stop: StopSignal | None = None,
+        remedies: Remedies = Remedies(),  # noqa: B008
         *,
-        continuous: bool,
+        continuous: bool = False,
     ) -> UpdateContext:
         from headrace.maintain.scheduler import MaintenanceScheduler
         from headrace.run.context import UpdateContext
@@ -258,15 +261,6 @@ class Engine:
         """A new plan of the whole pipeline, and its queries."""
         plan = self.plan(settings, (), offline=True, keep=True)
         return plan, self.queries(settings, plan).all()
-
-
-def _restore(spark: SparkSession, before: Mapping[str, str | None]) -> None:
-    """Restore an existing session that this pipeline did not start."""
-    for key, value in before.items():
-        if value is None:
-            spark.conf.unset(key)
-        else:
-            spark.conf.set(key, value)
 
 
 def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dict[str, str]], SparkSession]:

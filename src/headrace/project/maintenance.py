@@ -181,7 +181,8 @@ class TableMaintenance:
                 return self._judged(replace(result, steps=due, replaced=found), condition)
             result = self._work(result, condition) if due else result
         except HeadraceError as error:
-            result = replace(result, warning=f"not maintained: {error.summary}", error=_if_refused(error))
+            refused = error if isinstance(error, ReaderLagsError | RetentionTooShortError) else None
+            result = replace(result, warning=f"not maintained: {error.summary}", error=refused)
         except Exception as error:
             _LOG.info("maintenance of %s failed", name, exc_info=True)
             reason = str(error).strip().partition("\n")[0]
@@ -351,10 +352,6 @@ class TableMaintenance:
         for flow in storage.checkpoints(name).list_folders():
             ledger = Ledger(storage.ledger(name, flow), name, flow)
             ledger.fold(DeltaCommits(storage.table(name)), condition.snapshot.table_id, join_marks)
-
-
-def _if_refused(error: HeadraceError) -> HeadraceError | None:
-    return error if isinstance(error, ReaderLagsError | RetentionTooShortError) else None
 
 
 def _due_lines(condition: TableCondition, due: Sequence[MaintenanceStep]) -> Iterator[str]:

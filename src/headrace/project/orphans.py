@@ -71,13 +71,9 @@ def find_orphaned(settings: ProjectSettings) -> tuple[TableName, ...]:
         and (stored := load_stored(storage, name)) is not None
         and stored.properties.get(PIPELINE) == settings.name
         # A run of selected datasets does not record what the files declare.
-        and _last_written(storage.table(name)) < recorded
+        and load_commit(table := storage.table(name), newest_version(table)).timestamp_ms
+        < recorded.timestamp() * 1000
     )
-
-
-def _last_written(table: Location) -> datetime:
-    """The time of a table's newest commit."""
-    return datetime.fromtimestamp(load_commit(table, newest_version(table)).timestamp_ms / 1000, UTC)
 
 
 def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:

@@ -114,7 +114,8 @@ def take_preview(
     """Compute rows of a dataset's query, or of one flow's."""
     label, queries = find_previewed(name, plan)
     first = queries[0]
-    dataset = _dataset_of(first, plan)
+    target = first.name if isinstance(first, TemporaryView) else first.target
+    dataset = next(one for one in plan.datasets if one.name == target)
     with isolated_session(spark, plan.project.database) as (session, catalog):
         _add_tables(catalog, plan, spark)
         looker = PreviewReader(session, plan, systems, records=records)
@@ -175,12 +176,6 @@ def _rejected(found: Sequence[BadRecords]) -> Iterator[PreviewedBadRecords]:
         yield PreviewedBadRecords(
             name=name, records=count, examples=tuple(examples.get(name, ())[:_EXAMPLES])
         )
-
-
-def _dataset_of(query: Declared, plan: Plan) -> Dataset:
-    """The dataset that has the rows of a query."""
-    name = query.name if isinstance(query, TemporaryView) else query.target
-    return next(one for one in plan.datasets if one.name == name)
 
 
 def _judged(

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ArgumentInvalidError, ReplayImpossibleError
-from headrace.model.event_forms import Event
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.model.remedies import Remedies
 from headrace.model.texts import counted
 from headrace.observe.quarantine import (
     EVERY_ROW,
@@ -123,7 +121,11 @@ class Quarantine:
 
             pyarrow.parquet.write_table(rows.arrow, path)
             return Exported(path=path, rows=count)
-        lines = [] if rows is None else list(_records(rows.arrow) if records else _lines(rows))
+        lines: list[str] = []
+        if rows is not None and records:
+            lines = list(_records(rows.arrow))
+        elif rows is not None:
+            lines = [json.dumps(row, ensure_ascii=False, default=str) for row in rows.to_json()["rows"]]
         path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
         return Exported(path=path, rows=len(lines), skipped=count - len(lines))
 
@@ -158,15 +160,14 @@ class Quarantine:
             return ReplayResult(dataset=name)
         settings, plan = self.engine.reach()
         update = new_update()
-        context = self.engine.context(settings, plan, update, _ignore, None, Remedies(), continuous=False)
-        try:
-            with logged_operation(settings, update, "QUARANTINE_REPLAY", [name]) as outcome:
-                build = self.engine.queries(settings, plan).build_records
-                result = replay_dataset(found, chosen, plan, context, build)
-                outcome |= result.to_json()
-                return result
-        finally:
-            context.close()
+        with (
+            contextlib.closing(self.engine.context(settings, plan, update)) as context,
+            logged_operation(settings, update, "QUARANTINE_REPLAY", [name]) as outcome,
+        ):
+            build = self.engine.queries(settings, plan).build_records
+            result = replay_dataset(found, chosen, plan, context, build)
+            outcome |= result.to_json()
+            return result
 
     def _name(self, dataset: str) -> TableName:
         return self.settings.table_name(dataset)
@@ -201,28 +202,14 @@ def record_text(row: Mapping[str, Any]) -> str | None:
     return text
 
 
-def _lines(rows: Rows) -> Iterator[str]:
-    for row in rows.to_json()["rows"]:
-        yield json.dumps(row, ensure_ascii=False, default=str)
-
-
 def _records(rows: pa.Table) -> Iterator[str]:
     """The records, one on each line."""
     for row in rows.select(["source", "row"]).to_pylist():
-        text = record_text(row)
-        if text is not None and text.strip() and not _is_changed(row, text):
+        text, value = record_text(row), None if row["source"] is None else row["source"]["value"]
+        # A text with replaced bytes is not the record.
+        if text is not None and text.strip() and value in (None, text.encode()):
             # A JSON text has no line break within a string, so that a space means the same.
             yield " ".join(text.splitlines()) if "\n" in text or "\r" in text else text
-
-
-def _is_changed(row: Mapping[str, Any], text: str) -> bool:
-    """Whether the text of a record does not have its bytes."""
-    value = None if row["source"] is None else row["source"]["value"]
-    return value is not None and text.encode() != value
-
-
-def _ignore(event: Event) -> None:
-    """A replay has no events of flows."""
 
 
 @dataclass(frozen=True, kw_only=True)

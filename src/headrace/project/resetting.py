@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import ResumeImpossibleError
-from headrace.model.event_forms import Event
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position
@@ -124,7 +123,7 @@ class Resetter:
         where their checkpoints start; by default they continue."""
         planned, update = self.plan(flows, start), new_update()
         plan, remedies = planned.plan, Remedies(reset=frozenset(flows), start=start)
-        context = self._engine.context(plan.project, plan, update, _ignore, None, remedies, continuous=False)
+        context = self._engine.context(plan.project, plan, update, remedies=remedies)
         names = tuple(dict.fromkeys(one.dataset for one in planned.resets))
         try:
             with logged_operation(self._settings, update, "RESET", names) as outcome, ExitStack() as held:
@@ -154,7 +153,3 @@ def _require_table(planned: PlannedFlow, surveyor: FlowSurveyor) -> None:
             remedies=(f"read everything:   headrace full-refresh {flow.target.short}",),
             params={"flow": flow.name},
         )
-
-
-def _ignore(event: Event) -> None:
-    pass
