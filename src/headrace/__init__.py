@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headrace.declare.sinks import create_sink, foreach_batch_sink
     from headrace.declare.stored_reads import read_changes, read_files, read_table_stream
     from headrace.errors import HeadraceError
-    from headrace.project.ingest import ingest
+    from headrace.project.ingesting import ingest
     from headrace.project.pipeline import Pipeline
     from headrace.project.reading import read_delta
 
@@ -107,7 +107,7 @@ _HOMES = {
     "expect_row_count": "headrace.declare.expectations",
     "expect_unique": "headrace.declare.expectations",
     "foreach_batch_sink": "headrace.declare.sinks",
-    "ingest": "headrace.project.ingest",
+    "ingest": "headrace.project.ingesting",
     "materialized_view": "headrace.declare.python",
     "parse_json": "headrace.declare.reads",
     "read_changes": "headrace.declare.stored_reads",
