@@ -162,7 +162,6 @@ def _kept(rows: DataFrame, columns: ChangeColumns) -> list[str]:
 
 
 def _find(rows: DataFrame, given: Any) -> str:
-    """The name of a column as the source writes it."""
     # The text of a Column is its name; the text of an expression matches no column.
     wanted = given if isinstance(given, str) else str(given).removeprefix("Column<'").removesuffix("'>")
     found = next((name for name in rows.columns if name.casefold() == wanted.casefold()), None)

@@ -35,8 +35,6 @@ _UNSUPPORTED = {"singlevariantcolumn": "a record becomes columns"}
 
 
 class AutoLoaderError(ValueError):
-    """An option that cannot be used."""
-
     def __init__(self, option: str, problem: str, remedy: str) -> None:
         super().__init__(problem)
         self.option = option
@@ -46,8 +44,6 @@ class AutoLoaderError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class AutoLoader:
-    """A read of Auto Loader."""
-
     format: str | None  # the format of the files; ``None`` if it is to be found out
     infers_types: bool = False  # whether types are inferred; else columns are strings
     hints: str | None = None  # names and types of columns, as DDL

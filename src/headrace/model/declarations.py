@@ -78,7 +78,6 @@ class ExpectationCount:
     failed: int
 
     def to_json(self) -> dict[str, Any]:
-        """The count as a batch's commit holds it."""
         return {
             "name": self.name,
             "dataset": self.dataset,
@@ -267,8 +266,6 @@ class Groups:
 
 @dataclass(frozen=True, kw_only=True)
 class TableFlow:
-    """A query that feeds a table."""
-
     target: TableName
     query: Query
     spark_conf: Mapping[str, str] = field(default_factory=dict)
@@ -370,7 +367,6 @@ class Declarations:
         return next((one.groups for one in flows if isinstance(one, AppendFlow) and one.groups), None)
 
     def changes_rows(self, table: TableName) -> bool:
-        """Whether flows update or delete rows of a table."""
         groups = self.groups_of(table)
         return self.auto_cdc_of(table) is not None or (groups is not None and not groups.only_new)
 

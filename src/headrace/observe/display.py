@@ -32,8 +32,7 @@ On a narrow screen the last ones are left out."""
 
 _GAP = 3
 _LEFT = ("flow", "state", "last commit")
-_BESIDE_ROWS = 4
-"""Lines of the screen for the table's head, its last line, and the lines around the table."""
+_BESIDE_ROWS = 4  # lines of the screen for the table's head, its last line, and the lines around the table
 
 _STYLES = {
     "failed": "bold red",
@@ -43,8 +42,7 @@ _STYLES = {
     "running": "green",
     "fresh": "green",
 }
-_NOTES_KEPT = 20
-"""Lines that a notebook shows above the table."""
+_NOTES_KEPT = 20  # lines that a notebook shows above the table
 
 
 class Display:
@@ -141,8 +139,6 @@ class LineDisplay(Display):
 
 
 class NotebookDisplay(Display):
-    """The board as a table in the output of a notebook's cell."""
-
     def __init__(self, default_schema: str = "default") -> None:
         super().__init__(default_schema)
         self._notes: list[str] = []
@@ -249,7 +245,6 @@ def _state_text(row: BoardRow, now: datetime) -> str:
 
 
 def row_cells(row: BoardRow, now: datetime) -> Mapping[str, str]:
-    """The cells of one row by column."""
     none = "–"  # noqa: RUF001
     rate, latency, age = row.rate(now), row.latency_p50(), row.backlog_age()
     is_over = row.state in ("drained", "stopped", "up to date", "failed", "skipped")

@@ -29,8 +29,7 @@ _TYPES = {name: type for one in COORDINATES for name, type in one.types.items()}
 _PARTS = sorted(_TYPES, key=lambda name: get_args(PartType).index(_TYPES[name]))
 """The parts of all coordinates: names, then the partition, and the number of a record last."""
 _DONE = ("replayed", "discarded")
-_REASONS = 10
-"""The number of reasons in a summary."""
+_REASONS = 10  # the number of reasons in a summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +47,6 @@ class RowFilter:
         return RowFilter(where=self.where, reason=self.reason, flow=self.flow, states=states, ids=self.ids)
 
     def conditions(self) -> Iterator[str]:
-        """The conditions in SQL."""
         if self.where is not None:
             yield f"({self.where})"
         if self.reason is not None:
@@ -69,8 +67,6 @@ EVERY_ROW = RowFilter()
 
 @dataclass(frozen=True, kw_only=True)
 class QuarantineSummary:
-    """The rejected rows of a dataset."""
-
     dataset: TableName
     states: Mapping[RowState, int] = field(default_factory=dict)
     flows: Mapping[str, int] = field(default_factory=dict)
@@ -92,8 +88,6 @@ class QuarantineSummary:
 
 @dataclass(frozen=True)
 class RejectedRows:
-    """The quarantine table of a dataset, as it is now."""
-
     dataset: TableName
     path: Location  # the folder of the quarantine table, which exists
     target: Location
@@ -104,7 +98,6 @@ class RejectedRows:
         return table_schema(self.path)[0]
 
     def summary(self) -> QuarantineSummary:
-        """Count the rows."""
         open_rows = f"SELECT * FROM {self._rows} WHERE state NOT IN {_DONE}"
         counts = self._query(f"SELECT state, count(*) AS rows FROM {self._rows} GROUP BY state")
         flows = self._query(
@@ -220,7 +213,6 @@ class _Held:
 
 
 def find_quarantines(storage: Storage) -> Iterator[RejectedRows]:
-    """The datasets that have rejected rows."""
     for schema in storage.quarantines.list_folders():
         for name in (storage.quarantines / schema).list_folders():
             if (found := find_quarantine(TableName(schema, name), storage)) is not None:

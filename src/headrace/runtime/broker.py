@@ -34,17 +34,13 @@ if TYPE_CHECKING:
 
 VERSION = "4.3.0"
 
-_START_TIMEOUT_S = 60.0
-"""A start takes 3 s, or longer after a crash, when Kafka checks every segment."""
-
+_START_TIMEOUT_S = 60.0  # A start takes 3 s, or longer after a crash, when Kafka checks every segment
 _STOP_TIMEOUT_S = 20.0
 _REQUEST_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
 class BrokerStatus:
-    """The state of the embedded broker."""
-
     state: str  # ``running``, ``stopped``, or ``starting`` if its process exists and does not listen yet
     directory: Path  # the folder of its state, data and log
     log_file: Path
@@ -61,8 +57,6 @@ class BrokerStatus:
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic of the embedded broker."""
-
     name: str
     id: str
     partitions: int
@@ -150,7 +144,6 @@ class Broker:
             return True
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Creates a topic."""
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewTopic
 
@@ -342,7 +335,6 @@ def ensure_embedded(connection: KafkaConnection, directory: Path | None = None) 
 
 
 def admin_client(bootstrap: str) -> AdminClient:
-    """Returns a client of a broker that may not answer yet."""
     from confluent_kafka.admin import AdminClient
 
     # librdkafka would write to standard error while the broker starts.
@@ -383,7 +375,6 @@ def _is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """Returns a port of 127.0.0.1 that no program uses."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

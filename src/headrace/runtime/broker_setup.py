@@ -84,12 +84,10 @@ def write_properties(file: Path, data: Path, ports: Ports) -> None:
 
 
 def build_start_command(properties: Path, log_file: Path) -> list[str]:
-    """Returns the command line of the broker."""
     return [*_java_command(properties, log_file), "kafka.Kafka", str(properties)]
 
 
 def format_storage(properties: Path, log_file: Path) -> None:
-    """Formats an empty data folder."""
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     command = [*_java_command(properties, log_file), "kafka.tools.StorageTool", "format"]
     # As one argument: an id that begins with `-` would be an option.

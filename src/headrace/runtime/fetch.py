@@ -23,12 +23,8 @@ from headrace.runtime.jars import (
 )
 from headrace.runtime.java import find_java
 
-_PARALLEL = 4
-"""Ivy sends one request at a time, and mostly waits for small answers."""
-
-_ATTEMPTS = 2
-"""A second attempt, for connections that break; jars that have arrived are not requested again."""
-
+_PARALLEL = 4  # Ivy sends one request at a time, and mostly waits for small answers
+_ATTEMPTS = 2  # A second attempt, for connections that break; jars that have arrived are not requested again
 _POLL_S = 0.1
 
 

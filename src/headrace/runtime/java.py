@@ -24,8 +24,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Java:
-    """A Java runtime that Headrace can use."""
-
     home: Path
     version: str
     origin: Literal["JAVA_HOME", "wheel"]

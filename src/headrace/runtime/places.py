@@ -59,7 +59,6 @@ class Scratch:
         return path
 
     def remove(self) -> None:
-        """Removes the folder and its content."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._held.close()
 

@@ -31,17 +31,14 @@ from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, error_lin
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.runtime.places import Scratch, logs_folder
 
-_STOP_TIMEOUT_S = 20.0
-"""The time that Spark has to stop before its JVM is killed."""
+_STOP_TIMEOUT_S = 20.0  # the time that Spark has to stop before its JVM is killed
 
 _END_TIMEOUT_S = 10.0
 """The time that the JVM of a cluster's driver has to end: its last steps inform the cluster manager."""
 
 _LOGS_KEPT = 20
 
-_LONGEST_PATTERN = 100_000
-"""Linux takes no variable of more than 128 KB."""
-
+_LONGEST_PATTERN = 100_000  # Linux takes no variable of more than 128 KB
 _log = logging.getLogger(__name__)
 
 

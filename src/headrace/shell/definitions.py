@@ -61,14 +61,12 @@ class Definitions:
         return TableName.of_parts(parts, self.settings.database, self.settings.catalog)
 
     def key_of(self, definition: Definition) -> str:
-        """The name under which a definition is kept."""
         if isinstance(definition, CreateTable):
             return str(self.name_of(definition.name))
         assert definition.name is not None
         return definition.name
 
     def names(self, kind: Kind) -> list[str]:
-        """The names of all definitions of a kind, in lower case."""
         files = (self.root / _STATEMENTS).glob(f"{kind}.*.sql")
         return sorted(file.stem.partition(".")[2] for file in files)
 
@@ -139,11 +137,9 @@ class Definitions:
         self._code(kind, name).unlink(missing_ok=True)
 
     def lease(self, name: str) -> Location:
-        """The lease of the process that runs a stream."""
         return self._location / f"{name.casefold()}.lease.json"
 
     def log(self, name: str) -> Path:
-        """The output of the process that runs a stream."""
         return self.root / "logs" / f"{name.casefold()}.log"
 
     def open(self, name: str, stream: CreateStream) -> tuple[ProjectSettings, FlowSql]:
@@ -220,7 +216,6 @@ class Definitions:
             _link(self.settings.storage.table(name).local_path, folder, table.location)
 
     def drop_table(self, name: TableName, location: SourceLocation) -> None:
-        """Forget a table that has no rows."""
         table = self.table(name)
         if table is None:
             raise TableUnknownError(

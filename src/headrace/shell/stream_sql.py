@@ -26,8 +26,6 @@ _MIXED = frozenset({"GROUP", "DISTINCT", "UNION", "INTERSECT", "JOIN", "WITH", "
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions:
-    """The options of ``CREATE STREAM``."""
-
     checkpoint: str | None = None  # the folder of the checkpoint; ``None`` for one in the storage
     once: bool = False  # whether the stream ends after the records that exist at its start
     interval: str | None = None  # the minimum time between the starts of two batches
@@ -36,8 +34,6 @@ class StreamOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowSql:
-    """The file of a flow."""
-
     text: str
     query: SqlText  # the user's statement, with the edits that the query has in the file
     # The index in the file of the edited statement's first character; negative if the file begins within

@@ -50,15 +50,12 @@ if TYPE_CHECKING:
 
 
 class Source(ABC):
-    """One source of the pipeline, with the rows that it has so far."""
-
     def __init__(self, name: str, given: Batches) -> None:
         self.name = name
         self.given = given
         self._fed = 0
 
     def feed(self, batches: int) -> None:
-        """Add the rows of the source up to a number of batches."""
         while self._fed < min(batches, len(self.given.batches)):
             batch = self.given.batches[self._fed]
             if batch:
@@ -82,8 +79,6 @@ class Topic(Source):
 
 
 class Table(Source):
-    """A Delta table that is not a dataset of the pipeline."""
-
     def __init__(self, name: str, given: Batches, path: Path, schema: pa.Schema) -> None:
         super().__init__(name, given)
         self.path = path
@@ -161,7 +156,6 @@ class FakeSources:
             raise self._without_rows(name, location, reads)
 
     def read(self, read: SourceRead) -> DataFrame | None:
-        """The rows of the test, in place of a source of a query."""
         match kind_for(read.request.format).reader.stand_in:
             case "topic":
                 return self._read_kafka(read)

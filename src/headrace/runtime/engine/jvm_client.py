@@ -29,8 +29,7 @@ CLIENT_VARIABLE = "HEADRACE_ENGINE_CLIENT"
 _POLL_S = 0.02
 _STREAM_THREAD = "stream execution thread"
 _MOST_THREADS = 1000
-_FAILS_S = 30.0
-"""How long each request may fail before the JVM is killed."""
+_FAILS_S = 30.0  # how long each request may fail before the JVM is killed
 
 _STREAMS_AFTER_S = 1.0
 """The batch of a command that has ended fails at its next call of Python; only then streams are stopped."""
@@ -154,7 +153,6 @@ class JvmClient:
             time.sleep(_POLL_S)
 
     def _has_ended(self) -> bool:
-        """Whether the JVM has ended, and with it all calls."""
         try:
             return bool(psutil.Process(self._jvm_pid).status() == psutil.STATUS_ZOMBIE)
         except psutil.NoSuchProcess:
@@ -207,7 +205,6 @@ class JvmClient:
                 root.removeSchedulable(pools[at])
 
     def _end_workers(self) -> None:
-        """Kills the Python workers of the command."""
         with contextlib.suppress(psutil.Error):
             for process in psutil.Process(self._jvm_pid).children(recursive=True):
                 with contextlib.suppress(psutil.Error):

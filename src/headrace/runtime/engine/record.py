@@ -23,8 +23,6 @@ GUARD = "held"
 
 @dataclass(frozen=True)
 class EngineRecord:
-    """How to reach an engine."""
-
     key: str
     version: str
     pid: int  # the process id of its Python process
@@ -38,7 +36,6 @@ class EngineRecord:
         write_private(record_path(self.key), json.dumps(asdict(self)))
 
     def remove(self) -> None:
-        """Removes the record if it is still this one."""
         if load_record(self.key) == self:
             record_path(self.key).unlink(missing_ok=True)
 
@@ -52,7 +49,6 @@ def engine_folder() -> Path:
 
 
 def record_path(key: str) -> Path:
-    """Returns the path of the record of an engine."""
     return engine_folder() / f"{key}.json"
 
 
@@ -120,7 +116,6 @@ def pool_name(name: str) -> str:
 
 
 def is_held(guard: str) -> bool:
-    """Whether an engine holds this file locked."""
     try:
         with Path(guard).open("rb") as handle:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -139,18 +134,14 @@ class WireError(OSError):
 
 
 class Wire:
-    """One end of a connection."""
-
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self._lines = connection.makefile("rb")
 
     def send(self, **message: Any) -> None:
-        """Sends a message."""
         self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> dict[str, Any]:
-        """Returns the next message."""
         line = self._lines.readline(_LONGEST)
         if not line.endswith(b"\n"):
             raise WireError("the connection was closed")
@@ -163,6 +154,5 @@ class Wire:
         return message
 
     def close(self) -> None:
-        """Closes the connection."""
         self._lines.close()
         self.connection.close()

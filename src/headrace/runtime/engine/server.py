@@ -41,23 +41,17 @@ MOST_CLIENTS = 4
 _TICK_S = 0.5
 _ANSWER_S = 5.0
 _MEMORY_NEEDED = 512 << 20
-_MEMORY_SHARE = 0.04
-"""With less free memory than both, an engine without commands ends."""
-
-_GRACE_S = 2.0
-"""How long an idle engine waits for the next command of a script, even if memory is short."""
+_MEMORY_SHARE = 0.04  # with less free memory than both, an engine without commands ends
+_GRACE_S = 2.0  # how long an idle engine waits for the next command of a script, even if memory is short
 
 _REST_S = 5.0
 """How long an idle engine waits before it does work of its own, which would slow down the next command."""
 
-_HEAP_SHARE = 0.6
-"""An engine that keeps more of its heap without a command ends: something leaks."""
+_HEAP_SHARE = 0.6  # an engine that keeps more of its heap without a command ends: something leaks
 
 
 @dataclass
 class _Session:
-    """A command that uses the engine."""
-
     pid: int
     command: str
     number: int
@@ -66,8 +60,6 @@ class _Session:
 
 
 class EngineServer:
-    """An engine."""
-
     def __init__(self, running: RunningSpark, key: str) -> None:
         assert running.jvm_pid is not None
         self._running = running
@@ -100,7 +92,6 @@ class EngineServer:
         )
 
     def serve(self) -> None:
-        """Serves commands until the engine ends."""
         self.record.save()
         try:
             while not self._is_over():
