@@ -33,8 +33,6 @@ from headrace.sources.registry import COORDINATES
 _RECORD = "_source"
 """The struct that our readers add. The table does not get it, unless ``column_list`` names it."""
 
-"""The columns that a change data feed adds."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeColumns:

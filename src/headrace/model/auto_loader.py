@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from headrace.model.declarations import RESCUED
 
 EvolutionMode = Literal["addnewcolumns", "rescue", "failonnewcolumns", "none"]
 
-MODES: tuple[EvolutionMode, ...] = ("addnewcolumns", "rescue", "failonnewcolumns", "none")
+MODES: tuple[EvolutionMode, ...] = get_args(EvolutionMode)
 _PREFIX = "cloudfiles."
 _PART = r"(?:`[^`]+`|[\w-]+)"
 _UNITS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}

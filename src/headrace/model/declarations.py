@@ -345,16 +345,11 @@ class Declarations:
 
     @property
     def streaming_flows(self) -> tuple[StreamingFlow, ...]:
-        found: list[StreamingFlow] = []
-        for flow in self.flows:
-            match flow:
-                case AppendFlow() | AutoCdcFlow():
-                    found.append(flow)
-                case RefreshFlow():
-                    pass
-                case _:
-                    assert_never(flow)
-        return tuple(found)
+        return tuple(one for one in self.flows if not isinstance(one, RefreshFlow))
+
+    @property
+    def refresh_flows(self) -> tuple[RefreshFlow, ...]:
+        return tuple(one for one in self.flows if isinstance(one, RefreshFlow))
 
     def auto_cdc_of(self, table: TableName) -> AutoCdcFlow | None:
         """A flow that applies changes by key to a table; all its flows have the same keys."""
@@ -387,16 +382,3 @@ class Declarations:
         )
         datasets = (view if one is table else one for one in self.datasets)
         return replace(self, datasets=tuple(datasets), flows=tuple(flows))
-
-    @property
-    def refresh_flows(self) -> tuple[RefreshFlow, ...]:
-        found: list[RefreshFlow] = []
-        for flow in self.flows:
-            match flow:
-                case RefreshFlow():
-                    found.append(flow)
-                case AppendFlow() | AutoCdcFlow():
-                    pass
-                case _:
-                    assert_never(flow)
-        return tuple(found)

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from headrace.model.event_forms import Event
@@ -64,9 +63,7 @@ class Display:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return
 
 
@@ -109,11 +106,9 @@ class LiveDisplay(Display):
         self._live.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
-            self._live.__exit__(kind, error, trace)
+            self._live.__exit__(None, None, None)
             self._live = None
 
 
@@ -159,9 +154,7 @@ class NotebookDisplay(Display):
         self._cell = display(HTML(""), display_id=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._update()
 
     def _update(self) -> None:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 from typing import Any
 
 from headrace.model.counts import RowChanges
@@ -85,9 +84,7 @@ class EventLog:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._condition:
             self._is_closing = True
             self._closing_until = time.monotonic() + _RETRIES_S

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from headrace.model.coordinates import PartType
 from headrace.model.names import TableName
+from headrace.observe.event_table import sql_text
 from headrace.observe.read import Rows, execute_query, explain_failure, table_schema, type_of
 from headrace.sources.registry import COORDINATES
 from headrace.storage.layout import Storage
@@ -50,16 +51,16 @@ class RowFilter:
         if self.where is not None:
             yield f"({self.where})"
         if self.reason is not None:
-            reason = _text(self.reason)
+            reason = sql_text(self.reason)
             yield (
                 "id IN (SELECT id FROM (SELECT id, unnest(reasons) AS reason FROM t) "
                 f"WHERE reason['name'] = {reason} OR reason['kind'] = {reason})"
             )
         if self.flow is not None:
-            yield f"flow = {_text(self.flow)}"
+            yield f"flow = {sql_text(self.flow)}"
         for column, values in (("state", self.states), ("id", self.ids)):
             if values:
-                yield f"{column} IN ({', '.join(map(_text, values))})"
+                yield f"{column} IN ({', '.join(map(sql_text, values))})"
 
 
 EVERY_ROW = RowFilter()
@@ -173,14 +174,14 @@ class RejectedRows:
         replays = self._query("SELECT DISTINCT replay FROM t WHERE state = 'replaying'").to_pylist()
         held = _Held(self.target)
         pending = [
-            f"(checkpoint = {_text(one['checkpoint'])} AND batch > {batch})"
+            f"(checkpoint = {sql_text(one['checkpoint'])} AND batch > {batch})"
             for one in batches.to_pylist()
             if one["batch"] > (batch := held.batch(one["checkpoint"]))
         ]
         of_view = self._query("SELECT 1 FROM t WHERE checkpoint IS NULL LIMIT 1").num_rows > 0
         if of_view and (refresh := held.refresh()) is not None:
-            pending.append(f"(checkpoint IS NULL AND update <> {_text(refresh)})")
-        finished = [_text(one["replay"]) for one in replays if held.replay(one["replay"])]
+            pending.append(f"(checkpoint IS NULL AND update <> {sql_text(refresh)})")
+        finished = [sql_text(one["replay"]) for one in replays if held.replay(one["replay"])]
         cases = [f"WHEN {' OR '.join(pending)} THEN 'pending'"] if pending else []
         if finished:
             cases.append(f"WHEN state = 'replaying' AND replay IN ({', '.join(finished)}) THEN 'replayed'")
@@ -223,8 +224,3 @@ def find_quarantine(dataset: TableName, storage: Storage) -> RejectedRows | None
     """The rejected rows of a dataset; ``None`` if no row was ever rejected."""
     path = storage.quarantine(dataset)
     return RejectedRows(dataset, path, storage.table(dataset)) if is_table(path) else None
-
-
-def _text(value: str) -> str:
-    """A text as a literal in SQL."""
-    return "'" + value.replace("'", "''") + "'"

@@ -24,7 +24,7 @@ from xml.sax.saxutils import quoteattr
 
 from headrace.errors import SparkStartError, UsageError
 from headrace.runtime.java import Java
-from headrace.runtime.places import cache_folder
+from headrace.runtime.places import cache_folder, replace_file
 
 JarSet = Literal["spark", "broker"]
 
@@ -155,9 +155,7 @@ class JarCache:
             return
         known = self._read_checked()
         known.update({jar.sha256: stamp for jar in jars if (stamp := self._stamp(jar)) is not None})
-        unfinished = self._checked.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(json.dumps(known, indent=1))
-        unfinished.replace(self._checked)
+        replace_file(self._checked, json.dumps(known, indent=1).encode())
 
 
 SETTINGS_VARIABLE = "HEADRACE_IVY_SETTINGS"

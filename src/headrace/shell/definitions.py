@@ -26,6 +26,7 @@ from headrace.shell.stream_sql import (
     build_flow,
     build_scan,
     build_table,
+    invalid_sql,
     read_options,
     scans_of,
     table_columns,
@@ -187,7 +188,7 @@ class Definitions:
     ) -> SqlNameUnknownError | SqlInvalidError:
         if table is not None:
             problem = f"`{target.short}` is a Kafka table; a stream writes Delta tables"
-            return SqlInvalidError(problem, location=stream.target_location, params={"problem": problem})
+            return invalid_sql(stream.target_location, problem)
         error = self.unknown("table", str(target), stream.target_location)
         if not is_table(self.settings.storage.table(target)):
             return error
@@ -225,7 +226,7 @@ class Definitions:
             )
         if not table.is_kafka and is_table(self.settings.storage.table(name)):
             problem = f"the table `{name.short}` exists in the storage; headrace sql does not remove tables"
-            raise SqlInvalidError(problem, location=location, params={"problem": problem})
+            raise invalid_sql(location, problem)
         link = self.settings.storage.table(name).local_path
         if link.is_symlink():
             link.unlink()
@@ -235,13 +236,8 @@ class Definitions:
         """A folder on a local disk; a relative path begins at the folder of the pipeline."""
         path = self.settings.paths.map(text).removeprefix("file://").removeprefix("file:")
         if ":" in path.partition("/")[0] or not text.strip():
-            problem = f"`{text}` is not a folder on a local disk"
-            raise SqlInvalidError(
-                problem,
-                location=location,
-                remedies=["leave the path out: the storage has a place for it"],
-                params={"problem": problem},
-            )
+            remedy = "leave the path out: the storage has a folder for the table"
+            raise invalid_sql(location, f"`{text}` is not a folder on a local disk", remedy)
         return Path(os.path.normpath(self.settings.root.absolute() / path))
 
     def _link_checkpoint(self, stream: CreateStream, target: TableName, name: str) -> None:
@@ -253,13 +249,8 @@ class Definitions:
         link = self.settings.storage.flow_checkpoints(target, name).local_path
         if link.resolve() != folder.resolve() and folder.is_dir() and any(folder.iterdir()):
             problem = f"the checkpointLocation {folder} holds the checkpoint of another query"
-            raise SqlInvalidError(
-                problem,
-                location=stream.location,
-                facts=["a checkpoint belongs to one flow, and one that plain Spark has made has no ranges"],
-                remedies=["name an empty folder"],
-                params={"problem": problem},
-            )
+            facts = ["a checkpoint belongs to one flow, and one that plain Spark has made has no ranges"]
+            raise invalid_sql(stream.location, problem, "name an empty folder").with_(facts=facts)
         _link(link, folder, stream.location)
 
     def _file(self, kind: Kind, name: str) -> Path:
@@ -274,8 +265,7 @@ def _link(link: Path, folder: Path, location: SourceLocation) -> None:
     if link.resolve() == folder.resolve():
         return
     if link.is_symlink() or link.exists():
-        problem = f"it is stored in {link.resolve()}, and cannot be moved to {folder}"
-        raise SqlInvalidError(problem, location=location, params={"problem": problem})
+        raise invalid_sql(location, f"it is stored in {link.resolve()}, and cannot be moved to {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(folder)

@@ -14,6 +14,7 @@ from headrace.declare.sql_files import open_literal, with_values
 from headrace.errors import HeadraceError, SourceLocation, StreamNotStoppedError
 from headrace.model.project import ProjectSettings
 from headrace.project.engine import Engine
+from headrace.runtime.processes import is_running
 from headrace.shell.definitions import Definitions
 from headrace.shell.queries import Answer, Queries
 from headrace.shell.stream_sql import read_options, scans_of
@@ -307,7 +308,7 @@ class Streams:
                 return True
             deadline = time.monotonic() + wait
             while time.monotonic() < deadline:
-                if self.driver(name) is None and not lives(driver.pid):
+                if self.driver(name) is None and not is_running(driver.pid):
                     return True
                 time.sleep(_POLL_S)
         raise StreamNotStoppedError(
@@ -316,16 +317,6 @@ class Streams:
             remedies=[f"kill -9 {driver.pid}"],
             params=params,
         )
-
-
-def lives(pid: int) -> bool:
-    """Whether a process runs; one that has ended can still have an entry."""
-    import psutil
-
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _trigger(stream: CreateStream) -> str:

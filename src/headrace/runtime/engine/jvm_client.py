@@ -22,6 +22,7 @@ import psutil
 
 from headrace.runtime.engine.record import GUARD
 from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.runtime.processes import is_running
 
 CLIENT_VARIABLE = "HEADRACE_ENGINE_CLIENT"
 """Set in the Python workers of a command, so that they end with it."""
@@ -139,7 +140,7 @@ class JvmClient:
         """Waits until no call of the command runs, or the JVM has ended. A JVM that only fails is killed:
         nothing else would tell that the calls have ended."""
         started = answered = time.monotonic()
-        while not self._has_ended():
+        while is_running(self._jvm_pid):
             try:
                 if not self.has_calls():
                     return
@@ -151,12 +152,6 @@ class JvmClient:
                 if time.monotonic() - answered > _FAILS_S:
                     self._kill()
             time.sleep(_POLL_S)
-
-    def _has_ended(self) -> bool:
-        try:
-            return bool(psutil.Process(self._jvm_pid).status() == psutil.STATUS_ZOMBIE)
-        except psutil.NoSuchProcess:
-            return True
 
     def _kill(self) -> None:
         with contextlib.suppress(psutil.Error):

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.runtime.places import cache_folder
+from headrace.runtime.places import cache_folder, chosen_folder
 
 FOLDER_VARIABLE = "HEADRACE_ENGINE_DIR"
 
@@ -42,8 +42,7 @@ class EngineRecord:
 
 def engine_folder() -> Path:
     """Returns the folder of the records; makes it for this user alone."""
-    chosen = os.environ.get(FOLDER_VARIABLE)
-    folder = Path(chosen).expanduser().absolute() if chosen else cache_folder() / "engine"
+    folder = chosen_folder(FOLDER_VARIABLE) or cache_folder() / "engine"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder
 

@@ -32,6 +32,7 @@ from headrace.runtime.engine.record import EngineRecord, Wire, load_record
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.places import Scratch
+from headrace.runtime.processes import is_running
 from headrace.runtime.session import RunningSpark, open_spark
 
 IDLE_MINUTES = 15.0
@@ -109,7 +110,7 @@ class EngineServer:
         self._stopping.set()
 
     def _is_over(self) -> bool:
-        if self._stopping.is_set() or not self._jvm.is_running() or _is_zombie(self._jvm):
+        if self._stopping.is_set() or not self._jvm.is_running() or not is_running(self._jvm.pid):
             return True
         with self._lock:
             if self._sessions:
@@ -309,13 +310,6 @@ def is_over_when_idle(idle_s: float, available: int, total: int, *, is_lost: boo
     no command can find it any more."""
     is_short = available < max(_MEMORY_NEEDED, _MEMORY_SHARE * total)
     return idle_s > _idle_limit_s() or (idle_s > _GRACE_S and (is_short or is_lost))
-
-
-def _is_zombie(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return True
 
 
 def main() -> None:
