@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import difflib
 import gc
 import importlib
 import io
@@ -144,7 +145,12 @@ class LazyCommands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in {**COMMANDS, **ALIASES} and not name.startswith("-") and not ctx.resilient_parsing:
-            raise _no_such("command", name, list(COMMANDS), "headrace --help")
+            close = difflib.get_close_matches(name, list(COMMANDS), n=1)
+            raise CommandLineError(
+                f"there is no command `{name}`",
+                remedies=[*(f"did you mean headrace {match}?" for match in close), "headrace --help"],
+                params={"command": name, "possibilities": close},
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -319,17 +325,6 @@ def _usage_error(error: click.UsageError) -> CommandLineError:
         summary[:1].lower() + summary[1:],
         remedies=[*(f"did you mean {name}?" for name in possible[:1]), page],
         params={"command": command, "possibilities": list(possible)},
-    )
-
-
-def _no_such(kind: str, name: str, known: Sequence[str], page: str) -> CommandLineError:
-    import difflib
-
-    close = difflib.get_close_matches(name, known, n=1)
-    return CommandLineError(
-        f"there is no {kind} `{name}`",
-        remedies=[*(f"did you mean headrace {match}?" for match in close), page],
-        params={"command": name, "possibilities": close},
     )
 
 

@@ -23,6 +23,35 @@ _AGO = re.compile(r"-?(\d+)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
+POSITIVE, WHOLE = click.IntRange(1), click.IntRange(0)
+
+
+def option(
+    given: str, help: str, reads: Any = None, *, name: str = "", default: Any = None, **settings: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option as a user types it: ``--retain TIME``, or ``--once`` for a flag. `reads`: a type of click, or
+    the callback that reads the value. `name`: the parameter of the function, if it differs."""
+    names, _, metavar = given.partition(" ")
+    if isinstance(reads, click.ParamType):
+        settings["type"] = reads
+    elif reads is not None:
+        settings["callback"] = reads
+    if metavar:
+        settings["metavar"] = metavar
+    elif "type" not in settings:
+        settings["is_flag"] = True
+    if default is not None:
+        settings |= {"default": default, "show_default": isinstance(default, str) or type(default) is int}
+    return click.option(*names.split(","), *filter(None, [name]), help=help, **settings)
+
+
+def refuse(*cases: tuple[bool, str]) -> None:
+    """Refuse the first combination of options that is wrong, with its text."""
+    for is_wrong, text in cases:
+        if is_wrong:
+            raise click.UsageError(text, click.get_current_context(silent=True))
+
+
 def parse_moment(text: str) -> datetime | None:
     """A time in ISO format (in UTC without a zone), or an age such as ``2h``; else ``None``."""
     if ago := _AGO.fullmatch(text):
@@ -110,7 +139,7 @@ def _settings(ctx: click.Context) -> ProjectSettings | None:
 
 def _stored(settings: ProjectSettings) -> Iterator[str]:
     for table in settings.storage.find_tables():
-        yield table.name if table.schema == settings.database else str(table)
+        yield table.within(settings.database)
 
 
 def _declared(settings: ProjectSettings) -> Iterator[str]:

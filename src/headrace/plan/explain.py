@@ -293,7 +293,7 @@ class Explanation:
 
     def name_of(self, name: TableName) -> str:
         """The name as users write it: the default schema is left out."""
-        return name.name if name.schema == self.plan.project.database else str(name)
+        return name.within(self.plan.project.database)
 
     def _through(self, name: TableName) -> list[TableName]:
         """The temporary views between a dataset's queries and their tables."""

@@ -24,8 +24,8 @@ from headrace.plan.modes import TableAccess
 from headrace.plan.stored import load_stored
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, T
 from headrace.sources.delta.position import DeltaPosition
-from headrace.sources.kafka.batches import kafka_columns
 from headrace.sources.kafka.position import KafkaOffsets
+from headrace.sources.kafka.reader import kafka_columns
 from headrace.sources.kafka.subscription import Subscription, matching, shown
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReadRequest, SourceRead

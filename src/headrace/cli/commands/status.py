@@ -7,20 +7,21 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-import click
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
+from headrace.cli.options import option
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 from headrace.model.texts import duration_text, size_text
+from headrace.observe.log import newest_log
 
 if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from rich.console import Group
-
     from headrace.maintain.health import TableHealth
-    from headrace.model.names import TableName
     from headrace.observe.snapshot import Snapshot
     from headrace.observe.status import DatasetStatus, FlowStatus
 
@@ -40,9 +41,7 @@ _STYLES = {
 
 
 @verb(examples=("headrace status", "headrace status --profile prod --json", "headrace status --tables"))
-@click.option(
-    "--tables", is_flag=True, help="Show the files and logs of the tables, and the maintenance they need."
-)
+@option("--tables", "Show the files and logs of the tables, and the maintenance they need.")
 def status(invocation: Invocation, tables: bool) -> Result:
     """Show datasets, flows, lag and freshness.
 
@@ -50,8 +49,6 @@ def status(invocation: Invocation, tables: bool) -> Result:
     is unknown. A dataset or flow is orphaned if its declaration was missing in the last run of the whole
     pipeline; its rows are kept. The exit code is 1 if the cluster refuses the login.
     """
-    from headrace.observe.log import newest_log
-
     if tables:
         return _tables(invocation)
     with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
@@ -76,10 +73,6 @@ def _tables(invocation: Invocation) -> Result:
 def _rendered(
     snapshot: Snapshot, default_schema: str, log: Path | None, warnings: Sequence[str]
 ) -> Group | str:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
     if not snapshot.datasets:
         return f"{snapshot.pipeline} has no tables in {snapshot.storage} yet. `headrace run` creates them."
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")
@@ -104,7 +97,7 @@ def _rendered(
 
 
 def _rows(dataset: DatasetStatus, now: datetime, default_schema: str) -> Iterator[tuple[str, ...]]:
-    name = _short(dataset.dataset, default_schema)
+    name = dataset.dataset.within(default_schema)
     rows = _NONE if dataset.rows is None else f"{dataset.rows:,}"
     if dataset.problem is not None:
         yield (name, "unreadable", *[_NONE] * 5)
@@ -156,7 +149,7 @@ def _commit(version: int | None, at: datetime | None, now: datetime) -> str:
 
 
 def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:
-    name = _short(dataset.dataset, default_schema)
+    name = dataset.dataset.within(default_schema)
     if dataset.problem is not None:
         yield f"{name}: {dataset.problem}"
     if dataset.orphaned:
@@ -189,10 +182,6 @@ def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:
             yield f"{flow.flow}: batch {flow.pending} was planned but not committed; the next run repeats it"
 
 
-def _short(name: TableName, default_schema: str) -> str:
-    return name.name if name.schema == default_schema else str(name)
-
-
 _COLUMNS = (
     "table",
     "files",
@@ -212,10 +201,6 @@ _COLUMNS = (
 
 def health_table(found: Sequence[TableHealth]) -> Group | str:
     """A table with a row for each table, and the remarks below it."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
     if not found:
         return "The storage has no tables yet. `headrace run` creates them."
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")
