@@ -85,6 +85,7 @@ __all__ = [
 ]
 
 _HOMES = {
+<<<<<<< HEAD
     "HeadraceError": "headrace.errors",
     "Pipeline": "headrace.project.pipeline",
     "append_flow": "headrace.declare.python",
@@ -118,15 +119,39 @@ _HOMES = {
     "spark": "headrace.declare.registry",
     "table": "headrace.declare.python",
     "temporary_view": "headrace.declare.python",
+=======
+    "declare.cdc": (
+        *("apply_changes", "apply_changes_from_snapshot"),
+        *("create_auto_cdc_flow", "create_auto_cdc_from_snapshot_flow"),
+    ),
+    "declare.expectations": tuple(name for name in __all__ if name.startswith("expect")),
+    "declare.python": (
+        "append_flow",
+        "create_streaming_table",
+        "materialized_view",
+        "table",
+        "temporary_view",
+    ),
+    "declare.reads": ("debezium", "parse_json", "read_kafka"),
+    "declare.registry": ("spark",),
+    "declare.sinks": ("create_sink", "foreach_batch_sink"),
+    "declare.stored_reads": ("read_changes", "read_files", "read_table_stream"),
+    "errors": ("HeadraceError",),
+    "project.ingest": ("ingest",),
+    "project.pipeline": ("Pipeline",),
+    "project.reading": ("read_delta",),
+>>>>>>> trim1
 }
+"""The modules of the public names."""
 
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("headrace")
-    if (home := _HOMES.get(name)) is None:
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    value = getattr(importlib.import_module(f"headrace.{home}"), name)
     globals()[name] = value
     return value
 

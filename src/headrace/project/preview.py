@@ -50,7 +50,7 @@ from headrace.runtime.lazy_pyspark import DataFrame, DataType, F, SparkSession, 
 from headrace.sinks.delta.effects import newest_of_each_key
 from headrace.sources.answers import SourceSeen
 from headrace.sources.bad_records import CODE, BadRecords
-from headrace.sources.delta.sample import as_inserts, changes_of
+from headrace.sources.delta.reader import as_inserts, changes_of
 from headrace.sources.files.bad_files import explain_bad_file
 from headrace.sources.records import CARRIED
 from headrace.sources.registry import kind_for

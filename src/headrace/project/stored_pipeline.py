@@ -67,6 +67,7 @@ class StoredPipeline:
             >>> assert pipeline.verify().proven  # doctest: +SKIP
         """
         from headrace.runtime.kafka_faults import find_fault
+        from headrace.verify.kafka.brokers import KafkaAccess
         from headrace.verify.proof import verify_pipeline
         from headrace.verify.report import GRADES
 
@@ -79,6 +80,11 @@ class StoredPipeline:
         asked = [datasets] if isinstance(datasets, str) else datasets
         names = [self.settings.table_name(name) for name in asked]
         connection = self._engine.connection()
+        kafka = KafkaAccess(
+            own=connection,
+            others=self._engine.other_clusters,
+            explain=lambda text: find_fault(connection, text),
+        )
         with self._redacted():
             return verify_pipeline(
                 self.settings,
@@ -86,9 +92,7 @@ class StoredPipeline:
                 since=since,
                 require=require,
                 sample=sample,
-                connection=connection,
-                explain=lambda text: find_fault(connection, text),
-                others=self._engine.other_clusters,
+                access={"kafka": kafka},
             )
 
     def read(

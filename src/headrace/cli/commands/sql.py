@@ -365,10 +365,10 @@ class StreamProcesses:
         return process is not None and process.poll() == 0
 
     def _lives(self, name: str, pid: int) -> bool:
-        from headrace.shell.shell import lives
+        from headrace.runtime.processes import is_running
 
         process = self._running.get(name)
-        return lives(pid) if process is None else process.poll() is None
+        return is_running(pid) if process is None else process.poll() is None
 
     def _failure(self, name: str) -> StreamNotStartedError:
         log = self._definitions.log(name)
