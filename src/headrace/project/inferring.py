@@ -205,16 +205,12 @@ def _no_columns(source: str, inference: Inference) -> SchemaNotInferredError:
 RECORDS = 100_000
 """The number of records in a sample."""
 
-_CONNECT_TYPES = {
-    "boolean": "boolean",
-    "int8": "long",
-    "int16": "long",
-    "int32": "long",
-    "int64": "long",
+_CONNECT_TYPES = dict.fromkeys(("int8", "int16", "int32", "int64"), "long") | {
     "float": "double",
     "double": "double",
-    "string": "string",
     "bytes": "binary",
+    "boolean": "boolean",
+    "string": "string",
 }
 _CONNECT_NAMES = (
     (re.compile(r"(io\.debezium\.time|org\.apache\.kafka\.connect\.data)\.Date"), "date"),
