@@ -18,12 +18,7 @@ from headrace.sources.kafka.subscription import compile_pattern, is_topic_name
 from headrace.sources.schemas import SchemaFile, load_schema
 
 if TYPE_CHECKING:
-<<<<<<< HEAD
-    from headrace.model.declarations import DriftAction
     from headrace.sources.kafka.avro_decoder import AvroDecoder, SchemaRegistry
-=======
-    from headrace.sources.kafka.avro_decoder import AvroDecoder
->>>>>>> main
     from headrace.sources.kafka.read import StartingOffsets
 
 

@@ -26,12 +26,6 @@ from headrace.errors import (
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.secrets import is_secret_key
-<<<<<<< HEAD
-from headrace.project.inferring import InferredSchema, compare, field_lines
-from headrace.project.ingest_code import KAFKA_COLUMNS, IngestedTopic, build_code, build_spec, variable_of
-from headrace.project.topic_sample import TopicSample, read_sample
-from headrace.sources.kafka.sample_data import parse_columns
-=======
 from headrace.project.engine import Engine
 from headrace.project.inferring import InferredSchema, TopicSample, compare, field_lines, read_sample
 from headrace.project.ingest_code import (
@@ -43,8 +37,7 @@ from headrace.project.ingest_code import (
     variable_of,
 )
 from headrace.project.pipeline import Pipeline
-from headrace.sources.ddl import parse_columns
->>>>>>> main
+from headrace.sources.kafka.sample_data import parse_columns
 from headrace.storage.table_log import is_table
 
 if TYPE_CHECKING:
