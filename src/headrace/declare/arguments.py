@@ -266,8 +266,8 @@ def checked_care(arguments: Arguments, given: Any) -> Mapping[str, Any]:
         return TableCareSpec.model_validate(dict(given)).values
     except ValidationError as error:
         first = error.errors()[0]
-        said = first.get("ctx", {}).get("error") or first["msg"][:1].lower() + first["msg"][1:]
-        raise arguments.invalid("maintenance", f"`{first['loc'][0]}`: {said}") from None
+        problem = first.get("ctx", {}).get("error") or first["msg"][:1].lower() + first["msg"][1:]
+        raise arguments.invalid("maintenance", f"`{first['loc'][0]}`: {problem}") from None
 
 
 _ACTIONS = get_args(DriftAction)
