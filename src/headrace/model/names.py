@@ -52,7 +52,6 @@ def is_own_catalog(name: str, catalog: str | None) -> bool:
 
 
 def quoted_column(name: str) -> str:
-    """The name of a column for Spark's parser, with backquotes."""
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -17,7 +17,6 @@ from headrace.model.texts import counted
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.counts import (
     FileFindings,
-    Input,
     describe_others,
     judge_counts,
     judge_files,
@@ -50,9 +49,9 @@ from headrace.verify.quarantine import (
     judge_replays,
 )
 from headrace.verify.ranges import judge_ranges
-from headrace.verify.reader import Context, Readers
+from headrace.verify.reader import Context
 from headrace.verify.records import RecordsJudge
-from headrace.verify.registry import READERS, known_kinds
+from headrace.verify.registry import Readers, known_kinds
 from headrace.verify.report import DatasetProof, Finding, FlowProof, Grade, GradeReport, Judgement, Proof
 from headrace.verify.sampled_keys import judge_sample
 from headrace.verify.source_range import Kinds
@@ -66,7 +65,7 @@ def verify_pipeline(
     since: datetime | int | None = None,
     require: Grade | None = None,
     sample: int | None = None,
-    access: Mapping[str, Any] | None = None,  # how to reach the systems of each kind, such as `KafkaAccess`
+    access: Mapping[str, Any] | None = None,  # how to reach the systems of each kind of source
 ) -> Proof:
     """Check that every record was processed exactly once, from tables, ledger, checkpoints and sources."""
     storage = Storage(StoredPath.at(settings.storage.root.path))
@@ -79,7 +78,7 @@ def verify_pipeline(
             params={"storage": str(settings.storage.root), "pipeline": settings.name},
         )
     context = Context(storage=storage, kinds=kinds, tables=dict(tables.evidence), access=access or {})
-    readers = Readers(READERS, context)
+    readers = Readers(context)
     records = RecordsJudge(context, readers)
     judge = _DatasetJudge(storage, settings.database, readers)
     proofs = []
@@ -88,7 +87,7 @@ def verify_pipeline(
         proof = judge.judge(evidence, records.judge(evidence))
         replayed = None
         if sample is not None:
-            paths = storage.table(name), storage.tombstones(name)
+            paths = storage.table(name), storage.side_table("tombstones", name)
             replayed = judge_sample(evidence, *paths, readers, sample)
         table = proof.table.with_findings(tables.replaced.get(name, []))
         unsampled = sample is None and bool(keys_of(evidence.log))
@@ -214,13 +213,13 @@ class _DatasetJudge:
             notes=(*describe_checkpoint(lineage, logs), *describe_pending(lineage, evidence.quarantine)),
         )
 
-    def _find_input(self, text: str) -> Input | None:
+    def _find_input(self, text: str) -> tuple[str, int] | None:
         try:
             log = load_table_log(self._storage.table(TableName.parse(text, self._database)))
         except LogDamagedError:
             return None
         changes = [commit.version for commit in log.commits if commit.changes_data]
-        return Input(table_id=log.metadata.id, version=max(changes, default=log.base_version))
+        return log.metadata.id, max(changes, default=log.base_version)
 
 
 def _notes(evidence: Evidence, undecoded: int) -> list[str]:

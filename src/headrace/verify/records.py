@@ -22,7 +22,8 @@ from headrace.verify.coordinates import (
 from headrace.verify.evidence import Evidence
 from headrace.verify.keys import keys_of
 from headrace.verify.quarantine import Rejected
-from headrace.verify.reader import CannotJudgeError, Context, Found, Readers, SourceReader
+from headrace.verify.reader import CannotJudgeError, Context, Found, SourceReader
+from headrace.verify.registry import Readers
 from headrace.verify.report import GradeReport, Judgement, unjudged_records
 from headrace.verify.source_range import Partition, named
 from headrace.verify.spans import Layers, Spans, spans_text
@@ -141,8 +142,7 @@ def _unjudged(evidence: Evidence, reason: str, *, applies: bool = True) -> dict[
 
 def _quarantined(evidence: Evidence) -> Present:
     """The coordinates of the rejected rows of committed batches that were not replayed."""
-    batches = [batch for lineage in evidence.lineages for batch in lineage.batches]
-    found = Rejected.of(batches, evidence.quarantine.kept, evidence.quarantine.discarded)
+    found = Rejected.of(evidence.batches, evidence.quarantine.kept, evidence.quarantine.discarded)
     spans = found.spans
     return Present(spans, found.rows - sum(one.total for one in spans.values()), found.rows)
 

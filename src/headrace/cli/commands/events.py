@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -17,9 +18,6 @@ from headrace.cli.verb import Invocation, verb
 from headrace.observe.event_reading import EventFilter, EventLevel, LoggedEvent, follow_events, read_events
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import datetime
-
     from headrace.observe.quality import DatasetQuality, ExpectationQuality, Quality
 
 _COLORS = {"WARN": "yellow", "ERROR": "red", "METRICS": "bright_black"}
@@ -67,7 +65,12 @@ def events(
             output.note(f"The event log in {settings.storage.root} has no such events.")
         found = iter(events)
     colored = output.is_terminal
-    lines = (_as_json(event) if output.is_json else _as_line(event, colored) for event in found)
+    lines = (
+        json.dumps(event.to_json(), ensure_ascii=False, default=str)
+        if output.is_json
+        else _as_line(event, colored)
+        for event in found
+    )
     output.pour(lines, at_once=follow)
     return Result(data=None)
 
@@ -77,10 +80,6 @@ def _as_line(event: LoggedEvent, colored: bool) -> str:
     if colored:
         level = click.style(level, fg=_COLORS.get(event.level))
     return f"{at}  {level}  {event.message}"
-
-
-def _as_json(event: LoggedEvent) -> str:
-    return json.dumps(event.to_json(), ensure_ascii=False, default=str)
 
 
 _BARS = "▁▂▃▄▅▆▇█"

@@ -37,7 +37,6 @@ from headrace.syntax.tokens import SqlTokenError, tokenize
 
 if TYPE_CHECKING:
     from headrace.shell.definitions import Definitions
-    from headrace.shell.queries import Answer
     from headrace.shell.shell import Shell, Streams
 
 _TYPED = "<sql>"
@@ -107,9 +106,6 @@ def sql(
 def _interact(
     invocation: Invocation, shell: Shell, processes: StreamProcesses, log: LogSettings, *, once: bool
 ) -> Result:
-    """Read statements from the terminal until the user leaves."""
-    from headrace.shell.completion import Names
-
     def run(text: str) -> None:
         _run(invocation, shell, processes, *remember(text), log, once=once)
 
@@ -180,7 +176,6 @@ def _run(
 def run_stream(
     invocation: Invocation, streams: Streams, name: str, log: LogSettings, *, once: bool
 ) -> Result:
-    """Run a stream in this process, and show its batches."""
     stop = StopSignal()
     with (
         Watch(invocation.output, streams.settings, "Starting Spark") as watch,
@@ -227,14 +222,11 @@ class History(FileHistory):
         super().__init__(str(file))
 
     def store_string(self, string: str) -> None:
-        """Write a statement to the file."""
         if not _has_secret(string):
             super().store_string(string)
 
 
 class Prompt:
-    """Reads statements, and runs them until the user leaves."""
-
     def __init__(
         self, output: Output, names: Names, run: Callable[[str], object], show: Callable[[Answer], None]
     ) -> None:
@@ -340,7 +332,8 @@ class StreamProcesses:
         streams, deadline = Streams(self._definitions), time.monotonic() + _START_S
         while streams.driver(name) is None and time.monotonic() < deadline:
             if not self._lives(name, pid):
-                if self._ended_well(name):
+                process = self._running.get(name)
+                if process is not None and process.poll() == 0:
                     break
                 raise self._failure(name)
             time.sleep(_POLL_S)
@@ -368,15 +361,11 @@ class StreamProcesses:
         for name in self.running:
             streams.stop(name)
 
-    def _ended_well(self, name: str) -> bool:
-        process = self._running.get(name)
-        return process is not None and process.poll() == 0
-
     def _lives(self, name: str, pid: int) -> bool:
-        from headrace.shell.shell import lives
+        from headrace.runtime.processes import is_running
 
         process = self._running.get(name)
-        return lives(pid) if process is None else process.poll() is None
+        return is_running(pid) if process is None else process.poll() is None
 
     def _failure(self, name: str) -> StreamNotStartedError:
         log = self._definitions.log(name)

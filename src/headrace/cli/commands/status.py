@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -14,13 +15,10 @@ from rich.text import Text
 from headrace.cli.options import option
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
-from headrace.model.texts import duration_text, size_text
+from headrace.model.texts import counted, duration_text, size_text
 from headrace.observe.log import newest_log
 
 if TYPE_CHECKING:
-    from datetime import datetime
-    from pathlib import Path
-
     from headrace.maintain.health import TableHealth
     from headrace.observe.snapshot import Snapshot
     from headrace.observe.status import DatasetStatus, FlowStatus
@@ -50,7 +48,9 @@ def status(invocation: Invocation, tables: bool) -> Result:
     pipeline; its rows are kept. The exit code is 1 if the cluster refuses the login.
     """
     if tables:
-        return _tables(invocation)
+        with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
+            found = pipeline.table_health()
+        return Result(data={"tables": [one.to_json() for one in found]}, text=lambda: health_table(found))
     with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
         snapshot, lagging = pipeline.status(), pipeline.lagging_readers()
     schema, log = pipeline.settings.database, newest_log(pipeline.settings)
@@ -61,13 +61,6 @@ def status(invocation: Invocation, tables: bool) -> Result:
     data = {**snapshot.to_json(), "lagging_readers": late, "log": None if log is None else str(log)}
     text = partial(_rendered, snapshot, schema, log, [f"{one.text}:   {one.command}" for one in lagging])
     return Result(data=data, text=text, exit_code=exit_code)
-
-
-def _tables(invocation: Invocation) -> Result:
-
-    with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
-        found = pipeline.table_health()
-    return Result(data={"tables": [one.to_json() for one in found]}, text=lambda: health_table(found))
 
 
 def _rendered(
@@ -118,21 +111,15 @@ def _rows(dataset: DatasetStatus, now: datetime, default_schema: str) -> Iterato
         yield (name, "", rows, *[_NONE] * 4)
         rows = _NONE
     for flow in dataset.flows:
-        yield _flow_row(flow, dataset, name, rows, now)
-
-
-def _flow_row(
-    flow: FlowStatus, dataset: DatasetStatus, name: str, rows: str, now: datetime
-) -> tuple[str, ...]:
-    return (
-        name if flow.flow == dataset.dataset.name else f"{name}/{flow.flow}",
-        "orphaned" if flow.orphaned and flow.driver is None else flow.state,
-        rows,
-        _NONE if flow.rate is None else f"{flow.rate:,.0f}",
-        _lag(flow),
-        _NONE if flow.batch is None else str(flow.batch),
-        _commit(flow.version, flow.committed, now),
-    )
+        yield (
+            name if flow.flow == dataset.dataset.name else f"{name}/{flow.flow}",
+            "orphaned" if flow.orphaned and flow.driver is None else flow.state,
+            rows,
+            _NONE if flow.rate is None else f"{flow.rate:,.0f}",
+            _lag(flow),
+            _NONE if flow.batch is None else str(flow.batch),
+            _commit(flow.version, flow.committed, now),
+        )
 
 
 def _lag(flow: FlowStatus) -> str:
@@ -176,8 +163,7 @@ def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:
         if flow.state == "unknown":
             yield f"{flow.flow}: {flow.driver} holds its lease, and no heartbeat of it was seen"
         if flow.late:
-            rows = "1 row" if flow.late == 1 else f"{flow.late:,} rows"
-            yield f"{flow.flow}: dropped {rows} later than the watermark"
+            yield f"{flow.flow}: dropped {counted(flow.late, 'row')} later than the watermark"
         if flow.pending is not None and flow.driver is None:
             yield f"{flow.flow}: batch {flow.pending} was planned but not committed; the next run repeats it"
 

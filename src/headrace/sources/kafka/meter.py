@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 from headrace.errors import HeadraceError
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.ranges import Position, SourceRange
+from headrace.runtime.kafka_client import confluent
 from headrace.sources.kafka.facts import KafkaFacts
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.sources.kafka.single_records import SingleRecords
-from headrace.sources.limits import Taken
-from headrace.sources.meter import Meter
+from headrace.sources.kafka.record_marks import SingleRecords
+from headrace.sources.limits import Meter, Taken
 from headrace.state.facts import SourceFacts
 
 if TYPE_CHECKING:
@@ -100,15 +100,9 @@ class RecordSizes:
         self._records = SingleRecords(connection, "samples")
 
     def sample(self, positions: Mapping[str, Mapping[int, int]]) -> float | None:
-        """Bytes of a record at these offsets, on average; ``None`` where none came in time.
-
-        Args:
-            positions: Offsets by topic and partition that hold a record, or are followed by one.
-        """
-        from confluent_kafka import KafkaException, TopicPartition
-
+        """Bytes of a record at these offsets, on average; ``None`` where none came in time."""
         places = [
-            TopicPartition(topic, partition, offset)
+            confluent.TopicPartition(topic, partition, offset)
             for topic, offsets in positions.items()
             for partition, offset in sorted(offsets.items())[:_PARTITIONS]
         ]
@@ -116,7 +110,7 @@ class RecordSizes:
             return None
         sizes: list[int] = []
         ended: set[tuple[str | None, int | None]] = set()
-        with contextlib.suppress(KafkaException, RuntimeError, HeadraceError):
+        with contextlib.suppress(confluent.KafkaException, RuntimeError, HeadraceError):
             consumer = self._records.open()
             consumer.assign(places)
             deadline = time.monotonic() + _ANSWER_S
