@@ -223,7 +223,7 @@ _FITS = {
     "timestamp": ("date",),
     "string": ("integer", "long", "double", "boolean", "date", "timestamp"),
 }
-"""The types that Spark infers for some values of a column whose other values have a wider type."""
+"""For each type, the narrower types that Spark can infer from a part of the values."""
 _JSON = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",

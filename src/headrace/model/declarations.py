@@ -89,8 +89,7 @@ class ExpectationCount:
 
 DriftAction = Literal["evolve", "rescue", "quarantine", "fail"]
 
-EVERY_COLUMN = "*"
-"""The key of the default among actions by column."""
+EVERY_COLUMN = "*"  # the key of the default among actions by column
 
 RESCUED = "_rescued_data"
 """The column with the fields of a record that have no column, or a value of another type, as JSON."""

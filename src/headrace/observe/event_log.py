@@ -109,7 +109,7 @@ class EventLog:
                     appends = 0
                     self._table.fold()
             except Exception as error:
-                # What watches the work must not stop the work.
+                # A failure of the event log must not stop a flow.
                 self._report(error)
                 pause_s = min(pause_s * 2, _MOST_APPEND_S)
             else:
@@ -229,7 +229,7 @@ def _batches(storage: Storage, name: TableName, first: datetime) -> Iterator[Com
 
 
 def _event_of(name: TableName, commit: LoggedCommit) -> Committed | None:
-    """The event of a commit, without what only the run knew; a batch does not know its update."""
+    """The event of a commit, without the facts that only the run had. The update of a batch is not known."""
     metadata = commit.metadata
     if metadata is None or not commit.is_ours or "opens" in metadata or "replay" in metadata:
         return None

@@ -137,7 +137,7 @@ class RowBuilder:
         level: Level = "INFO",
         **origin: Any,
     ) -> Row:
-        """A row about an event. `origin`: fields of the column ``origin`` that are not those of the event."""
+        """A row about an event. `origin`: fields of the column ``origin`` that replace those of the event."""
         dataset = getattr(event, "dataset", None)
         name = None if dataset is None else str(dataset)
         self._number += 1
@@ -153,7 +153,7 @@ class RowBuilder:
             "origin": {
                 "pipeline_id": str(uuid.uuid5(NAMESPACE, f"{writer.storage}/{writer.pipeline}")),
                 "pipeline_name": writer.pipeline,
-                # The update of a batch is not known if only its commit tells of it.
+                # An event that was made from a commit can have no update.
                 "update_id": event.update or None if isinstance(event, Committed) else writer.update,
                 "host": platform.node(),
                 "flow_name": name if isinstance(event, ViewEvent) else getattr(event, "flow", None),

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
-FOLD_FILES = 50
-"""The number of small files from which they are folded into one."""
-
+FOLD_FILES = 50  # the number of small files from which they are folded into one
 _FILE_BYTES = 4 * 1024 * 1024  # the size of a folded file. Files of half this size are not counted as small
 _GRACE_H = 1  # hours that a replaced file is kept, for readers that have opened an older version
 _KEPT = timedelta(days=90)

@@ -113,7 +113,7 @@ def _jars() -> Check:
     changed = [jar for jar in wrong if cache.path(jar).exists()]
     if changed:
         names = ", ".join(str(jar.coordinate) for jar in changed[:3])
-        # The next start compares only sizes and times.
+        # A start compares only sizes and times.
         cache.recheck(changed)
         text = f"{len(changed)} jars did not have the expected checksum and were removed: {names}"
         return Check("jars", "warn", text, "download them:   headrace broker start")

@@ -1,4 +1,4 @@
-"""The rows that a test gives, in the form in which a topic, a table or a file would hold them."""
+"""Converts the rows of a test to the form of a topic, a table or a file."""
 
 from __future__ import annotations
 
@@ -125,19 +125,16 @@ def kafka_rows(topic: str, batch: Batch, number: int, offsets: dict[int, int]) -
     rows = []
     for place, row in enumerate(batch):
         record = row if isinstance(row, Record) else Record(row)
-        if row is None:
-            problem = "write Record(None) for a record without a value"
-            raise invalid(topic, problem, batch=number, row=place)
         try:
+            if row is None:
+                raise ValueError("write Record(None) for a record without a value")
             value, key, headers = _bytes(record.value), _bytes(record.key), _headers(record.headers)
+            if not isinstance(record.partition, int) or record.partition < 0:
+                raise ValueError(f"the partition {record.partition!r} is not a number of at least 0")
+            if not isinstance(record.timestamp, datetime | None):
+                raise ValueError(f"the timestamp is a {type(record.timestamp).__name__}, not a datetime")
         except (TypeError, ValueError) as error:
             raise invalid(topic, str(error), batch=number, row=place) from error
-        if not isinstance(record.partition, int) or record.partition < 0:
-            problem = f"the partition {record.partition!r} is not a number of at least 0"
-            raise invalid(topic, problem, batch=number, row=place)
-        if not isinstance(record.timestamp, datetime | None):
-            problem = f"the timestamp is a {type(record.timestamp).__name__}, not a datetime"
-            raise invalid(topic, problem, batch=number, row=place)
         offset = offsets.get(record.partition, 0)
         offsets[record.partition] = offset + 1
         rows.append(
