@@ -16,8 +16,6 @@ from headrace.sources.kafka.cluster import KafkaCluster
 
 @dataclass(frozen=True)
 class ReachedKafka:
-    """A Kafka cluster that can be contacted."""
-
     connection: KafkaConnection
     is_embedded: bool  # whether it is the embedded broker, where commands create missing topics
 

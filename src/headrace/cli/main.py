@@ -197,7 +197,6 @@ def headrace() -> None:
 
 
 def main() -> None:
-    """The entry point of ``headrace``."""
     # Imports create many objects that stay. Looking for garbage among them takes a tenth of an import.
     gc.set_threshold(_GARBAGE, 10, 10)
     output = build_output(sys.argv[1:])
@@ -212,7 +211,6 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str], output: Output | None = None) -> int:
-    """Run one command line, and return its exit code."""
     output = output or build_output(arguments)
     if signal.getsignal(signal.SIGTERM) is not _end_process:
         signal.signal(signal.SIGTERM, _terminate)
@@ -269,7 +267,6 @@ def _signal_behind(error: BaseException | None) -> int | None:
 
 
 def _driver_lost(error: BaseException | None) -> HeadraceError | None:
-    """The error for a JVM that has ended."""
     while error is not None:
         if type(error).__name__ == "Py4JNetworkError" or text_of(error) == GONE:
             from headrace.run.failures import driver_lost
@@ -388,7 +385,6 @@ def find_versions() -> Mapping[str, str | None]:
 
 
 def versions_text(versions: Mapping[str, str | None]) -> str:
-    """The versions as lines."""
     names = {"headrace": "headrace", "spark": "Spark", "delta": "Delta Lake", "kafka": "Kafka broker"}
     names |= {"kafka_clients": "Kafka clients", "java": "Java"}
     lines = [f"{names[name]} {found or 'not found: headrace doctor'}" for name, found in versions.items()]

@@ -8,16 +8,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import click
 
 from headrace.errors import HeadraceError
-from headrace.model.project import LogFormat, LogLevel
+from headrace.model.project import LogFormat, LogLevel, ProjectSettings
 from headrace.model.texts import parse_duration
-
-if TYPE_CHECKING:
-    from headrace.model.project import ProjectSettings
 
 _AGO = re.compile(r"-?(\d+)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -64,7 +61,6 @@ def parse_moment(text: str) -> datetime | None:
 
 
 def read_moment(ctx: click.Context, param: click.Parameter, text: str | None) -> datetime | None:
-    """The value of an option that is a point in time."""
     if text is None:
         return None
     moment = parse_moment(text)
@@ -115,7 +111,6 @@ def complete_dataset(ctx: click.Context, param: click.Parameter, incomplete: str
 
 
 def complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The profiles of the pipeline's spec."""
     from headrace.declare.spec import find_spec, profile_names
 
     try:

@@ -107,8 +107,6 @@ class _RedactedStream:
 
 
 class RedactingFormatter(logging.Formatter):
-    """Formats log lines, with their traces, without the secrets."""
-
     def __init__(self, form: str, redactor: Redactor) -> None:
         super().__init__(form)
         self._redactor = redactor
@@ -129,8 +127,6 @@ EXIT_CHANGES = 4
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a command."""
-
     data: Any
     # The same facts as text (with ANSI styles), or a function that gives something `rich` can render; it is
     # called only for text output.
@@ -223,7 +219,6 @@ class TextOutput(Output):
     is_json = False
 
     def console(self) -> Console:
-        """A rich console on standard output."""
         from rich.console import Console
 
         return Console(file=self.stdout, highlight=False, soft_wrap=not self.stdout.isatty())

@@ -14,12 +14,12 @@ import click
 from headrace.cli.options import complete_profile
 from headrace.cli.output import Output, Result
 from headrace.errors import SpecNotFoundError
+from headrace.model.project import ProjectSettings
 from headrace.model.secrets import is_secret_key
 
 _ENGINE = "HEADRACE_ENGINE"
 
 if TYPE_CHECKING:
-    from headrace.model.project import ProjectSettings
     from headrace.project.pipeline import Pipeline
 
 
@@ -74,7 +74,6 @@ class LocalFolder(click.Path):
         super().__init__(path_type=Path, **settings)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path."""
         from headrace.storage.locate import is_uri, locate
 
         local = locate(value).path if isinstance(value, str) and is_uri(value) else value

@@ -35,12 +35,9 @@ _SIGNS = {"create": "+", "alter": "~", "recompute": "~", "remove": "-", "keep": 
 
 @dataclass(frozen=True)
 class Explanation:
-    """One plan as text, JSON and a graph."""
-
     plan: Plan
 
     def to_text(self, width: int = WIDTH) -> str:
-        """The plan for a person: the graph, then one paragraph for each dataset."""
         lines = [self._headline(), ""]
         lines += [f"  {line}" for line in draw_text(self.graph())]
         lines.append("")
@@ -225,7 +222,6 @@ class Explanation:
         }
 
     def to_mermaid(self) -> str:
-        """The graph as a Mermaid flowchart."""
         return draw_mermaid(self.graph())
 
     def graph(self) -> Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,6 @@ from headrace.model.project import ProjectSettings
 from headrace.runtime.engine.client import find_engines, stop_engines
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from headrace.runtime.doctor import Check
 
 _SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red")}
@@ -41,7 +40,6 @@ def doctor(invocation: Invocation) -> Result:
 
 
 def _settings(invocation: Invocation) -> ProjectSettings | None:
-    """The pipeline that we are in, if we are in one."""
     try:
         return invocation.settings()
     except SpecNotFoundError:

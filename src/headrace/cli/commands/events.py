@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -17,9 +18,6 @@ from headrace.cli.verb import Invocation, verb
 from headrace.observe.event_reading import EventFilter, EventLevel, LoggedEvent, follow_events, read_events
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import datetime
-
     from headrace.observe.quality import DatasetQuality, ExpectationQuality, Quality
 
 _COLORS = {"WARN": "yellow", "ERROR": "red", "METRICS": "bright_black"}

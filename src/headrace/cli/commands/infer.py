@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,21 +53,21 @@ def infer(
     An existing file is changed only with --update. An update adds new fields, and widens a type only if a
     value in the records does not fit.
     """
-    from headrace.project.inferring import Stopwatch, compare, save
+    from headrace.project.inferring import compare, save
 
     refuse(
         (sample is not None and latest_by_key, "--sample and --latest-by-key cannot be used together"),
         (latest_by_key and "/" in source, "--latest-by-key needs a topic; records in files have no key"),
     )
     root = invocation.settings(anywhere=True).root
-    watch = Stopwatch()
+    began = time.monotonic()
     if "/" in source:
         name, inference, usage = _read_folder(invocation, source, sample, root)
     else:
         name, usage = source, f'hr.read_kafka("{source}", format="json", '
         inference = _read_topic(invocation, source, sample, latest_by_key)
     shown = f"{FOLDER}/{name}.json"
-    found = compare(source, inference, root / shown, shown, watch.seconds)
+    found = compare(source, inference, root / shown, shown, time.monotonic() - began)
     written = save(found, root / shown, shown, update=update)
     usage += f'schema="{shown}")'
     data = found.to_json() | {"file": shown, "written": written, "usage": usage}

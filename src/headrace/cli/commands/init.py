@@ -99,10 +99,11 @@ def demo(invocation: Invocation, records: int, rate: int, directory: Path) -> Re
 
 
 def _screen(output: Output) -> Screen:
-    from headrace.project.demo.screens import LineScreen, LiveScreen, SilentScreen
+    from headrace.project.demo.screens import LineScreen, LiveScreen
+    from headrace.project.demo.story import Screen
 
     if not isinstance(output, TextOutput):
-        return SilentScreen()
+        return Screen()
     return LiveScreen(output.console()) if output.is_terminal else LineScreen(output.console())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -16,8 +17,6 @@ from headrace.model.texts import counted, duration_text
 from headrace.run.stop import StopSignal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from headrace.maintain.pins import Pin, RegisteredReader
     from headrace.project.maintenance import MaintenanceOptions, MaintenanceResult
 

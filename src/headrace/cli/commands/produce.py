@@ -24,8 +24,6 @@ from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.consumer import Start, TopicReader, TopicRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from headrace.project.producing import Produced
 
 SAMPLE_SCHEMA = "id LONG, date DATE, name STRING, sales DECIMAL(6, 2)"
@@ -169,7 +167,6 @@ class _Shown:
             self._output.note(text)
 
     def waiting(self, left: int) -> None:
-        """The broker is slow to acknowledge the last records."""
         text = f"Waiting for the broker to acknowledge {counted(left, 'record')}; Ctrl-C again stops waiting"
         if self._status is not None:
             self._status.update(text)

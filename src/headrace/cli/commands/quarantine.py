@@ -236,7 +236,6 @@ def _shown(rows: Rows | None, dataset: str) -> Group | str:
 
 
 def _facts(row: Mapping[str, Any]) -> Iterator[str]:
-    """Where a row comes from."""
     from headrace.sources.registry import describe_record
 
     source = row["source"] or {}

@@ -37,7 +37,6 @@ from headrace.syntax.tokens import SqlTokenError, tokenize
 
 if TYPE_CHECKING:
     from headrace.shell.definitions import Definitions
-    from headrace.shell.queries import Answer
     from headrace.shell.shell import Shell, Streams
 
 _TYPED = "<sql>"
@@ -107,9 +106,6 @@ def sql(
 def _interact(
     invocation: Invocation, shell: Shell, processes: StreamProcesses, log: LogSettings, *, once: bool
 ) -> Result:
-    """Read statements from the terminal until the user leaves."""
-    from headrace.shell.completion import Names
-
     def run(text: str) -> None:
         _run(invocation, shell, processes, *remember(text), log, once=once)
 
@@ -180,7 +176,6 @@ def _run(
 def run_stream(
     invocation: Invocation, streams: Streams, name: str, log: LogSettings, *, once: bool
 ) -> Result:
-    """Run a stream in this process, and show its batches."""
     stop = StopSignal()
     with (
         Watch(invocation.output, streams.settings, "Starting Spark") as watch,
@@ -227,14 +222,11 @@ class History(FileHistory):
         super().__init__(str(file))
 
     def store_string(self, string: str) -> None:
-        """Write a statement to the file."""
         if not _has_secret(string):
             super().store_string(string)
 
 
 class Prompt:
-    """Reads statements, and runs them until the user leaves."""
-
     def __init__(
         self, output: Output, names: Names, run: Callable[[str], object], show: Callable[[Answer], None]
     ) -> None:

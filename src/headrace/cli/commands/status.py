@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -18,9 +19,6 @@ from headrace.model.texts import duration_text, size_text
 from headrace.observe.log import newest_log
 
 if TYPE_CHECKING:
-    from datetime import datetime
-    from pathlib import Path
-
     from headrace.maintain.health import TableHealth
     from headrace.observe.snapshot import Snapshot
     from headrace.observe.status import DatasetStatus, FlowStatus
@@ -118,21 +116,15 @@ def _rows(dataset: DatasetStatus, now: datetime, default_schema: str) -> Iterato
         yield (name, "", rows, *[_NONE] * 4)
         rows = _NONE
     for flow in dataset.flows:
-        yield _flow_row(flow, dataset, name, rows, now)
-
-
-def _flow_row(
-    flow: FlowStatus, dataset: DatasetStatus, name: str, rows: str, now: datetime
-) -> tuple[str, ...]:
-    return (
-        name if flow.flow == dataset.dataset.name else f"{name}/{flow.flow}",
-        "orphaned" if flow.orphaned and flow.driver is None else flow.state,
-        rows,
-        _NONE if flow.rate is None else f"{flow.rate:,.0f}",
-        _lag(flow),
-        _NONE if flow.batch is None else str(flow.batch),
-        _commit(flow.version, flow.committed, now),
-    )
+        yield (
+            name if flow.flow == dataset.dataset.name else f"{name}/{flow.flow}",
+            "orphaned" if flow.orphaned and flow.driver is None else flow.state,
+            rows,
+            _NONE if flow.rate is None else f"{flow.rate:,.0f}",
+            _lag(flow),
+            _NONE if flow.batch is None else str(flow.batch),
+            _commit(flow.version, flow.committed, now),
+        )
 
 
 def _lag(flow: FlowStatus) -> str:

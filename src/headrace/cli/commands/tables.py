@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -19,8 +20,6 @@ from headrace.model.texts import counted, size_text
 from headrace.observe.read import Rows, Selection, find_dataset, read_rows
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from headrace.project.orphans import TableDescription
 
 

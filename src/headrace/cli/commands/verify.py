@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -12,8 +13,6 @@ from headrace.cli.verb import Invocation, verb
 from headrace.verify.text import proof_lines
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from headrace.verify.report import Proof
 
 
