@@ -14,7 +14,14 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from headrace.cli.main import run as cli
 from headrace.errors import SourceLocation, TopicNotFoundError
-from headrace.model.events import BatchCommitted, FlowFailed, FlowFinished, FlowRetrying, UpdateFinished, ViewRefreshed
+from headrace.model.events import (
+    BatchCommitted,
+    FlowFailed,
+    FlowFinished,
+    FlowRetrying,
+    UpdateFinished,
+    ViewRefreshed,
+)
 from headrace.project.pipeline import Pipeline
 from headrace.run.reporting import LagGauge
 from landing import VISITS, Site

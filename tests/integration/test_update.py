@@ -11,7 +11,16 @@ import pytest
 
 from headrace.cli.main import run as cli
 from headrace.errors import BrokerUnreachableError
-from headrace.model.events import BatchCommitted, FlowFailed, FlowRetrying, FlowSkipped, FlowStarted, LookFailed, ViewRefreshed, ViewSkipped
+from headrace.model.events import (
+    BatchCommitted,
+    FlowFailed,
+    FlowRetrying,
+    FlowSkipped,
+    FlowStarted,
+    LookFailed,
+    ViewRefreshed,
+    ViewSkipped,
+)
 from headrace.model.remedies import Remedies
 from headrace.project.pipeline import Pipeline
 from headrace.run import attempts, batch, flow, flows

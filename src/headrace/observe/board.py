@@ -9,7 +9,19 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from headrace.model.event_forms import Event, FlowEvent, State
-from headrace.model.events import BatchCommitted, BatchReplayed, BatchStarted, FlowFinished, FlowReconnected, FlowReconnecting, LateRowsDropped, UpdateFinished, UpdateStarted, ViewEvent, ViewRefreshed
+from headrace.model.events import (
+    BatchCommitted,
+    BatchReplayed,
+    BatchStarted,
+    FlowFinished,
+    FlowReconnected,
+    FlowReconnecting,
+    LateRowsDropped,
+    UpdateFinished,
+    UpdateStarted,
+    ViewEvent,
+    ViewRefreshed,
+)
 from headrace.model.names import TableName
 
 WINDOW = timedelta(seconds=10)

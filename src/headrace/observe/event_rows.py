@@ -13,7 +13,22 @@ from headrace.errors import HeadraceError, RefusedError
 from headrace.model.declarations import MaterializedView, StreamingTable, TemporaryView
 from headrace.model.event_columns import Row
 from headrace.model.event_forms import Event, Level, headline
-from headrace.model.events import NAMESPACE, BatchCommitted, BatchStarted, Committed, FlowFailed, FlowIdle, FlowReconnected, FlowReconnecting, FlowRetrying, FlowSkipped, FlowStarted, UpdateStarted, ViewEvent, ViewFailed
+from headrace.model.events import (
+    NAMESPACE,
+    BatchCommitted,
+    BatchStarted,
+    Committed,
+    FlowFailed,
+    FlowIdle,
+    FlowReconnected,
+    FlowReconnecting,
+    FlowRetrying,
+    FlowSkipped,
+    FlowStarted,
+    UpdateStarted,
+    ViewEvent,
+    ViewFailed,
+)
 from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh
 
 STABLE = ("create_update", "flow_definition", "dataset_definition", "flow_progress", "update_progress")

@@ -12,7 +12,18 @@ from typing import Any, Literal
 
 from headrace.errors import HeadraceError
 from headrace.model.event_forms import Emitter
-from headrace.model.events import Backlog, BatchCommitted, BatchReplayed, BatchStarted, FlowFailed, FlowFinished, FlowRetrying, FlowSkipped, FlowStarted, LateRowsDropped
+from headrace.model.events import (
+    Backlog,
+    BatchCommitted,
+    BatchReplayed,
+    BatchStarted,
+    FlowFailed,
+    FlowFinished,
+    FlowRetrying,
+    FlowSkipped,
+    FlowStarted,
+    LateRowsDropped,
+)
 from headrace.model.ranges import SourceRange
 from headrace.model.table_events import SnapshotSkipped
 from headrace.plan.stages import PlannedFlow

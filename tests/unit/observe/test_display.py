@@ -9,7 +9,20 @@ from datetime import UTC, datetime, timedelta
 from rich.console import Console
 
 from headrace.model.event_forms import Event
-from headrace.model.events import BatchCommitted, BatchStarted, FlowFailed, FlowFinished, FlowReconnected, FlowReconnecting, FlowRetrying, FlowStarted, UpdateFinished, UpdateStarted, ViewRefreshed, ViewRefreshing
+from headrace.model.events import (
+    BatchCommitted,
+    BatchStarted,
+    FlowFailed,
+    FlowFinished,
+    FlowReconnected,
+    FlowReconnecting,
+    FlowRetrying,
+    FlowStarted,
+    UpdateFinished,
+    UpdateStarted,
+    ViewRefreshed,
+    ViewRefreshing,
+)
 from headrace.model.names import TableName
 from headrace.observe.board import Board
 from headrace.observe.display import LineDisplay, LiveDisplay, board_table, row_cells

@@ -14,7 +14,17 @@ import pytest
 from lake import HandFlow, Lake, rows
 
 from headrace.model.event_forms import Event
-from headrace.model.events import BatchCommitted, BatchStarted, FlowFailed, FlowFinished, FlowRetrying, FlowStarted, UpdateFinished, UpdateStarted, ViewRefreshed
+from headrace.model.events import (
+    BatchCommitted,
+    BatchStarted,
+    FlowFailed,
+    FlowFinished,
+    FlowRetrying,
+    FlowStarted,
+    UpdateFinished,
+    UpdateStarted,
+    ViewRefreshed,
+)
 from headrace.model.names import TableName
 from headrace.observe import event_log as event_log_module
 from headrace.observe.event_log import EventLog, find_missing

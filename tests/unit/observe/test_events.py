@@ -10,7 +10,14 @@ import pytest
 
 from headrace.model.counts import RowChanges
 from headrace.model.event_forms import Event
-from headrace.model.events import BatchCommitted, FlowFailed, FlowFinished, UpdateFinished, UpdateStarted, ViewRefreshed
+from headrace.model.events import (
+    BatchCommitted,
+    FlowFailed,
+    FlowFinished,
+    UpdateFinished,
+    UpdateStarted,
+    ViewRefreshed,
+)
 from headrace.model.names import TableName
 from headrace.model.ranges import OpaquePosition, SourceRange
 from headrace.model.table_events import ForeignCommitSeen

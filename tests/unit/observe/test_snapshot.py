@@ -17,7 +17,16 @@ from lake import HandFlow, Lake, LakeTable, rows
 
 from headrace.errors import BrokerUnreachableError
 from headrace.model.event_forms import Event
-from headrace.model.events import BatchCommitted, FlowFailed, FlowReconnected, FlowReconnecting, FlowRetrying, FlowStarted, UpdateStarted, ViewFailed
+from headrace.model.events import (
+    BatchCommitted,
+    FlowFailed,
+    FlowReconnected,
+    FlowReconnecting,
+    FlowRetrying,
+    FlowStarted,
+    UpdateStarted,
+    ViewFailed,
+)
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.observe.event_log import EventLog
