@@ -78,7 +78,9 @@ class EventTable:
             return 0
         with contextlib.suppress(CommitFailedError):
             before = datetime.now(UTC) - _KEPT
-            if any(at is not None and at < before for at in map(_oldest, _files(table))):
+            if any(
+                isinstance(at := one.get("min.timestamp"), datetime) and at < before for one in _files(table)
+            ):
                 table.delete(f"timestamp < {sql_time(before)}")
             table.optimize.compact(target_size=_FILE_BYTES)
             table.vacuum(retention_hours=_GRACE_H, enforce_retention_duration=False, dry_run=False)
@@ -103,11 +105,6 @@ def _rows(found: Any) -> list[Row]:
     names = found.schema.names
     columns = [found.column(name).to_pylist() for name in names]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def _oldest(file: Row) -> datetime | None:
-    at = file.get("min.timestamp")
-    return at if isinstance(at, datetime) else None
 
 
 def sql_text(text: str) -> str:

@@ -128,7 +128,9 @@ def kafka_rows(topic: str, batch: Batch, number: int, offsets: dict[int, int]) -
         try:
             if row is None:
                 raise ValueError("write Record(None) for a record without a value")
-            value, key, headers = _bytes(record.value), _bytes(record.key), _headers(record.headers)
+            value, key = _bytes(record.value), _bytes(record.key)
+            given = record.headers.items() if isinstance(record.headers, Mapping) else record.headers
+            headers = [{"key": str(name), "value": _bytes(one)} for name, one in given]
             if not isinstance(record.partition, int) or record.partition < 0:
                 raise ValueError(f"the partition {record.partition!r} is not a number of at least 0")
             if not isinstance(record.timestamp, datetime | None):
@@ -147,7 +149,8 @@ def kafka_rows(topic: str, batch: Batch, number: int, offsets: dict[int, int]) -
                 # Kafka's own timestamps are whole milliseconds.
                 "timestamp": _milliseconds(record.timestamp or datetime.now(UTC)),
                 "timestampType": 0,
-                "headers": headers,
+                # Spark gives null for a record without headers.
+                "headers": headers or None,
             }
         )
     return build_table(rows, kafka_schema())
@@ -168,12 +171,6 @@ def _bytes(value: Any) -> bytes | None:
             return value.encode()
         case _:
             return as_json(value).encode()
-
-
-def _headers(given: Any) -> list[dict[str, Any]] | None:
-    pairs = given.items() if isinstance(given, Mapping) else given
-    # Spark gives null where a record has no header.
-    return [{"key": str(key), "value": _bytes(value)} for key, value in pairs] or None
 
 
 def as_json(value: Any) -> str:
