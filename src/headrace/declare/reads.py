@@ -18,9 +18,8 @@ from headrace.sources.kafka.subscription import compile_pattern, is_topic_name
 from headrace.sources.schemas import SchemaFile, load_schema
 
 if TYPE_CHECKING:
-    from headrace.sources.kafka.avro_decoder import AvroDecoder
+    from headrace.sources.kafka.avro_decoder import AvroDecoder, SchemaRegistry
     from headrace.sources.kafka.read import StartingOffsets
-    from headrace.sources.kafka.schema_registry import SchemaRegistry
 
 
 def read_kafka(
@@ -296,7 +295,7 @@ class AvroRead:
     def _registry(
         self, active: ActivePipeline, arguments: Arguments, *, has_reader: bool
     ) -> SchemaRegistry | None:
-        from headrace.sources.kafka.schema_registry import URL, USER_INFO, SchemaRegistry
+        from headrace.sources.kafka.avro_decoder import URL, USER_INFO, SchemaRegistry
 
         settings = active.settings.kafka.settings
         wanted = self.registry
