@@ -133,8 +133,7 @@ def _silent() -> logging.Logger:
     return logger
 
 
-SILENT = _silent()
-"""The logger of librdkafka's log lines."""
+SILENT = _silent()  # the logger of librdkafka's log lines
 
 
 def connection_errors(servers: str, timeout_s: float) -> list[str]:
