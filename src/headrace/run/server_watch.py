@@ -53,7 +53,7 @@ class ServerWatch:
     ) -> None:
         self._stop.set()
         if self._thread.is_alive():
-            # Its client is closed next: librdkafka can abort the process if a request is under way.
+            # Its client is closed next, and native clients can abort the process while a request is under way.
             self._thread.join(ANSWER_S)
 
     def _run(self) -> None:
