@@ -53,7 +53,7 @@ class ServerWatch:
     ) -> None:
         self._stop.set()
         if self._thread.is_alive():
-            # Its client is closed next, and native clients can abort the process while a request is under way.
+            # Its client is closed next; with a request under way, that can abort the process.
             self._thread.join(ANSWER_S)
 
     def _run(self) -> None:
