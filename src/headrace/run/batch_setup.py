@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,6 +23,7 @@ from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.maintenance import Maintenance
+from headrace.sinks.registry import keeps_state
 from headrace.sources.guard import FlowRun
 from headrace.sources.guards import SourceGuards
 from headrace.sources.ranges import load_next_positions
@@ -87,7 +89,9 @@ class BatchSetup:
             reporter=self._reporter(opened, limits),
             committed=self.checks.committed,
             state=state,
-            turn=partial(self.maintenance.turn, settings.storage.table(planned.flow.target)),
+            turn=nullcontext
+            if keeps_state(planned.sink)
+            else partial(self.maintenance.turn, settings.storage.table(planned.flow.target)),
             snapshots=None if feed is None else partial(feed.records, checkpoint=opened.path),
         )
 

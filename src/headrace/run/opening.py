@@ -17,6 +17,7 @@ from headrace.run.survey import FlowSurveyor, find_unfinished, unfinished_refres
 from headrace.run.targets import side_tables
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import CLEARING
+from headrace.sinks.registry import keeps_state
 from headrace.sinks.target import FlowTarget, OpenedGeneration, TableLayout, TargetState
 from headrace.sources.answers import Seed
 from headrace.sources.ranges import join_marks
@@ -213,6 +214,7 @@ class FlowOpener:
     ) -> OpenedFlow:
         """Write a new checkpoint, and let the target name it in one commit."""
         flow, storage, table = self._planned.flow, self._settings.storage, start.table
+        sink = self._planned.sink
         assert table is not None, "a run opens the table first"
         held = None if opening.fences is None else table.transactions.get(opening.fences, -1)
         known = generations(self.surveyor.checkpoints)
@@ -224,6 +226,7 @@ class FlowOpener:
             generation=generation,
             table_id=table.table_id,
             sources=tuple(facts.source for facts in start.sources),
+            sink=sink.format if sink is not None and keeps_state(sink) else None,
         )
         if opening.losses:
             lost = {"checkpoint": identity.checkpoint, "generation": generation}

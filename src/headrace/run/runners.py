@@ -22,10 +22,10 @@ from headrace.run.reporting import FlowReports, Progress
 from headrace.run.snapshots import OnceFeed, SnapshotFeed
 from headrace.run.split import RefreshSplit, ViewCountingRefreshSplit
 from headrace.run.survey import FlowSurveyor
-from headrace.run.targets import flow_target, quarantine_of, refresh_target
+from headrace.run.targets import flow_target, quarantine_of, refresh_target, target_reader
 from headrace.run.views import ViewRunner
-from headrace.sinks.delta.reader import DeltaReader
 from headrace.sinks.delta.table import read_state
+from headrace.sinks.registry import keeps_state
 
 
 def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> FlowOpener:
@@ -48,7 +48,7 @@ def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> Flo
         planned=planned,
         settings=context.settings,
         systems=context.systems,
-        target=DeltaReader(context.settings.storage.table(target), partial(read_state, context.spark)),
+        target=target_reader(planned, context.settings.storage, partial(read_state, context.spark)),
         declared_flows=plan.flows_of(target),
     )
     return FlowOpener(
@@ -72,7 +72,8 @@ def make_flow(
         progress: The counts of the flow's runner before; ``None`` if it has none.
     """
     opener = make_opener(planned, plan, context)
-    context.maintenance.watch(context.settings.storage.table(planned.flow.target))
+    if not keeps_state(planned.sink):
+        context.maintenance.watch(context.settings.storage.table(planned.flow.target))
     progress = progress or Progress()
     others = filter(None, (source.connection for source in planned.sources))
     kafka = next(others, context.settings.kafka)

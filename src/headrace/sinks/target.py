@@ -1,11 +1,9 @@
 """What a flow writes to: the protocol that every target follows.
 
-Upsert and SCD fit as one MERGE, or as staged files and deletion vectors, in `commit`; `write` only
-removes duplicates and counts. A writer that reads the rows more than once asks for `SplitRows.keep`. A
-quarantine table is a second target, which the split holds (`run/split.py`): it replaces the rows of
-(checkpoint, batch), commits before the table does, and its `begin` never returns ``None``. A Kafka topic or a
-user's function can only send the rows in `commit` and record the batch afterwards, so its guarantee is
-`at least once`.
+A Delta table and a `SinkStore` commit rows and batch together. Other sinks can only send the rows in `commit`
+and record the batch afterwards, so their guarantee is `at least once`. A writer that reads the rows more than
+once asks for `SplitRows.keep`. A quarantine table is a second target, which the split holds (`run/split.py`):
+it replaces the rows of (checkpoint, batch), and commits before the table does.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 from headrace.model.counts import BatchCounts
+from headrace.model.names import TableName
 from headrace.model.ranges import SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.state.facts import Open
@@ -250,10 +249,6 @@ class Target(Protocol[StampT]):
 class FlowTarget(Target[BatchStamp], Protocol):
     """A target that is fed batch by batch, by flows with a checkpoint each."""
 
-    def state(self) -> TargetState:
-        """Read the target's newest state."""
-        ...
-
     def open_generation(self, opened: OpenedGeneration) -> int:
         """Let a checkpoint feed the target, and fence the one before, in one commit.
 
@@ -263,4 +258,40 @@ class FlowTarget(Target[BatchStamp], Protocol):
         Raises:
             BatchFencedError: Another process has opened a checkpoint meanwhile.
         """
+        ...
+
+    def fence_replay(self, session: SparkSession, stamp: BatchStamp) -> bool:
+        """Keep a replay from being committed from now on; false if the target holds it."""
+        ...
+
+
+Applies = Literal["append", "changes", "partial changes", "truncates", "history"]
+"""What a sink can do with the rows of a flow: add them, or apply change records by key (SCD type 1); also
+where a NULL leaves a column as it is, where a record removes all older rows, and with the history of each key
+(SCD type 2)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkSpec:
+    """A declared sink, for a format that keeps the state of its flows itself."""
+
+    name: TableName
+    options: Mapping[str, str]
+    schema: Mapping[str, Any]  # the columns of its rows, as ``StructType.jsonValue()`` gives them
+    keys: tuple[str, ...] = ()  # the key of a row, if flows apply changes by key
+
+
+class SinkStore(FlowTarget, TargetReader, Protocol):
+    """A sink that commits rows and (checkpoint, batch) together, and so knows the state of its flows."""
+
+    def check(self) -> None:
+        """Refuse what a run would fail with; writes nothing."""
+        ...
+
+    def create(self) -> None:
+        """Create what the rows and the state need, if it does not exist."""
+        ...
+
+    def finish_refresh(self) -> None:
+        """Record that nothing of a full refresh is left to do."""
         ...
