@@ -21,7 +21,7 @@ def sizes(shop: Shop, flow: str) -> list[int]:
 def test_the_first_batch_goes_by_the_records_and_the_next_by_the_batch_before(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.sources.limits._FIRST_BYTES", 12_000)
+    monkeypatch.setattr("headrace.sources.kafka.meter._FIRST_BYTES", 12_000)
     shop.write(UNLIMITED)
     shop.produce(600)
     shop.run_well()

@@ -14,14 +14,15 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import HeadraceError
 from headrace.model.declarations import Drift
-from headrace.model.events import Event, FlowRetrying
+from headrace.model.event_forms import Event
+from headrace.model.events import FlowRetrying
 from headrace.project.pipeline import Pipeline
-from headrace.sources import schema_registry
-from headrace.sources.avro_decoder import AvroDecoder
 from headrace.sources.csv_decoder import CsvDecoder, build_csv_decoder
-from headrace.sources.debezium import DebeziumDecoder
 from headrace.sources.decoders import JsonDecoder
 from headrace.sources.json_drift import DriftingJsonDecoder
+from headrace.sources.kafka import schema_registry
+from headrace.sources.kafka.avro_decoder import AvroDecoder
+from headrace.sources.kafka.debezium import DebeziumDecoder
 from landing import Site
 from registry_server import RegistryServer
 

@@ -18,7 +18,7 @@ from headrace.observe.events import event_to_json
 from headrace.runtime.processes import handling_signals
 
 if TYPE_CHECKING:
-    from headrace.model.events import Event
+    from headrace.model.event_forms import Event
     from headrace.model.project import ProjectSettings
     from headrace.run.stop import StopSignal
     from headrace.run.update import RunResult

@@ -28,6 +28,7 @@ from headrace.model.changes import (
 from headrace.model.names import quoted_column
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType, T
 from headrace.sinks.row_hash import holds_map, row_hash
+from headrace.sources.registry import COORDINATES
 
 _RECORD = "_source"
 """The struct that our readers add. The table does not get it, unless ``column_list`` names it."""
@@ -180,8 +181,11 @@ def _place(rows: DataFrame) -> list[Column]:
     """The position of each record in its source, which orders records with equal sequences."""
     record = next((one for one in rows.schema.fields if one.name == _RECORD), None)
     fields = set() if record is None else set(getattr(record.dataType, "names", ()))
-    if {"topic", "partition", "offset"} <= fields:
-        place = (F.col("_source.partition"), F.col("_source.topic"), F.col("_source.offset"))
+    known = next((one for one in COORDINATES if {*one.names} <= fields), None)
+    if known is not None:
+        partition = F.lit(0) if known.partition is None else F.col(f"{_RECORD}.{known.partition}")
+        source = F.concat_ws("/", *(f"{_RECORD}.{name}" for name in known.sources))
+        place = (partition, source, F.col(f"{_RECORD}.{known.number}"))
     elif {"path", "modified"} <= fields:
         place = (F.unix_micros("_source.modified"), F.col("_source.path"), row_hash(rows))
     elif "_commit_version" in rows.columns:

@@ -10,21 +10,12 @@ from typing import Any, Final, Literal
 from headrace.model.names import quoted_column, quoted_path
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType, T
 from headrace.sources.parts import ROW_JSON
+from headrace.sources.registry import COORDINATES, RECORD
 
 REASONS = "__headrace_reasons"
 """The column with the names of the expectations that a row fails."""
 
-_RECORD = {
-    "topic": "STRING",
-    "partition": "INT",
-    "offset": "BIGINT",
-    "timestamp": "TIMESTAMP",
-    "key": "BINARY",
-    "value": "BINARY",
-    "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
-    "path": "STRING",
-}
-_SOURCE = f"STRUCT<{', '.join(f'{name}: {kind}' for name, kind in _RECORD.items())}>"
+_SOURCE = f"STRUCT<{', '.join(f'{name}: {kind}' for name, kind in RECORD.items())}>"
 
 COLUMNS = f"""
     id STRING COMMENT 'identifies the row in this table',
@@ -57,16 +48,8 @@ class Rejection:
     ranges: Any  # what the batch has read, as its commit holds it; for a refresh the versions of its inputs
     checkpoint: str | None = None  # the checkpoint's id; ``None`` for a refresh
     batch: int | None = None  # the batch's number; ``None`` for a refresh
-    # The columns (dotted paths) of each row's topic, partition and offset.
+    # The columns (dotted paths) of each row's coordinates.
     coordinates: Mapping[str, str] = field(default_factory=dict)
-
-
-def describe_record(source: Mapping[str, Any]) -> str:
-    """The coordinates of an original record, in words; empty if it has none."""
-    if source.get("topic") is not None:
-        return f"{source['topic']}/{source['partition']} offset {source['offset']}"
-    row = "" if source.get("offset") is None else f", row {source['offset']}"
-    return f"{source['path']}{row}" if source.get("path") is not None else ""
 
 
 def as_rejected(rows: DataFrame, rejection: Rejection) -> DataFrame:
@@ -102,7 +85,7 @@ def as_bad_records(
 ) -> DataFrame:
     """Records that give no row; their columns become the fields of ``source`` with the same names."""
     reason = F.struct(F.lit(kind).alias("kind"), code.alias("name"), message.alias("message"))
-    held = {name: name for name in _RECORD if name in records.columns}
+    held = {name: name for name in RECORD if name in records.columns}
     return _table_rows(
         records,
         rejection,
@@ -142,7 +125,7 @@ def _source(held: Mapping[str, str]) -> Column:
     """The column ``source`` of columns by field; NULL without any."""
     fields = [
         (F.col(held[name]) if name in held else F.lit(None)).cast(kind).alias(name)
-        for name, kind in _RECORD.items()
+        for name, kind in RECORD.items()
     ]
     if held:
         return F.struct(*fields)
@@ -158,11 +141,12 @@ def _columns_of_record(schema: StructType) -> dict[str, str]:
     source = next((field.dataType for field in schema.fields if field.name == "_source"), None)
     if not isinstance(source, T.StructType):
         return {}
-    types = {name: kind.replace(": ", ":").lower() for name, kind in _RECORD.items()}
+    types = {name: kind.replace(": ", ":").lower() for name, kind in RECORD.items()}
     names = {one.name for one in source.fields if one.dataType.simpleString() == types.get(one.name)}
-    if not ({"topic", "partition", "offset"} <= names or "path" in names):
+    # The stream of a folder has the path of each row, and not its number.
+    if not any({*one.names} <= names for one in COORDINATES) and "path" not in names:
         return {}
-    return {name: f"_source.{name}" for name in _RECORD if name in names}
+    return {name: f"_source.{name}" for name in RECORD if name in names}
 
 
 ID: Final = "__headrace_id"

@@ -18,9 +18,9 @@ from headrace.sources.schemas import SchemaFile
 
 if TYPE_CHECKING:
     from headrace.model.declarations import DriftAction
-    from headrace.sources.avro_decoder import AvroDecoder
+    from headrace.sources.kafka.avro_decoder import AvroDecoder
     from headrace.sources.kafka.read import StartingOffsets
-    from headrace.sources.schema_registry import SchemaRegistry
+    from headrace.sources.kafka.schema_registry import SchemaRegistry
 
 
 def read_kafka(
@@ -260,7 +260,7 @@ class AvroRead:
         return None
 
     def _decoder(self, active: ActivePipeline, arguments: Arguments, topics: str | None) -> AvroDecoder:
-        from headrace.sources.avro_decoder import AvroDecoder
+        from headrace.sources.kafka.avro_decoder import AvroDecoder
 
         reader = None if self.schema is None else self._reader(active, arguments)
         registry = self._registry(active, arguments, has_reader=reader is not None)
@@ -299,7 +299,7 @@ class AvroRead:
     def _registry(
         self, active: ActivePipeline, arguments: Arguments, *, has_reader: bool
     ) -> SchemaRegistry | None:
-        from headrace.sources.schema_registry import URL, USER_INFO, SchemaRegistry
+        from headrace.sources.kafka.schema_registry import URL, USER_INFO, SchemaRegistry
 
         settings = active.settings.kafka.settings
         wanted = self.registry
@@ -379,7 +379,7 @@ def debezium(
         ... def customer_changes():
         ...     return hr.debezium(hr.read_kafka("shop.public.customers"), "id LONG, email STRING")
     """
-    from headrace.sources.debezium import ENVELOPE
+    from headrace.sources.kafka.debezium import ENVELOPE
 
     arguments = arguments_of("hr.debezium")
     if set(ENVELOPE) <= set(df.columns):
@@ -398,7 +398,7 @@ def debezium(
 
 def _events_of_columns(df: DataFrame) -> DataFrame:
     """The rows of events whose parts are columns."""
-    from headrace.sources.debezium import ENVELOPE, flatten_columns
+    from headrace.sources.kafka.debezium import ENVELOPE, flatten_columns
 
     parts = (*ENVELOPE, "ts_ms", "ts_us", "ts_ns", "transaction")
     kept = [name for name in df.columns if name not in parts]
@@ -409,7 +409,7 @@ def _events_of_json(
     df: DataFrame, arguments: Arguments, schema: Any, timestamp_unit: Any, decimals: Any
 ) -> DataFrame:
     """The rows of events in JSON, in the column ``value``."""
-    from headrace.sources.debezium import ADDED, build_debezium_decoder
+    from headrace.sources.kafka.debezium import ADDED, build_debezium_decoder
     from headrace.sources.records import decode_or_stop
 
     fields = declared_schema(arguments, schema)

@@ -69,6 +69,10 @@ def ciphers(settings: Mapping[str, str], *, java: bool) -> str | None:
     return ("," if java else ":").join(known) or None
 
 
+NO_ADDRESS = "127.0.0.1:9"
+"""The address of the embedded broker while it is not running."""
+
+
 @dataclass(frozen=True)
 class KafkaConnection:
     """Kafka client settings under Kafka's own names (``bootstrap.servers``, ``security.protocol``, ..).

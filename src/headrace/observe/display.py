@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from headrace.model import events
-from headrace.model.events import Event
+from headrace.model.event_forms import Event
 from headrace.model.texts import duration_text
 from headrace.observe.board import Board, BoardRow
 from headrace.observe.event_lines import LineThrottle, event_line
@@ -44,22 +43,6 @@ _STYLES = {
     "running": "green",
     "fresh": "green",
 }
-_NOTABLE = (
-    events.FlowRetrying
-    | events.FlowReconnecting
-    | events.FlowReconnected
-    | events.FlowFailed
-    | events.FlowSkipped
-    | events.ViewFailed
-    | events.ViewSkipped
-    | events.ForeignCommitSeen
-    | events.SnapshotSkipped
-    | events.LookFailed
-    | events.DatasetChecked
-    | events.BatchReplayed
-)
-"""Events that get a line of their own above the table."""
-
 _NOTES_KEPT = 20
 """Lines that a notebook shows above the table."""
 
@@ -74,7 +57,7 @@ class Display:
     def __call__(self, event: Event) -> None:
         with self._lock:
             self.board = self.board.with_event(event)
-        if isinstance(event, _NOTABLE) and (line := event_line(event, self.board)):
+        if event.is_notable and (line := event_line(event, self.board)):
             self.note(line)
 
     def note(self, text: str) -> None:

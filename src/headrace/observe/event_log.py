@@ -6,14 +6,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
+from typing import Any
 
+from headrace.model.counts import RowChanges
 from headrace.model.event_columns import Row
-from headrace.model.events import BatchCommitted, BatchReplayed, Event, ViewRefreshed
+from headrace.model.event_forms import Event
+from headrace.model.events import BatchCommitted, BatchReplayed, Committed, FlowIdle, ViewRefreshed
 from headrace.model.names import TableName
 from headrace.model.secrets import Redactor
-from headrace.observe.batch_facts import BatchFacts
+from headrace.model.table_events import EventsLost
 from headrace.observe.event_rows import Origin, RowBuilder
 from headrace.observe.event_table import FOLD_FILES, EventTable, sql_time
 from headrace.plan.stages import Plan
@@ -52,6 +56,7 @@ class EventLog:
     ) -> None:
         self._storage = storage
         self._redactor = redactor or Redactor()
+        self._update = update
         self._builder = RowBuilder(Origin(pipeline, str(storage.root), update), plan)
         self._measure = measure
         self._table = EventTable(storage.events)
@@ -188,10 +193,9 @@ class EventLog:
         for flow, (dataset, since) in list(self._pauses.items()):
             if now - since >= _IDLE_S:
                 del self._pauses[flow]
-                rows.append(self._builder.idle_row(datetime.now(UTC), flow, dataset))
+                rows += self._builder.rows(FlowIdle(update=self._update, flow=flow, dataset=dataset))
         if lost:
-            text = f"{lost} events are missing here: the storage could not be written."
-            rows.append(self._builder.maintenance_row(datetime.now(UTC), {"lost_events": lost}, text))
+            rows += self._builder.rows(EventsLost(update=self._update, lost_events=lost))
         return rows
 
 
@@ -208,47 +212,55 @@ def find_missing(
     """The rows of committed batches and refreshes that the event log lacks, in the order of their commits.
     `since`: the tables to compare, and the time from which; ``None`` is the last batch in the log."""
     newest = _newest_batches(table) if any(at is None for at in since.values()) else {}
-    committed: list[tuple[datetime, BatchFacts]] = []
+    committed: list[Committed] = []
     for name, at in since.items():
         first = at or newest.get(str(name), _BEGINNING) - _MARGIN
         committed += _batches(storage, name, first)
     if not committed:
         return []
-    logged = _logged_ids(table, min(at for at, _ in committed) - _MARGIN)
-    found = [one for one in committed if one[1].id not in logged]
+    logged = _logged_ids(table, min(one.at for one in committed) - _MARGIN)
+    found = [one for one in committed if one.row_id not in logged]
     if not found:
         return []
     updates = _updates(table)
-    found.sort(key=lambda one: (one[0], one[1].version))
-    return [builder.batch_row(at, facts, _update_of(facts, at, updates)) for at, facts in found]
+    found.sort(key=lambda one: (one.at, one.version))
+    return [builder.row(_with_update(one, updates)) for one in found]
 
 
-def _batches(storage: Storage, name: TableName, first: datetime) -> Iterator[tuple[datetime, BatchFacts]]:
+def _batches(storage: Storage, name: TableName, first: datetime) -> Iterator[Committed]:
     """The batches and refreshes that were committed to a table since a time, newest first."""
     for commit in newest_commits(storage.table(name), _MOST):
         if commit.at < first:
             return
-        if (facts := _facts(name, commit)) is not None:
-            yield commit.at, facts
+        if (event := _event_of(name, commit)) is not None:
+            yield event
 
 
-def _facts(name: TableName, commit: LoggedCommit) -> BatchFacts | None:
+def _event_of(name: TableName, commit: LoggedCommit) -> Committed | None:
+    """The event of a commit, without what only the run knew; a batch does not know its update."""
     metadata = commit.metadata
     if metadata is None or not commit.is_ours or "opens" in metadata or "replay" in metadata:
         return None
-    is_view = "view" in metadata
-    return BatchFacts(
-        dataset=name,
-        flow=str(name) if is_view else str(metadata["flow"]),
-        key=(str(metadata["update"]),) if is_view else (str(metadata["checkpoint"]), int(metadata["batch"])),
-        version=commit.version,
-        rows=int(metadata.get("accepted", 0)),
-        upserted=int(metadata["inserted"]) + int(metadata["updated"]) if "inserted" in metadata else None,
-        deleted=int(metadata["deleted"]) + int(metadata["truncated"]) if "inserted" in metadata else None,
-        quarantined=int(metadata.get("quarantined", 0)),
-        dropped=int(metadata.get("dropped", 0)),
-        expectations=metadata.get("expectations", ()),
-        bad_records=metadata.get("bad_records", ()),
+    facts: dict[str, Any] = {
+        "at": commit.at,
+        "dataset": name,
+        "version": commit.version,
+        "rows": int(metadata.get("accepted", 0)),
+        "quarantined": int(metadata.get("quarantined", 0)),
+        "dropped": int(metadata.get("dropped", 0)),
+        "expectations": metadata.get("expectations", ()),
+        "bad_records": metadata.get("bad_records", ()),
+    }
+    if "view" in metadata:
+        return ViewRefreshed(update=str(metadata["update"]), **facts)
+    counts = {one.name: int(metadata[one.name]) for one in fields(RowChanges) if one.name in metadata}
+    return BatchCommitted(
+        update="",
+        flow=str(metadata["flow"]),
+        batch=int(metadata["batch"]),
+        checkpoint=str(metadata["checkpoint"]),
+        changes=RowChanges(**counts) if "inserted" in metadata else None,
+        **facts,
     )
 
 
@@ -278,10 +290,9 @@ def _updates(table: EventTable) -> dict[str, list[tuple[datetime, str]]]:
     return found
 
 
-def _update_of(
-    facts: BatchFacts, at: datetime, updates: Mapping[str, list[tuple[datetime, str]]]
-) -> str | None:
-    """The update that has committed a batch, if the log shows it."""
-    if facts.batch is None:
-        return str(facts.key[0])
-    return next((update for began, update in reversed(updates.get(facts.flow, [])) if began <= at), None)
+def _with_update(event: Committed, updates: Mapping[str, list[tuple[datetime, str]]]) -> Committed:
+    """A batch with the update that has committed it, if the log shows it."""
+    if not isinstance(event, BatchCommitted):
+        return event
+    began = (update for began, update in reversed(updates.get(event.flow, [])) if began <= event.at)
+    return replace(event, update=next(began, ""))

@@ -23,8 +23,7 @@ from types import TracebackType
 from typing import Any, Final, get_args
 
 from headrace.errors import LogSettingInvalidError
-from headrace.model import events
-from headrace.model.events import Event
+from headrace.model.event_forms import Event, Level
 from headrace.model.project import LogFormat, LogLevel, ProjectSettings
 from headrace.model.secrets import Redactor
 from headrace.observe.events import event_to_json
@@ -41,6 +40,13 @@ _KEPT = 50
 """Updates of one pipeline whose logs are kept."""
 
 _RUN = "headrace.run"
+_LEVELS: Mapping[Level, int] = {
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "METRICS": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+}
 _logger = logging.getLogger(__name__)
 
 
@@ -118,7 +124,7 @@ class UpdateLog:
         name = str(fields.pop("event"))
         for key in ("update", "at"):
             del fields[key]
-        self._write(_level_of(event), _RUN, name, fields)
+        self._write(_LEVELS[event.severity], _RUN, name, fields)
 
     def _write(
         self,
@@ -222,29 +228,6 @@ def _from_environment(variable: str, known: tuple[Any, ...], default: Any) -> An
             params={"variable": variable, "value": text, "known": list(known)},
         )
     return text
-
-
-def _level_of(event: Event) -> int:
-    match event:
-        case events.FlowFailed() | events.ViewFailed():
-            return logging.ERROR
-        case events.UpdateFinished():
-            return logging.ERROR if event.outcome == "failed" else logging.INFO
-        case (
-            events.FlowRetrying()
-            | events.FlowReconnecting()
-            | events.ForeignCommitSeen()
-            | events.LookFailed()
-        ):
-            return logging.WARNING
-        case events.LateRowsDropped() | events.SchemaDrifted() | events.SnapshotSkipped():
-            return logging.WARNING
-        case events.DatasetChecked():
-            return logging.INFO if event.passed else logging.WARNING
-        case events.BatchStarted() | events.ViewRefreshing():
-            return logging.DEBUG
-        case _:
-            return logging.INFO
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:

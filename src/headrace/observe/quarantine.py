@@ -8,8 +8,10 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from headrace.model.coordinates import PartType
 from headrace.model.names import TableName
 from headrace.observe.read import Rows, execute_query, explain_failure, table_schema, type_of
+from headrace.sources.registry import COORDINATES
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import is_table, newest_commits, replay_transaction
@@ -23,6 +25,9 @@ RowState = Literal["pending", "quarantined", "replaying", "replayed", "discarded
 derives that, a quarantine table says ``quarantined``."""
 
 STATES: tuple[RowState, ...] = get_args(RowState)
+_TYPES = {name: type for one in COORDINATES for name, type in one.types.items()}
+_PARTS = sorted(_TYPES, key=lambda name: get_args(PartType).index(_TYPES[name]))
+"""The parts of all coordinates: names, then the partition, and the number of a record last."""
 _DONE = ("replayed", "discarded")
 _REASONS = 10
 """The number of reasons in a summary."""
@@ -128,7 +133,9 @@ class RejectedRows:
         """Read rows, the oldest first."""
         table, schema = table_schema(self.path)
         columns = tuple(one["name"] for one in schema["fields"])
-        order = "quarantined_at, source['path'], source['partition'], source['offset'], id"
+        held = next(one["type"]["fields"] for one in schema["fields"] if one["name"] == "source")
+        names = [name for name in _PARTS if any(one["name"] == name for one in held)]
+        order = ", ".join(["quarantined_at", *(f"source['{name}']" for name in names), "id"])
         rows = self._chosen(", ".join(f'"{name}"' for name in columns), chosen, order, limit)
         is_cut = limit is not None and rows.num_rows > limit
         return Rows(

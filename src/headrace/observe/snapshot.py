@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError
-from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.recent_commits import RecentCommits, load_tail
@@ -24,10 +23,9 @@ from headrace.observe.status import (
     load_failures,
 )
 from headrace.sources.answers import Lag
-from headrace.sources.kafka.clusters import KafkaClusters
 from headrace.sources.ranges import range_of, read_back
 from headrace.sources.registry import kind_of
-from headrace.sources.systems import Systems
+from headrace.sources.systems import Asking, Systems
 from headrace.state.identity import find_checkpoints, generations, load_identity
 from headrace.state.lease import VIEW, Driver, Observer
 from headrace.state.ledger import Ledger
@@ -52,7 +50,7 @@ class Snapshot:
     storage: Location
     datasets: tuple[DatasetStatus, ...]
     at: datetime
-    broker: str | None = None  # the address of the broker; ``None`` if no flow reads Kafka
+    broker: str | None = None  # the address of the broker; ``None`` for none
     silence: str | None = None  # why the broker gave no answer
     # The error of the cluster, if it refuses the login or lacks a permission.
     refusal: HeadraceError | None = None
@@ -71,8 +69,12 @@ class Snapshot:
         }
 
 
-def take_snapshot(settings: ProjectSettings, connection: KafkaConnection) -> Snapshot:
-    """Read the state of a pipeline from its storage and the broker."""
+def take_snapshot(settings: ProjectSettings, broker: str) -> Snapshot:
+    """Read the state of a pipeline from its storage, and the lags from the systems of its sources.
+
+    Args:
+        broker: The address of the broker; empty for none.
+    """
     storage = settings.storage
     names = storage.find_tables()
     with ThreadPoolExecutor(_READERS) as pool:
@@ -84,7 +86,7 @@ def take_snapshot(settings: ProjectSettings, connection: KafkaConnection) -> Sna
         for name, found in loaded.items()
         if isinstance(found, str) or found.properties.get("headrace.pipeline") == settings.name
     }
-    looks = _Looks(storage, tails, load_failures(storage), connection)
+    looks = _Looks(settings, tails, load_failures(storage))
     declared, shell = load_declared(settings), _load_shell(storage)
     if declared is not None:
         # Topics are ingested one by one, so no plan has all their tables.
@@ -96,7 +98,7 @@ def take_snapshot(settings: ProjectSettings, connection: KafkaConnection) -> Sna
         storage=storage.root,
         datasets=datasets,
         at=datetime.now(UTC),
-        broker=connection.bootstrap_servers or None,
+        broker=broker or None,
         silence=looks.silence,
         refusal=looks.refusal,
     )
@@ -160,12 +162,11 @@ class _Looks:
 
     def __init__(
         self,
-        storage: Storage,
+        settings: ProjectSettings,
         tails: Mapping[TableName, RecentCommits | str],
         failures: Mapping[str, LastFailure],
-        connection: KafkaConnection,
     ) -> None:
-        self._storage = storage
+        storage = self._storage = settings.storage
         self._tails = tails
         self._failures = failures
         self._now = datetime.now(UTC)
@@ -178,14 +179,14 @@ class _Looks:
         }
         self._systems = Systems(
             storage=storage,
-            kafka=KafkaClusters(lambda: connection, timeout_s=_ANSWER_S, asks_once=True),
             read_table=_read_nothing,
+            asking=Asking(settings=lambda: settings, timeout_s=_ANSWER_S, asks_once=True),
         )
 
     @property
     def silence(self) -> str | None:
         """The reason why the lag is not known, if the broker was asked."""
-        error = self._systems.kafka.failure
+        error = self._systems.failure
         if error is None:
             return None
         return error.headline if self.refusal is not None else error.summary
@@ -193,7 +194,7 @@ class _Looks:
     @property
     def refusal(self) -> HeadraceError | None:
         """The error of the cluster, if it refuses the login or a permission is missing."""
-        error = self._systems.kafka.failure
+        error = self._systems.failure
         return None if isinstance(error, BrokerUnreachableError | TopicNotFoundError) else error
 
     def dataset(self, name: TableName) -> DatasetStatus:

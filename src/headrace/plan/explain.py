@@ -50,7 +50,7 @@ class Explanation:
         for dataset in datasets:
             lines += self._dataset_lines(dataset, longest, width)
         lines += self._removed_lines(longest)
-        warnings = [self._unreached(servers) for servers in self.plan.unreached]
+        warnings = list(self.plan.unchecked)
         lines += [line for text in warnings for line in wrap(f"warning: {text}", width, rest="  ")]
         for note in self.plan.notes:
             lines.append(f"{note.level}: {note.text} ({note.location})")
@@ -120,20 +120,6 @@ class Explanation:
             return "No table would change; `headrace run` processes new records."
         return "`headrace run` does this."
 
-    def _unreached(self, servers: str) -> str:
-        """The warning that topics were not checked, because no broker answered."""
-        kafka = self.plan.project.kafka
-        if servers != kafka.bootstrap_servers:
-            return f"cannot reach {servers}; its topics were not checked"
-        if self.plan.is_broker_stopped:
-            return (
-                "the embedded broker is not running; topics were not checked. "
-                "Start it:   headrace broker start"
-            )
-        place = kafka.place("bootstrap.servers")
-        where = "" if place is None else f" ({place.path}:{place.line})"
-        return f"cannot reach {servers}{where}; topics were not checked"
-
     def _schema_text(self, dataset: Dataset) -> str:
         schema = self.plan.schemas.get(dataset.name)
         if schema is None:
@@ -171,7 +157,8 @@ class Explanation:
         if planned.stateful:
             parts.append("stateful")
         if planned.coordinates is not None:
-            parts.append("keeps topic, partition and offset")
+            *others, number = planned.coordinates.record.names
+            parts.append(f"keeps {', '.join(others)} and {number}")
         if planned.max_rejected is not None:
             parts.append(f"max_rejected: {planned.max_rejected}")
         if planned.flow.trigger is not None:
@@ -215,7 +202,7 @@ class Explanation:
             "changes": None if changes is None else [_change_json(change) for change in changes],
             "would_change": self.plan.would_change,
             "refusals": [error.to_dict() for error in self.plan.refusals],
-            "warnings": [self._unreached(servers) for servers in self.plan.unreached],
+            "warnings": list(self.plan.unchecked),
             "notes": [_note_json(note) for note in self.plan.notes],
         }
 

@@ -20,7 +20,6 @@ from headrace.plan.modes import Bounded, Loading, Mode, Planning, Running, Sourc
 from headrace.plan.names import NameRules, quoted, quoted_parts, split_name
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, T
-from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReaderDefaults, ReadRequest, SourceRead
 from headrace.storage.layout import Storage
@@ -182,8 +181,8 @@ class Interception:
     def reader_options(self, request: ReadRequest, location: SourceLocation | None = None) -> dict[str, str]:
         location = caller(self.root) if location is None else location
         self.settings.redactor.add_settings(request.options)
-        limit = self.mode.kafka_limit if isinstance(self.mode, Running) else KAFKA_MAX_OFFSETS_PER_TRIGGER
-        defaults = ReaderDefaults(kafka=self.settings.kafka, kafka_limit=limit)
+        limit = self.mode.record_limit if isinstance(self.mode, Running) else None
+        defaults = ReaderDefaults(settings=self.settings, record_limit=limit)
         options = kind_for(request.format).reader.options(request, location, defaults)
         self.settings.redactor.add_settings(options)
         if self.marks_locations and request.streaming:

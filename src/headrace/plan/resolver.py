@@ -40,7 +40,6 @@ from headrace.plan.spark_checks import check_output
 from headrace.plan.stages import TableRead
 from headrace.plan.stored import StoredTable, load_stored, load_stored_at
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
-from headrace.sinks.registry import format_of
 from headrace.sources.delta.starting import reads_feed, skips_changes
 from headrace.sources.registry import kind_for
 from headrace.sources.schemas import load_schema
@@ -184,7 +183,8 @@ class Resolver:
         merged = columns.merged(schema for _, schema in fed)
         schema = with_sequence(declared, merged) if declared else merged
         if table.sink is not None:
-            format_of(table.sink).check_columns(table.name, table.sink, schema, table.location)
+            names = {field["name"] for field in schema["fields"]}
+            kind_for(table.sink.format).check_sink(table, table.sink, names)
         # A row of a sink's table, or of a table with changes by key, is not one record.
         kept = [] if table.sink is not None else [flow for flow, _ in fed if isinstance(flow, AppendFlow)]
         self._accept(table, schema, [self.flows[flow.name].coordinates for flow in kept])

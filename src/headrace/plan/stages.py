@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal, assert_never
 
 from headrace.errors import HeadraceError, SourceLocation
+from headrace.model.coordinates import RecordCoordinates
 from headrace.model.declarations import (
     Dataset,
     DatasetCheck,
@@ -45,14 +46,13 @@ class TableRead:
 
 @dataclass(frozen=True, kw_only=True)
 class Coordinates:
-    """The columns (dotted paths) of a table that hold topic, partition and offset of each record."""
+    """The columns (dotted paths) of a table that hold the coordinates of each record, by part."""
 
-    topic: str
-    partition: str
-    offset: str
+    columns: Mapping[str, str]
+    record: RecordCoordinates
 
     def to_json(self) -> dict[str, str]:
-        return {"topic": self.topic, "partition": self.partition, "offset": self.offset}
+        return {name: self.columns[name] for name in self.record.names}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,11 +205,9 @@ class Plan:
     changes: tuple[Change, ...] | None = None
     # What each source holds now, by flow and source index, if its system answered.
     found: Mapping[tuple[str, int], Found] = field(default_factory=dict)
-    unreached: tuple[str, ...] = ()  # the servers that did not answer
+    unchecked: tuple[str, ...] = ()  # the warnings about sources whose systems did not answer
     # The errors with which a run would stop; empty when planned offline.
     refusals: tuple[HeadraceError, ...] = ()
-    # Whether topics were not checked because the embedded broker does not run.
-    is_broker_stopped: bool = False
     notes: tuple[Note, ...] = ()
 
     def __repr__(self) -> str:

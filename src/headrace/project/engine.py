@@ -22,8 +22,8 @@ from headrace.errors import (
     TableNotFoundError,
 )
 from headrace.model.declarations import Declarations
-from headrace.model.events import Emitter
-from headrace.model.kafka_settings import KafkaConnection
+from headrace.model.event_forms import Emitter
+from headrace.model.kafka_settings import NO_ADDRESS, KafkaConnection
 from headrace.model.mappings import ENTRY_MISSING
 from headrace.model.names import is_own_catalog
 from headrace.model.project import ProjectSettings
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from headrace.sources.systems import Systems
 
 _LOG = logging.getLogger(__name__)
-_NO_ADDRESS = "127.0.0.1:9"
-"""The address of the embedded broker while it is not running."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ class Engine:
         if overrides is not None:
             overrides.check(plan)
         connections = (source.connection for planned in plan.flows for source in planned.sources)
-        self.other_clusters = tuple(filter(None, connections))
+        self.other_clusters = tuple(one for one in connections if isinstance(one, KafkaConnection))
         if keep:
             for key, schema in active.inferred:
                 keep_schema(settings.storage.schemas, key, schema)
@@ -171,11 +169,10 @@ class Engine:
     ) -> Systems:
         """The systems of the pipeline's sources. `asks_once`: whether a system that did not answer is not
         asked again."""
-        from headrace.sources.kafka.clusters import KafkaClusters
-        from headrace.sources.systems import Systems
+        from headrace.sources.systems import Asking, Systems
 
-        clusters = KafkaClusters(lambda: settings.kafka, publishes=publishes, asks_once=asks_once)
-        return Systems(storage=settings.storage, kafka=clusters, read_table=self.read_table)
+        asking = Asking(settings=lambda: settings, publishes=publishes, asks_once=asks_once)
+        return Systems(storage=settings.storage, read_table=self.read_table, asking=asking)
 
     def connection(self) -> KafkaConnection:
         """The connection to the broker; the embedded broker is not started."""
@@ -192,7 +189,7 @@ class Engine:
 
         found: KafkaConnection | None = ensure_embedded(kafka) if start else resolve_embedded(kafka)
         if found is None:
-            found = StoppedBroker({**kafka.settings, "bootstrap.servers": _NO_ADDRESS}, kafka.places)
+            found = StoppedBroker({**kafka.settings, "bootstrap.servers": NO_ADDRESS}, kafka.places)
         return replace(self.settings, kafka=found)
 
     def reach(

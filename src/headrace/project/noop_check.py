@@ -11,7 +11,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -42,10 +42,9 @@ from headrace.run.targets import target_reader
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.replace import lacks_quarantine, last_refresh
 from headrace.sinks.delta.table import TableState, read_checksum
-from headrace.sources.kafka.clusters import KafkaClusters
 from headrace.sources.registry import load_source
 from headrace.sources.schemas import SchemaFile, read_schema
-from headrace.sources.systems import Systems
+from headrace.sources.systems import Asking, Systems
 from headrace.state.facts import Continue
 from headrace.state.opening import decide
 from headrace.storage.location import Location
@@ -126,9 +125,10 @@ def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnec
         sinks = {one.name: one.sink for one in declared.datasets if isinstance(one, StreamingTable)}
         flows = [_stub(one, sinks) for one in record["flows"]]
         if any(source.connection is not None for planned in flows for source in planned.sources):
-            raise _Uncertain("the login of another Kafka cluster is in the query alone")
-        with closing(KafkaClusters(connect)) as clusters:
-            systems = Systems(storage=settings.storage, kafka=clusters, read_table=_read_table)
+            raise _Uncertain("a login is in the query alone")
+        asking = Asking(settings=lambda: replace(settings, kafka=connect()))
+        systems = Systems(storage=settings.storage, read_table=_read_table, asking=asking)
+        with closing(systems):
             for planned in flows:
                 _require_drained(planned, flows, settings, systems)
         views = tuple(_require_fresh(one, settings) for one in record["views"])

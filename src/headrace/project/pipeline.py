@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.declare.spec import load_project
-from headrace.model.events import Emitter
+from headrace.model.event_forms import Emitter
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
-from headrace.project.engine import Engine, StoppedBroker
+from headrace.project.engine import Engine
 from headrace.project.plan_queries import SourceOverrides
 from headrace.project.stored_pipeline import StoredPipeline
 from headrace.project.updating import Updates
@@ -124,11 +124,9 @@ class Pipeline(StoredPipeline):
             from headrace.run.preflight import find_refusals
 
             systems = self._engine.systems(settings, asks_once=True)
-            with closing(systems.kafka):
+            with closing(systems):
                 plan = find_refusals(find_sources(plan, systems), systems, self._engine.read_table)
             plan = replace(plan, notes=(*plan.notes, *find_index_notes(plan)))
-            stopped = isinstance(settings.kafka, StoppedBroker) and bool(settings.kafka.asked)
-            plan = replace(plan, is_broker_stopped=stopped)
             return replace(plan, refusals=tuple(map(settings.redactor.error, plan.refusals)))
 
     def preview(
@@ -167,17 +165,18 @@ class Pipeline(StoredPipeline):
 
         with self._redacted():
             settings, plan = self._engine.reach()
-            return take_preview(
-                self._engine.session(),
-                plan,
-                dataset,
-                self._engine.systems(settings).kafka,
-                records=records,
-                where=where,
-                limit=limit,
-                columns=columns,
-                log_file=self._engine.opened().log_file,
-            )
+            with closing(self._engine.systems(settings)) as systems:
+                return take_preview(
+                    self._engine.session(),
+                    plan,
+                    dataset,
+                    systems,
+                    records=records,
+                    where=where,
+                    limit=limit,
+                    columns=columns,
+                    log_file=self._engine.opened().log_file,
+                )
 
     def run(
         self,
@@ -278,7 +277,7 @@ class Pipeline(StoredPipeline):
         with self._redacted():
             settings, plan = self._engine.reach()
             systems = self._engine.systems(settings)
-            with closing(systems.kafka):
+            with closing(systems):
                 return plan_refresh(datasets, plan, systems, self._engine.read_table)
 
     def full_refresh(

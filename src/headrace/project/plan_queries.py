@@ -19,7 +19,6 @@ from headrace.model.texts import size_text
 from headrace.plan.properties import SCD_TYPE
 from headrace.plan.stages import OpenTableStage, Plan
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
-from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.state.snapshot_log import SnapshotLog
 from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import is_table, load_checksum, newest_version
@@ -73,9 +72,7 @@ class PlanQueries:
             *(() if self.overrides is None else (self.overrides.as_records,)),
         )
 
-    def build(
-        self, session: SparkSession, declared: Flow, kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER
-    ) -> DataFrame:
+    def build(self, session: SparkSession, declared: Flow, record_limit: int | None = None) -> DataFrame:
         """Evaluate a query against the real tables."""
         from headrace.plan.evaluate import evaluate
         from headrace.plan.modes import Running
@@ -88,7 +85,7 @@ class PlanQueries:
                 return marker_stream(session, log.pattern, self._planned(declared).schema)
             if is_once(declared):
                 return once_stream(session, self.settings.storage, self._planned(declared).schema)
-            mode = Running(sources=self._sources, kafka_limit=kafka_limit)
+            mode = Running(sources=self._sources, record_limit=record_limit)
             return evaluate(session, declared, self.plan, mode)
 
     def build_once(self, session: SparkSession, declared: Flow) -> DataFrame:

@@ -36,8 +36,8 @@ from headrace.runtime.lazy_pyspark import DataFrame, DataType, F, SparkSession, 
 from headrace.sources.answers import SourceSeen
 from headrace.sources.bad_records import CODE, BadRecords
 from headrace.sources.files.bad_files import explain_bad_file
-from headrace.sources.kafka.clusters import KafkaClusters
 from headrace.sources.records import CARRIED
+from headrace.sources.systems import Systems
 
 _EXAMPLES = 3
 """The number of bad records that a preview shows for each reason."""
@@ -105,7 +105,7 @@ def take_preview(
     spark: SparkSession,
     plan: Plan,
     name: str,
-    clusters: KafkaClusters,
+    systems: Systems,
     *,
     records: int,
     where: str | None = None,
@@ -119,7 +119,7 @@ def take_preview(
     dataset = _dataset_of(first, plan)
     with isolated_session(spark, plan.project.database) as (session, catalog):
         _add_tables(catalog, plan, spark)
-        looker = PreviewReader(session, plan, clusters, records=records)
+        looker = PreviewReader(session, plan, systems, records=records)
         found: list[BadRecords] = []
         active = ActivePipeline(plan.project, lambda: session, quarantines=True, bad_records=found)
         with (

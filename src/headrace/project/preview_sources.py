@@ -24,18 +24,18 @@ from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sinks.delta.effects import newest_of_each_key
 from headrace.sources.answers import SourceSeen
 from headrace.sources.delta.sample import as_inserts, changes_of
-from headrace.sources.kafka.clusters import KafkaClusters
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import Sampling, SourceRead
+from headrace.sources.systems import Systems
 
 
 class PreviewReader:
     """Builds queries over what their sources hold now."""
 
-    def __init__(self, session: SparkSession, plan: Plan, clusters: KafkaClusters, *, records: int) -> None:
+    def __init__(self, session: SparkSession, plan: Plan, systems: Systems, *, records: int) -> None:
         self._session = session
         self._plan = plan
-        self._sampling = Sampling(clusters, plan.project.kafka, records)
+        self._sampling = Sampling(systems, plan.project, records)
         self._storage = plan.project.storage
         self._datasets = {str(dataset.name).casefold(): dataset for dataset in plan.datasets}
         self._computed: dict[TableName, DataFrame] = {}

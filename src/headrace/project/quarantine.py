@@ -36,7 +36,7 @@ from headrace.state.lease import Lease
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.model.events import Event
+    from headrace.model.event_forms import Event
     from headrace.project.engine import Engine
 
 _FORMS = (".jsonl", ".parquet")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import ResumeImpossibleError
-from headrace.model.events import Event
+from headrace.model.event_forms import Event
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position
@@ -98,7 +98,7 @@ class Resetter:
         remedies = Remedies(reset=frozenset(flows), start=start)
         check_remedies(remedies, plan)
         systems = self._engine.systems(settings)
-        with closing(systems.kafka):
+        with closing(systems):
             resets = []
             for planned in _chosen(plan, remedies):
                 surveyor = FlowSurveyor(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -145,7 +145,8 @@ class StoredPipeline:
         from headrace.observe.snapshot import take_snapshot
 
         with self._redacted():
-            return take_snapshot(self.settings, self._engine.connection())
+            kafka = self._engine.connection()
+            return take_snapshot(replace(self.settings, kafka=kafka), kafka.bootstrap_servers)
 
     def lagging_readers(self) -> tuple[LaggingReader, ...]:
         """The readers of the storage's tables that lag; starts no JVM.

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from headrace.errors import HeadraceError, StorageUnreadableError, StorageUnwritableError
-from headrace.model.events import Emitter, LookFailed
+from headrace.model.event_forms import Emitter
+from headrace.model.events import LookFailed
 from headrace.run.reporting import FlowReports, FlowResult
 from headrace.run.stop import StopSignal
 from headrace.state.lease import Lease

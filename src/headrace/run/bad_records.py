@@ -15,7 +15,8 @@ from headrace.contracts.evolution import Evolution, evolve, from_variant
 from headrace.contracts.rejected import Rejection, as_bad_records
 from headrace.errors import RowsNotRepeatableError
 from headrace.model.counts import BadRecordCount
-from headrace.model.events import Emitter, SchemaDrifted
+from headrace.model.event_forms import Emitter
+from headrace.model.events import SchemaDrifted
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
 from headrace.run.failpoints import reach

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
-from headrace.model.events import Emitter
+from headrace.model.event_forms import Emitter
 from headrace.model.ranges import Position, SourceRange
 from headrace.run.bad_records import BadRecordSearch, DriftCheck, ReaderCounts
 from headrace.run.batch import BatchFunction, BatchRanges, QueryState, RecordFeed

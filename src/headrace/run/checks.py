@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from headrace.contracts.expectations import run_check
 from headrace.errors import DatasetCheckFailedError, HeadraceError
 from headrace.model.declarations import DatasetCheck
-from headrace.model.events import DatasetChecked, Emitter
+from headrace.model.event_forms import Emitter
 from headrace.model.names import TableName, quoted_column
+from headrace.model.table_events import DatasetChecked
 from headrace.run.stop import StopSignal, cancelled_at
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sinks.delta.data_files import DataFile, read_files

@@ -243,13 +243,13 @@ class FlowRunner:
             raise self.failures.as_error(error, self.planned.flow) from error
 
     def _start(
-        self, opened: OpenedFlow, function: BatchFunction, session: SparkSession, limit: int
+        self, opened: OpenedFlow, function: BatchFunction, session: SparkSession, limit: int | None
     ) -> StreamingQuery:
         flow = self.planned.flow
         # The pool keeps a slow flow from starving the others (FAIR scheduler); the query's thread
         # inherits the property from the thread that starts it.
         session.sparkContext.setLocalProperty("spark.scheduler.pool", pool_name(flow.name))
-        built = self.build(session, flow, kafka_limit=limit)
+        built = self.build(session, flow, record_limit=limit)
         columns, self.columns = self.columns, built.schema.simpleString()
         if columns not in (None, self.columns):
             # A schema registry has a new version since the attempt before.

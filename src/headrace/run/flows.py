@@ -15,7 +15,6 @@ from headrace.model.remedies import Remedies
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage
 from headrace.run.attempts import TRIGGERED_ATTEMPTS, run_attempts
 from headrace.run.context import UpdateContext
-from headrace.run.failures import Failures
 from headrace.run.flow import FlowRunner, OpeningGate
 from headrace.run.readiness import FeedState, find_blocked
 from headrace.run.reporting import FlowReports, FlowResult
@@ -38,9 +37,7 @@ class UpdateFlows:
             self.feeding.setdefault(planned.flow.target, []).append(name)
         self._plan = plan
         self._context = context
-        self._failures = Failures(
-            kafka=context.settings.kafka, redactor=context.settings.redactor, log_file=context.log_file
-        )
+        self._failures = context.failures()
         self._reports = FlowReports(context.update, context.emit)
         self._supervisor: Supervisor[FlowResult] = Supervisor("flow", self._prepare, context.stop)
         self._gates: dict[TableName, OpeningGate] = defaultdict(OpeningGate)

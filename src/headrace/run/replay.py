@@ -24,7 +24,6 @@ from headrace.plan.bounded import can_evaluate_records
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.run.context import UpdateContext
 from headrace.run.failpoints import reach
-from headrace.run.failures import Failures
 from headrace.run.targets import flow_target, side_tables
 from headrace.run.trial import BuildRecords, Outcome, Trial, union
 from headrace.runtime.lazy_pyspark import SparkSession, StructType
@@ -90,15 +89,12 @@ class FlowReplayer:
         """Replay rows."""
         planned = self.planned
         session = self.context.session(dict(planned.flow.spark_conf))
-        kafka = next(filter(None, (one.connection for one in planned.sources)), self.context.settings.kafka)
         trial = Trial(
             session=session,
             planned=planned,
             schema=self._columns(session),
             build=self.build if can_evaluate_records(planned) else None,
-            failures=Failures(
-                kafka=kafka, redactor=self.context.settings.redactor, log_file=self.context.log_file
-            ),
+            failures=self.context.failures(planned.sources),
         )
         outcome = Outcome()
         try:

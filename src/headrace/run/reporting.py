@@ -11,21 +11,21 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from headrace.errors import HeadraceError
+from headrace.model.event_forms import Emitter
 from headrace.model.events import (
     Backlog,
     BatchCommitted,
     BatchReplayed,
     BatchStarted,
-    Emitter,
     FlowFailed,
     FlowFinished,
     FlowRetrying,
     FlowSkipped,
     FlowStarted,
     LateRowsDropped,
-    SnapshotSkipped,
 )
 from headrace.model.ranges import SourceRange
+from headrace.model.table_events import SnapshotSkipped
 from headrace.plan.stages import PlannedFlow
 from headrace.sinks.target import BatchStamp, Committed
 from headrace.sources.answers import Lag

@@ -7,14 +7,13 @@ from functools import partial
 from typing import Any
 
 from headrace.model.declarations import snapshots_of
-from headrace.model.events import ForeignCommitSeen
+from headrace.model.table_events import ForeignCommitSeen
 from headrace.plan.sources import marker_of
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
 from headrace.run.batch import RecordFeed
 from headrace.run.batch_setup import BatchSetup
 from headrace.run.checks import DatasetChecks
 from headrace.run.context import UpdateContext
-from headrace.run.failures import Failures
 from headrace.run.flow import FlowRunner, OpeningGate
 from headrace.run.opening import FlowOpener
 from headrace.run.readiness import inputs_of
@@ -75,9 +74,7 @@ def make_flow(
     if not keeps_state(planned.sink):
         context.maintenance.watch(context.settings.storage.table(planned.flow.target))
     progress = progress or Progress()
-    others = filter(None, (source.connection for source in planned.sources))
-    kafka = next(others, context.settings.kafka)
-    failures = Failures(kafka=kafka, redactor=context.settings.redactor, log_file=context.log_file)
+    failures = context.failures(planned.sources)
     reports = FlowReports(context.update, context.emit)
     snapshots: RecordFeed | None = None
     if planned.flow.once:
@@ -144,9 +141,7 @@ def make_view(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> Vi
         split=ViewCountingRefreshSplit(split, views) if views else split,
         heart=context.heart,
         maintenance=context.maintenance,
-        failures=Failures(
-            kafka=context.settings.kafka, redactor=context.settings.redactor, log_file=context.log_file
-        ),
+        failures=context.failures(),
         update=context.update,
         emit=context.emit,
     )

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace.contracts.expectations import RowSplit, read_counts, with_checks
-from headrace.contracts.rejected import REASONS, Rejection, as_rejected, describe_record
+from headrace.contracts.rejected import REASONS, Rejection, as_rejected
 from headrace.errors import ExpectationFailedError, MaxRejectedExceededError, RowsNotRepeatableError
 from headrace.model.counts import BadRecordCount, BatchCounts
 from headrace.model.declarations import ExpectationCount, Flow, RefreshFlow, RejectionLimit, TemporaryView
@@ -19,6 +19,7 @@ from headrace.run.bad_records import BadRecordSearch, union
 from headrace.run.narrowing import RaisingRecord
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.target import BatchStamp, RefreshStamp, SplitRows
+from headrace.sources.registry import describe_record
 from headrace.state.ledger import TargetCommits
 
 if TYPE_CHECKING:
@@ -302,10 +303,8 @@ def _shown(row: Row, coordinates: Coordinates | None) -> str:
     values.pop(REASONS, None)
     place = ""
     if coordinates is not None:
-        topic, partition, offset = (
-            _value(values, path) for path in (coordinates.topic, coordinates.partition, coordinates.offset)
-        )
-        place = f"{topic}/{partition} offset {offset}: "
+        parts = {name: _value(values, path) for name, path in coordinates.columns.items()}
+        place = f"{coordinates.record.describe(parts)}: "
         values.pop("_source", None)
     text = json.dumps(values, default=str, ensure_ascii=False)
     return place + (text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..")

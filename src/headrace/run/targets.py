@@ -37,6 +37,7 @@ from headrace.sinks.target import (
     Target,
     TargetReader,
 )
+from headrace.sources.registry import kind_for
 from headrace.storage.layout import Storage
 
 
@@ -62,10 +63,10 @@ def flow_target(
             appended = AppendTarget(**vars(table), reads_target=planned.reads_target)
             if sink is None:
                 return appended
-            kind = format_of(sink)
+            kind, connection = format_of(sink), kind_for(sink.format).sink_options(settings)
 
             def send(rows: DataFrame, stamp: BatchStamp) -> None:
-                kind.send(rows, stamp, sink, settings)
+                kind.send(rows, stamp, sink, connection)
 
             return SinkTarget(table=appended, guarantee=kind.guarantee, send=send)
         case AutoCdcFlow(keys=keys, history=ChosenColumns() as tracked):

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.errors import HeadraceError
-from headrace.model.events import Emitter, FlowFinished, UpdateFinished, UpdateStarted, ViewUpToDate
+from headrace.model.event_forms import Emitter
+from headrace.model.events import FlowFinished, UpdateFinished, UpdateStarted, ViewUpToDate
 from headrace.model.names import TableName
 from headrace.plan.stages import Plan
 from headrace.run.context import UpdateContext

@@ -10,14 +10,8 @@ from typing import Any, Literal
 from headrace.contracts.expectations import with_declared_columns
 from headrace.errors import HeadraceError, ViewInputMissingError
 from headrace.model.declarations import RefreshFlow
-from headrace.model.events import (
-    Emitter,
-    ViewFailed,
-    ViewRefreshed,
-    ViewRefreshing,
-    ViewSkipped,
-    ViewUpToDate,
-)
+from headrace.model.event_forms import Emitter
+from headrace.model.events import ViewFailed, ViewRefreshed, ViewRefreshing, ViewSkipped, ViewUpToDate
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.changes import find_alterations

@@ -29,7 +29,7 @@ from headrace.syntax.stream_statements import (
 from headrace.syntax.tokens import Cursor, SqlTokenError
 
 if TYPE_CHECKING:
-    from headrace.model.events import Emitter
+    from headrace.model.event_forms import Emitter
     from headrace.observe.log import LogSettings
     from headrace.observe.status import FlowStatus
     from headrace.run.stop import StopSignal
@@ -260,7 +260,8 @@ class Streams:
             return []
         from headrace.observe.snapshot import take_snapshot
 
-        snapshot = take_snapshot(self.settings, Engine(self.settings).connection())
+        kafka = Engine(self.settings).connection()
+        snapshot = take_snapshot(replace(self.settings, kafka=kafka), kafka.bootstrap_servers)
         flows = {
             (dataset.dataset, flow.flow.casefold()): flow
             for dataset in snapshot.datasets

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from headrace.errors import SinkInvalidError, SourceLocation
 from headrace.model.counts import BatchCounts
 from headrace.model.declarations import Sink
-from headrace.model.names import TableName
-from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.append import AppendTarget
@@ -75,45 +72,21 @@ class _Sender:
         return self._recorder.commit(ranges)
 
 
-def send_to_format(rows: DataFrame, stamp: BatchStamp, sink: Sink, settings: ProjectSettings) -> None:
+def send_to_format(rows: DataFrame, stamp: BatchStamp, sink: Sink, connection: Mapping[str, str]) -> None:
     """Write the rows with Spark's writer of the format."""
-    rows.write.format(sink.format).mode("append").options(**sink.options).save()
+    rows.write.format(sink.format).mode("append").options(**{**connection, **sink.options}).save()
 
 
-def send_to_delta(rows: DataFrame, stamp: BatchStamp, sink: Sink, settings: ProjectSettings) -> None:
+def send_to_delta(rows: DataFrame, stamp: BatchStamp, sink: Sink, connection: Mapping[str, str]) -> None:
     # Delta skips the write if the table has this number of this id already.
     own = {"txnAppId": stamp.checkpoint, "txnVersion": str(stamp.batch)}
     rows.write.format("delta").mode("append").options(**sink.options).options(**own).save()
 
 
-def send_to_kafka(rows: DataFrame, stamp: BatchStamp, sink: Sink, settings: ProjectSettings) -> None:
-    rows.write.format("kafka").options(**{**settings.kafka.for_spark(), **sink.options}).save()
-
-
-def send_to_function(rows: DataFrame, stamp: BatchStamp, sink: Sink, settings: ProjectSettings) -> None:
+def send_to_function(rows: DataFrame, stamp: BatchStamp, sink: Sink, connection: Mapping[str, str]) -> None:
     assert sink.function is not None
     sink.function(rows, stamp.batch)
 
 
 def describe_function(sink: Sink) -> str:
     return f"calls {getattr(sink.function, '__name__', 'its function')} with each batch"
-
-
-def check_kafka_columns(
-    name: TableName, sink: Sink, schema: Mapping[str, Any], location: SourceLocation
-) -> None:
-    """Check that rows have the columns that Spark's Kafka writer needs."""
-    names = {field["name"] for field in schema["fields"]}
-    missing = "value" if "value" not in names else "topic"
-    if missing in names or (missing == "topic" and "topic" in sink.options):
-        return
-    remedies = ['return a column `value`: selectExpr("to_json(struct(*)) AS value")']
-    if missing == "topic":
-        remedies = ['set options={"topic": ..}', "or return a column `topic`"]
-    raise SinkInvalidError(
-        f"the rows for the Kafka sink `{name.short}` have no column `{missing}`",
-        location=location,
-        facts=[f"they have {', '.join(sorted(names))}"],
-        remedies=remedies,
-        params={"sink": str(name), "column": missing},
-    )

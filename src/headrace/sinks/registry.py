@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from headrace.errors import SourceLocation
 from headrace.model.declarations import Sink
-from headrace.model.names import TableName
-from headrace.model.project import ProjectSettings
 from headrace.runtime.lazy_pyspark import DataFrame
 from headrace.sinks import outside
 from headrace.sinks.target import Applies, BatchStamp, Guarantee, SinkSpec, SinkStore
@@ -23,7 +19,6 @@ class SinkFormat:
         describe: Says what a sink does, after "it".
         open: Opens a sink that keeps the state of its flows beside its rows. ``None`` for others: a Delta
             table without rows records their batches, after `send` has sent the rows.
-        check_columns: Refuses rows that lack a column.
     """
 
     describe: Callable[[Sink], str]
@@ -31,10 +26,7 @@ class SinkFormat:
     applies: frozenset[Applies] = frozenset({"append"})
     needs: tuple[str, ...] = ()  # the options that a sink must have; `path` is relative to the pipeline
     open: Callable[[SinkSpec], SinkStore] | None = None
-    send: Callable[[DataFrame, BatchStamp, Sink, ProjectSettings], None] = outside.send_to_format
-    check_columns: Callable[[TableName, Sink, Mapping[str, Any], SourceLocation], None] = field(
-        default=lambda name, sink, schema, location: None
-    )
+    send: Callable[[DataFrame, BatchStamp, Sink, Mapping[str, str]], None] = outside.send_to_format
 
 
 _FILES = SinkFormat(
@@ -49,9 +41,7 @@ FORMATS: dict[str, SinkFormat] = {
         send=outside.send_to_delta,
     ),
     "kafka": SinkFormat(
-        describe=lambda sink: f"sends to the Kafka topic {sink.options.get('topic', 'of each row')}",
-        send=outside.send_to_kafka,
-        check_columns=outside.check_kafka_columns,
+        describe=lambda sink: f"sends to the Kafka topic {sink.options.get('topic', 'of each row')}"
     ),
     "parquet": _FILES,
     "json": _FILES,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,15 @@ class Seed:
     marks: Mapping[str, Any] = field(default_factory=dict)
     contents: Mapping[str, str] = field(default_factory=dict)  # files of the checkpoint, by path within it
     ledger: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server without which a source cannot be read."""
+
+    name: str
+    ping: Callable[[], None]  # raises `BrokerUnreachableError` if the server does not answer
+    remedy: str
 
 
 @dataclass(frozen=True)

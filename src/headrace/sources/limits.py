@@ -15,38 +15,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-KAFKA_MAX_OFFSETS_PER_TRIGGER: Final = 500_000
-"""Records of a first batch: about 9 s cold and 2 to 4 s warm for JSON records of 90 bytes, measured."""
-
-DELTA_MAX_BYTES_PER_TRIGGER: Final = 64 << 20
-"""Bytes of a first batch. Spark's own default has no such limit: one version of a table holds anything."""
-
-DELTA_MAX_FILES_PER_TRIGGER: Final = 1000
-"""Delta's own default, which it drops as soon as a limit of bytes is set."""
-
-FILES_MAX_FILES_PER_TRIGGER: Final = 1000
-"""Spark's default has no limit: the first batch of an old folder would read all of it."""
-
-FILES_MAX_BYTES_PER_TRIGGER: Final = 256 * 1024 * 1024
-"""Of files so large that a thousand of them would be more; Spark takes one of the two limits."""
-
-FILES_MAX_AGE: Final = "36500d"
-"""Spark's default passes over files that are a week older than the newest one, without a word."""
-
 BATCH_S: Final = 10.0
 """Seconds that the rows of one batch of a backlog may take: longer batches gain nothing more, measured."""
 
-LEAST_RECORDS: Final = 20
-"""Records of Kafka that every batch may take, unless they are too large."""
-
-LEAST_BYTES: Final = 1 << 20
-"""Bytes of a table or folder that every batch may take."""
-
-_FIRST_BYTES = 128 << 20
-"""Bytes of a first batch from Kafka: the cost of a record is not known yet."""
-
 _MOST_BYTES = 256 << 20
-"""Bytes of any batch, before compression for Kafka and after it for tables."""
+"""Bytes of any batch: of records before compression, of tables after it."""
 
 _COLD_S = (30.0, 10.0)
 """Seconds that the first batches of a query may take for more than their rows: code that is not compiled
@@ -71,7 +44,7 @@ _APART = 1.5
 class Taken:
     """What a batch has taken of one source."""
 
-    amount: int  # records of Kafka, bytes of a table, files or bytes of a folder; 0 where that is unknown
+    amount: int  # records, bytes of a table, files or bytes of a folder; 0 where that is unknown
     duration_s: float
     record_bytes: float | None = None
 
@@ -82,13 +55,6 @@ class BatchCost:
 
     fixed_s: float
     unit_s: float
-
-
-def first_limit(record_bytes: float | None) -> int:
-    """The records that the first batch of a backlog may take."""
-    if record_bytes is None:
-        return KAFKA_MAX_OFFSETS_PER_TRIGGER
-    return max(1, int(min(_FIRST_BYTES / record_bytes, KAFKA_MAX_OFFSETS_PER_TRIGGER)))
 
 
 class AdaptiveLimit:

@@ -16,6 +16,7 @@ class KnownOptions:
     stream: tuple[str, ...]
     batch: tuple[str, ...]
     prefixes: tuple[str, ...]
+    passed_on: str = ""  # the remedy that names the prefix of options that the reader passes on
     marks: frozenset[str]  # options that Spark ignores, and that Headrace adds to a reader
 
     def refuse_unknown(self, request: ReadRequest, location: SourceLocation) -> None:
@@ -44,8 +45,8 @@ class KnownOptions:
             facts = [f"it is an option of {kinds[0]}, and this is a {kinds[1]}"]
         elif near:
             remedies = [f"did you mean `{lowered[near[0]]}`?"]
-        elif "kafka." in self.prefixes:
-            remedies = ["settings of Kafka's own client start with `kafka.`"]
+        elif self.passed_on:
+            remedies = [self.passed_on]
         return OptionUnknownError(
             f"Unknown option `{name}` of the `{request.format}` reader",
             location=location,

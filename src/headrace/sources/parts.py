@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from headrace.model.coordinates import RecordCoordinates
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F
 from headrace.storage.row_counts import count_rows_on_disk
@@ -16,6 +17,11 @@ MOST_ROWS: Final = 1 << 33
 _FIRST_ROWS: Final = 16
 """The rows of a file that are searched first; then as many times more."""
 _NUMBER: Final = "__headrace_row"
+
+FILE_ROW: Final = RecordCoordinates.of(", row", path="STRING", offset="BIGINT")
+"""The coordinates of a rejected row of a file."""
+FILE_RECORD: Final = {"value": "BINARY", **FILE_ROW.types}
+"""The fields in which the quarantine keeps a row of a file."""
 
 ROW_JSON: Final = {
     "ignoreNullFields": "false",

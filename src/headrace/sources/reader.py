@@ -23,9 +23,6 @@ class Reader:
     stand_in: ClassVar[StandIn] = "folder"
     """What takes the place of the source in a test."""
 
-    record_columns: ClassVar[tuple[str, ...]] = ()
-    """The columns that tell which record a row is: topic, partition, offset, timestamp."""
-
     def options(
         self, request: ReadRequest, location: SourceLocation, defaults: ReaderDefaults
     ) -> dict[str, str]:

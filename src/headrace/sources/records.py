@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -150,14 +149,14 @@ class BadRecord:
 
         Args:
             where: The place of the record; by default `at`.
-            remedies: The commands that print the record; by default `headrace consume`.
+            remedies: The commands that print the record.
         """
         where = where or ", ".join(f"{name} {value}" for name, value in self.at.items())
         return _ERRORS[self.code](
             f"flow {flow}: {self.describe()}" + (f" ({where})" if where else ""),
             location=location,
             facts=(f"the record begins: {self.text[:_EXCERPT]}", NOT_COMMITTED),
-            remedies=(*(remedies or self._consume()), *self._remedies()),
+            remedies=(*remedies, *self._remedies()),
             params={"flow": flow, **self.at, **(params or {})},
         )
 
@@ -187,13 +186,7 @@ class BadRecord:
         elif self.code == DRIFTED:
             yield 'add the fields to the schema, or choose drift="evolve", "rescue" or "quarantine" for them'
         elif "path" not in self.at:
-            yield 'correct the schema, or read the topic with format="raw"'
-
-    def _consume(self) -> Iterator[str]:
-        """The command that prints a record of a topic."""
-        if {"topic", "partition", "offset"} <= self.at.keys():
-            position = f"--partition {self.at['partition']} --from {self.at['offset']} --limit 1"
-            yield f"print the record:   headrace consume {shlex.quote(str(self.at['topic']))} {position}"
+            yield 'correct the schema, or read the records with format="raw"'
 
 
 def _describe_invalid(value: bytes) -> str:

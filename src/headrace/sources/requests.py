@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.errors import OptionUnsupportedError, SourceLocation
-from headrace.model.kafka_settings import KafkaConnection
+from headrace.model.project import ProjectSettings
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sources.kafka.clusters import KafkaClusters
-from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
+from headrace.sources.systems import Systems
 
 ADAPTIVE = "headrace.limit"
 """An option that Spark ignores: it marks sources whose limit adapts to the duration of batches."""
@@ -63,23 +62,19 @@ class ReadRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderDefaults:
-    """What readers get where the user sets nothing.
+    """What readers get where the user sets nothing."""
 
-    Args:
-        kafka_limit: The maximum number of records in a first batch from Kafka.
-    """
-
-    kafka: KafkaConnection = field(default_factory=KafkaConnection)
-    kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER
+    settings: ProjectSettings
+    record_limit: int | None = None  # the most records of a first batch; ``None`` for the limit of the kind
 
 
 @dataclass(frozen=True)
 class Sampling:
     """How sources are read for a preview."""
 
-    clusters: KafkaClusters
-    profile: KafkaConnection
-    records: int  # how many of the newest records of each Kafka source are read
+    systems: Systems
+    settings: ProjectSettings
+    records: int  # how many of the newest records of each source are read, if it counts records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +82,7 @@ class SourceRead:
     """A read of a source that is not a dataset, before it happens: a topic, a folder, a table elsewhere."""
 
     request: ReadRequest  # what the reader is asked for, with the options that the protocol adds
-    paths: tuple[str, ...]  # the folders or files; empty for a system such as Kafka
+    paths: tuple[str, ...]  # the folders or files; empty for a server
     location: SourceLocation
     session: SparkSession = field(repr=False)
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from headrace.errors import SourceLocation
-from headrace.model.kafka_settings import KafkaConnection
+from headrace.errors import HeadraceError, SourceLocation
+from headrace.model.coordinates import RecordCoordinates
 from headrace.model.names import TableName
-from headrace.model.project import OnDataLoss
+from headrace.model.project import OnDataLoss, ProjectSettings
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import Column, DataFrame
-from headrace.sources.answers import Found
+from headrace.sources.answers import Found, Server
 from headrace.sources.meter import Meter
 from headrace.sources.requests import SourceRead
 from headrace.sources.systems import Past, Systems
@@ -44,12 +44,10 @@ class Source(ABC):
     kind: ClassVar[str]
     kept_options: ClassVar[tuple[str, ...]] = ()
     """The options that the JSON form keeps."""
-    needs_broker: ClassVar[bool] = False
-    """Whether the source cannot be read while no Kafka broker answers."""
     rereads: ClassVar[bool] = False
     """Whether `read_range` can read a range again."""
-    has_coordinates: ClassVar[bool] = False
-    """Whether each record has a topic, a partition and an offset."""
+    coordinates: ClassVar[RecordCoordinates | None] = None
+    """The coordinates that each record of the stream has as columns."""
     reads_records: ClassVar[bool] = False
     """Whether `read_records` can give records of the quarantine to a query, and `owns` tells which."""
 
@@ -71,8 +69,8 @@ class Source(ABC):
         return None
 
     @property
-    def connection(self) -> KafkaConnection | None:
-        """The connection of a Kafka cluster that is not the profile's."""
+    def connection(self) -> object | None:
+        """The kind's own connection to a system that is not the profile's; `to_json` leaves its login out."""
         return None
 
     def option(self, name: str) -> str | None:
@@ -142,6 +140,14 @@ class Source(ABC):
         Args:
             is_new: Whether the flow has no checkpoint yet. Then what would stop its start is raised.
         """
+        return None
+
+    def not_checked(self, error: HeadraceError, settings: ProjectSettings) -> str:
+        """The warning of a plan if the system does not answer `find`."""
+        return f"{self.describe()} was not checked: {error.summary}"
+
+    def server(self, settings: ProjectSettings, timeout_s: float) -> Server | None:
+        """The server that is watched while the source is read."""
         return None
 
     def check_start(self, facts: SourceFacts, systems: Systems, *, is_new: bool) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ import pytest
 from lake import HandFlow, Lake, LakeTable, rows
 
 from headrace.errors import BrokerUnreachableError
+from headrace.model.event_forms import Event
 from headrace.model.events import (
     BatchCommitted,
-    Event,
     FlowFailed,
     FlowReconnected,
     FlowReconnecting,
@@ -48,7 +49,7 @@ def flow(lake: Lake) -> HandFlow:
 
 
 def look(lake: Lake) -> Snapshot:
-    return take_snapshot(lake.settings, lake.nowhere)
+    return take_snapshot(replace(lake.settings, kafka=lake.nowhere), lake.nowhere.bootstrap_servers)
 
 
 def dataset(lake: Lake, name: str = "bronze") -> DatasetStatus:

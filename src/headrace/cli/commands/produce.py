@@ -87,8 +87,8 @@ def produce(
     _check(file, sample, schema, form, key)
     from headrace.cli.kafka import reach_kafka
     from headrace.project.producing import produce
-    from headrace.sources.record_lines import open_records, records_before
-    from headrace.sources.sample_data import build_samples
+    from headrace.sources.kafka.record_lines import open_records, records_before
+    from headrace.sources.kafka.sample_data import build_samples
 
     if sample:
         # What is wrong with the schema or the key is said before anything is started.

@@ -265,7 +265,7 @@ def _shown(rows: Rows | None, dataset: str) -> Group | str:
 
 def _facts(row: Mapping[str, Any]) -> Iterator[str]:
     """Where a row comes from."""
-    from headrace.contracts.rejected import describe_record
+    from headrace.sources.registry import describe_record
 
     source = row["source"] or {}
     if place := describe_record(source):

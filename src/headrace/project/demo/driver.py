@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from headrace.errors import DemoDriverError
-from headrace.model.events import Event
+from headrace.model.event_forms import Event
 from headrace.model.names import TableName
 from headrace.observe.events import event_from_json
 from headrace.sinks.delta.reader import DeltaCommits

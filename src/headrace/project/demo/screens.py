@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.model.events import Event, FlowRetrying, ViewFailed
+from headrace.model.event_forms import Event
+from headrace.model.events import FlowRetrying, ViewFailed
 from headrace.observe.board import Board
 from headrace.observe.display import board_table
 from headrace.observe.event_lines import LineThrottle, event_line

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.declare.spec import load_project
 from headrace.errors import DemoDriverError
-from headrace.model.events import BatchCommitted, BatchReplayed, Event, FlowStarted
+from headrace.model.event_forms import Event
+from headrace.model.events import BatchCommitted, BatchReplayed, FlowStarted
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.project.demo.driver import Crash, Driver, await_batch, end_leftover, look_at_crash

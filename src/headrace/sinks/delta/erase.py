@@ -21,15 +21,12 @@ _SETTINGS = {
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
 }
 _VIEW = "headrace_erased"
+_CONTENT = ("key", "value", "headers")
 _EMPTIED = """
 USING headrace_erased AS erased ON held.id = erased.id
 WHEN MATCHED THEN UPDATE SET
     row = NULL,
-    source = named_struct(
-        'topic', held.source.topic, 'partition', held.source.partition, 'offset', held.source.offset,
-        'timestamp', held.source.timestamp, 'key', NULL, 'value', NULL, 'headers', NULL,
-        'path', held.source.path
-    ),
+    source = named_struct({kept}),
     reasons = transform(
         held.reasons, one -> named_struct('kind', one.kind, 'name', one.name, 'message', NULL)
     ),
@@ -75,7 +72,9 @@ def empty_rejected(session: SparkSession, table: Location, ids: DataFrame) -> in
     Returns:
         The number of rows.
     """
-    return _merge(session, table, ids, _EMPTIED)
+    source: Any = session.read.format("delta").load(str(table)).schema["source"].dataType
+    fields = (f"'{one}', {'NULL' if one in _CONTENT else f'held.source.`{one}`'}" for one in source.names)
+    return _merge(session, table, ids, _EMPTIED.format(kept=", ".join(fields)))
 
 
 def close_erasure(open_session: Callable[[], SparkSession], table: Location) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from headrace.errors import OptionInvalidError, SourceLocation, TableNotFoundError
 from headrace.sources.delta.starting import CHANGE_FEED, ERASURES_ONLY
-from headrace.sources.limits import DELTA_MAX_BYTES_PER_TRIGGER, DELTA_MAX_FILES_PER_TRIGGER
 from headrace.sources.option_names import KnownOptions
 from headrace.sources.requests import ADAPTIVE, LIMITS, ReadRequest, refuse_silent_loss
 from headrace.storage.locate import locate, locate_supported
@@ -27,6 +27,12 @@ _KNOWN = KnownOptions(
     prefixes=("fs.", "dfs.", "hadoop."),
     marks=frozenset({"headrace.location", ADAPTIVE, ERASURES_ONLY}),
 )
+
+DELTA_MAX_BYTES_PER_TRIGGER: Final = 64 << 20
+"""Bytes of a first batch. Spark's own default has no such limit: one version of a table holds anything."""
+
+DELTA_MAX_FILES_PER_TRIGGER: Final = 1000
+"""Delta's own default, which it drops as soon as a limit of bytes is set."""
 
 
 def reader_options(request: ReadRequest, location: SourceLocation) -> dict[str, str]:

@@ -5,17 +5,26 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Mapping
+from typing import Final
 
 from headrace.errors import SourceLocation
 from headrace.model.folders import FileFolder
 from headrace.sources.files.read import ANY_FILE_NAME, FORMAT_OPTION
-from headrace.sources.limits import FILES_MAX_AGE, FILES_MAX_BYTES_PER_TRIGGER, FILES_MAX_FILES_PER_TRIGGER
 from headrace.sources.requests import ADAPTIVE, ReadRequest, unsupported
 from headrace.storage.locate import locate_supported
 
 FORMATS = frozenset({"json", "csv", "xml", "parquet", "orc", "text", "avro", "binaryfile"})
 PARSED_FORMATS = frozenset({"json", "csv", "xml"})
 _CORRUPT_COLUMN = "_corrupt_record"
+
+FILES_MAX_FILES_PER_TRIGGER: Final = 1000
+"""Spark's default has no limit: the first batch of an old folder would read all of it."""
+
+FILES_MAX_BYTES_PER_TRIGGER: Final = 256 * 1024 * 1024
+"""Of files so large that a thousand of them would be more; Spark takes one of the two limits."""
+
+FILES_MAX_AGE: Final = "36500d"
+"""Spark's default passes over files that are a week older than the newest one, without a word."""
 
 
 def reader_options(request: ReadRequest, location: SourceLocation) -> dict[str, str]:

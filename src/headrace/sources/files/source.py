@@ -26,16 +26,26 @@ from headrace.sources.files.lists import (
     join_descriptions,
     seed_list,
 )
-from headrace.sources.files.options import FORMATS
+from headrace.sources.files.options import FILES_MAX_AGE, FORMATS
 from headrace.sources.files.position import FilePosition
 from headrace.sources.files.read import FORMAT_OPTION
 from headrace.sources.files.reader import FilesReader
 from headrace.sources.files.spark_log import COMPACT_INTERVAL, last_entry, load_entries, load_seen, seed_log
 from headrace.sources.kind import SourceKind
-from headrace.sources.limits import FILES_MAX_AGE, Taken
+from headrace.sources.limits import Taken
 from headrace.sources.meter import Meter
 from headrace.sources.new_fields import SCHEMA_MARK
-from headrace.sources.parts import FilePart, FileParts, Part, as_record, file_uri, range_of, row_number
+from headrace.sources.parts import (
+    FILE_RECORD,
+    FILE_ROW,
+    FilePart,
+    FileParts,
+    Part,
+    as_record,
+    file_uri,
+    range_of,
+    row_number,
+)
 from headrace.sources.requests import SourceRead
 from headrace.sources.source import Source
 from headrace.sources.systems import Past, Seeding, StreamRead, Systems
@@ -150,7 +160,7 @@ class FileSource(Source):
 
     def owns(self) -> Column:
         # Only lines have a value, which a reader can parse again.
-        return F.col("topic").isNull() & F.col("path").isNotNull() & F.col("value").isNotNull()
+        return F.col("path").isNotNull() & F.col("value").isNotNull()
 
     def _identity(self) -> dict[str, Any]:
         identity: dict[str, Any] = {"path": self.path}
@@ -187,6 +197,8 @@ class FilesKind(SourceKind):
     source = FileSource
     guard = FileGuard
     reader = FilesReader()
+    record = FILE_RECORD
+    coordinates = FILE_ROW
 
     def opens(self, format: str) -> bool:
         return format in FORMATS
@@ -341,3 +353,6 @@ def _listed(read: PastRead, lists: FileLists) -> tuple[ReadFile, ...]:
 
 def _plain(path: str) -> str:
     return os.path.normpath(plain_path(path))
+
+
+KIND = FilesKind()

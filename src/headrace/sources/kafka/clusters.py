@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from typing import Self
 
-from headrace.errors import BrokerUnreachableError, HeadraceError
+from headrace.errors import BrokerUnreachableError
 from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.publisher import OffsetPublisher
+from headrace.sources.systems import Asking, Client
 
 SERVERS = "servers"
 """The key of a source's identity for a cluster that is not the profile's: its brokers."""
@@ -18,7 +20,7 @@ _OPTION = "kafka."
 _SERVERS_OPTION = "kafka.bootstrap.servers"
 
 
-class KafkaClusters:
+class KafkaClusters(Client):
     """The clusters of one command or update.
 
     Args:
@@ -45,8 +47,15 @@ class KafkaClusters:
         self._others: list[KafkaConnection] = []
         self._clusters: dict[str, KafkaCluster] = {}
         self._publishers: dict[str, OffsetPublisher] = {}
-        self.failure: HeadraceError | None = None
-        """Why a lag is not known, if a cluster did not answer."""
+
+    @classmethod
+    def open(cls, asking: Asking) -> Self:
+        return cls(
+            lambda: asking.settings().kafka,
+            publishes=asking.publishes,
+            timeout_s=asking.timeout_s,
+            asks_once=asking.asks_once,
+        )
 
     def reach(self, other: KafkaConnection | None) -> KafkaCluster:
         """A cluster, which `at` finds from now on.
@@ -101,7 +110,6 @@ class KafkaClusters:
         self._publishers[key].offer(group, offsets)
 
     def close(self) -> None:
-        """End threads and close connections."""
         for publisher in self._publishers.values():
             publisher.stop()
         for cluster in self._clusters.values():

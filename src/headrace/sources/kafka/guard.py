@@ -8,6 +8,7 @@ from dataclasses import replace
 from headrace.model.ranges import SourceRange
 from headrace.sources.guard import FlowRun, Guard
 from headrace.sources.kafka.cluster import KafkaCluster
+from headrace.sources.kafka.clusters import KafkaClusters
 from headrace.sources.kafka.facts import KafkaFacts, topic_recreated
 from headrace.sources.kafka.last_records import LastRecordReader, offsets_reused
 from headrace.sources.kafka.position import KafkaOffsets
@@ -30,7 +31,7 @@ class KafkaGuard(Guard):
         return planned
 
     def _cluster(self, one: SourceRange) -> KafkaCluster:
-        return self.run.systems.kafka.reach(self._planned(one).connection)
+        return self.run.systems.client(KafkaClusters).reach(self._planned(one).connection)
 
     def begin(self, batch: int, ranges: Sequence[SourceRange]) -> Iterator[SourceRange]:
         """Name all topics of a pattern by their ids, also those that have just joined.

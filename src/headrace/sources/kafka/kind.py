@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
-from headrace.errors import HeadraceError, OptionInvalidError
+from headrace.errors import (
+    NOT_COMMITTED,
+    BrokerUnreachableError,
+    HeadraceError,
+    OptionInvalidError,
+    SchemaIdUnknownError,
+    SinkInvalidError,
+)
+from headrace.model.declarations import Sink, StreamingTable
+from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position, SourceRange
+from headrace.runtime.kafka_faults import find_fault
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.answers import Lag, Unrecoverable
-from headrace.sources.kafka.clusters import SERVERS, at_servers, brokers_of, normalized, other_cluster
+from headrace.sources.kafka.avro_decoder import find_unknown_id
+from headrace.sources.kafka.clusters import (
+    SERVERS,
+    KafkaClusters,
+    at_servers,
+    brokers_of,
+    normalized,
+    other_cluster,
+)
 from headrace.sources.kafka.facts import KafkaFacts, ended_offsets
 from headrace.sources.kafka.guard import KafkaGuard
-from headrace.sources.kafka.parts import KafkaPart, leave_out, parts_of, range_of
+from headrace.sources.kafka.parts import COORDINATES, KafkaPart, leave_out, parts_of, range_of, show_command
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY
 from headrace.sources.kafka.reader import KafkaReader
 from headrace.sources.kafka.source import KafkaSource
 from headrace.sources.kafka.subscription import Subscription
-from headrace.sources.kind import SourceKind
+from headrace.sources.kind import FailedQuery, SourceKind
 from headrace.sources.new_fields import SCHEMA_MARK
 from headrace.sources.parts import Part
 from headrace.sources.source import Source
@@ -30,6 +49,12 @@ from headrace.state.identity import SourceIdentity, corrupt, folder_of
 from headrace.storage.location import Location
 
 _VERSION = "v1"
+_ERRORS = r"org\.apache\.kafka\.common\.errors\."
+_BROKER = re.compile(_ERRORS + r"(Timeout|Disconnect|Network|BrokerNotAvailable)\w*Exception[^\n]*")
+_TURNED_AWAY = re.compile(
+    _ERRORS
+    + r"(?:\w*Authentication|\w*Authorization|IllegalSaslState|UnsupportedSaslMechanism)Exception[^\n]*"
+)
 
 
 class KafkaKind(SourceKind):
@@ -38,6 +63,23 @@ class KafkaKind(SourceKind):
     source = KafkaSource
     guard = KafkaGuard
     reader = KafkaReader()
+    record: ClassVar[Mapping[str, str]] = {
+        **COORDINATES.types,
+        "timestamp": "TIMESTAMP",
+        "key": "BINARY",
+        "value": "BINARY",
+        "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+    }
+
+    transient = (
+        "RetriableException|DisconnectException|BrokerNotAvailable|NotLeaderOrFollower"
+        "|UnknownTopicOrPartition|NetworkException|CoordinatorNotAvailable"
+        # What Spark takes for lost records is named by the next start, which compares topics and offsets.
+        "|Some data may have been lost because they are not available in Kafka"
+    )
+
+    def show_record(self, record: Mapping[str, Any]) -> str:
+        return show_command(record)
 
     def opens(self, format: str) -> bool:
         return format == "kafka"
@@ -143,16 +185,66 @@ class KafkaKind(SourceKind):
 
     def publish(self, one: SourceRange, systems: Systems, group: str) -> None:
         assert isinstance(one.until, KafkaOffsets)
-        systems.kafka.publish(group, one.until, one.identity.get(SERVERS))
+        systems.client(KafkaClusters).publish(group, one.until, one.identity.get(SERVERS))
+
+    def explain_failure(self, failed: FailedQuery) -> HeadraceError | None:
+        others = (one.connection for one in failed.sources if isinstance(one, KafkaSource))
+        profile = None if failed.settings is None else failed.settings.kafka
+        connection = next(filter(None, others), profile)
+        messages = _TURNED_AWAY.findall(failed.text)
+        if messages and connection is not None and (fault := find_fault(connection, messages)) is not None:
+            return fault.with_(
+                summary=f"{failed.name}: {fault.summary}",
+                facts=[*fault.facts, *failed.logged],
+                params={**fault.params, **failed.params},
+            )
+        if (unknown := find_unknown_id(failed.text)) is not None:
+            return SchemaIdUnknownError(
+                f"{failed.name}: a record has the schema id {unknown}, which its subject in the schema "
+                "registry does not have",
+                location=failed.location,
+                facts=(NOT_COMMITTED, "the flow asks the registry again at its next attempt"),
+                remedies=(
+                    "register the schema under the subject, or name another: hr.read_kafka(.., subject=..)",
+                ),
+                params={**failed.params, "id": unknown},
+            )
+        if (broker := _BROKER.search(failed.text)) is not None:
+            return BrokerUnreachableError(
+                f"{failed.name}: the Kafka broker does not answer",
+                location=failed.location,
+                facts=(f"Kafka's client reports: {broker[0]}", *failed.logged),
+                remedies=("headrace doctor",),
+                params=failed.params,
+            )
+        return None
+
+    def sink_options(self, settings: ProjectSettings) -> Mapping[str, str]:
+        return settings.kafka.for_spark()
+
+    def check_sink(self, table: StreamingTable, sink: Sink, columns: Collection[str]) -> None:
+        missing = "value" if "value" not in columns else "topic"
+        if missing in columns or (missing == "topic" and "topic" in sink.options):
+            return
+        remedies = ['return a column `value`: selectExpr("to_json(struct(*)) AS value")']
+        if missing == "topic":
+            remedies = ['set options={"topic": ..}', "or return a column `topic`"]
+        raise SinkInvalidError(
+            f"the rows for the Kafka sink `{table.name.short}` have no column `{missing}`",
+            location=table.location,
+            facts=[f"they have {', '.join(sorted(columns))}"],
+            remedies=remedies,
+            params={"sink": str(table.name), "column": missing},
+        )
 
     def lag(self, one: SourceRange, systems: Systems, checkpoint: Location | None) -> Lag | None:
         assert isinstance(one.until, KafkaOffsets)
-        servers = one.identity.get(SERVERS)
+        servers, clusters = one.identity.get(SERVERS), systems.client(KafkaClusters)
         try:
-            latest = systems.kafka.at(servers).latest(one.until.offsets)
+            latest = clusters.at(servers).latest(one.until.offsets)
         except HeadraceError as error:
-            if systems.kafka.knows(servers):
-                systems.kafka.failure = systems.kafka.failure or error
+            if clusters.knows(servers):
+                clusters.failure = clusters.failure or error
             return None
         assigned = one.identity.get("partitions", {})
         return Lag(
@@ -189,3 +281,6 @@ def _find_servers(read: StreamRead) -> str | None:
         )
     other = other_cluster(read.options, settings.kafka)
     return None if other is None else normalized(other.bootstrap_servers)
+
+
+KIND = KafkaKind()

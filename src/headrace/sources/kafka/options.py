@@ -8,6 +8,7 @@ from headrace.errors import OptionInvalidError, OptionUnsupportedError, SourceLo
 from headrace.model.kafka_settings import KafkaConnection, unshaded
 from headrace.sources.bad_records import VALUE_LIMIT
 from headrace.sources.kafka.clusters import other_cluster
+from headrace.sources.kafka.meter import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, CLIENT, LOSS_POLICY
 from headrace.sources.kafka.starting import Start
 from headrace.sources.kafka.subscription import Subscription
@@ -44,6 +45,7 @@ _KNOWN = KnownOptions(
     ),
     batch=(*_BOTH, "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
     prefixes=("kafka.",),
+    passed_on="settings of Kafka's own client start with `kafka.`",
     marks=frozenset({"headrace.location", ADAPTIVE, LOSS_POLICY, SCHEMA_NUMBER, VALUE_LIMIT}),
 )
 
@@ -60,9 +62,9 @@ def reader_options(
     """
     own = unshaded(request.options)
     request = request.with_options(own)
-    options = protocol_options(request, location, defaults.kafka_limit)
+    options = protocol_options(request, location, defaults.record_limit or KAFKA_MAX_OFFSETS_PER_TRIGGER)
     check_values(request.options, request.streaming, location)
-    return connection_options(request.options, defaults.kafka) | own | options
+    return connection_options(request.options, defaults.settings.kafka) | own | options
 
 
 def protocol_options(request: ReadRequest, location: SourceLocation, limit: int) -> dict[str, str]:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from headrace.model.coordinates import RecordCoordinates
 from headrace.model.ranges import SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, F
 from headrace.sources.kafka.cluster import Offsets
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.parts import Part
+
+COORDINATES = RecordCoordinates.of(topic="STRING", partition="INT", offset="BIGINT")
+
+
+def show_command(record: Mapping[str, Any]) -> str:
+    """The command that prints a record."""
+    at = f"--partition {record['partition']} --from {record['offset']} --limit 1"
+    return f"headrace consume {shlex.quote(str(record['topic']))} {at}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +36,7 @@ class KafkaPart(Part):
 
     @property
     def remedies(self) -> Sequence[str]:
-        look = f"headrace consume {self.topic} --partition {self.partition} --from {self.start} --limit 1"
-        return (f"print the record:   {look}",)
+        return (f"print the record:   {show_command(self.place)}",)
 
     def __str__(self) -> str:
         partition = f"topic {self.topic}, partition {self.partition}"

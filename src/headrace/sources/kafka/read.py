@@ -13,7 +13,6 @@ from headrace.model.declarations import Drift
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import OnDataLoss
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession, StructType
-from headrace.sources.avro_decoder import AvroDecoder
 from headrace.sources.bad_records import (
     MAX_VALUE_BYTES,
     VALUE_LIMIT,
@@ -23,9 +22,10 @@ from headrace.sources.bad_records import (
     TombstoneRule,
 )
 from headrace.sources.csv_decoder import build_csv_decoder
-from headrace.sources.debezium import build_debezium_decoder
 from headrace.sources.decoders import Decoder, InvalidUtf8, check_choice, choose_decoder
+from headrace.sources.kafka.avro_decoder import AvroDecoder
 from headrace.sources.kafka.clusters import other_cluster
+from headrace.sources.kafka.debezium import build_debezium_decoder
 from headrace.sources.kafka.subscription import EARLIEST, LATEST, whole
 from headrace.sources.new_fields import SCHEMA_NUMBER, Evolving
 

@@ -14,7 +14,6 @@ class KafkaReader(Reader):
     """Readers of topics."""
 
     stand_in = "topic"
-    record_columns = ("topic", "partition", "offset", "timestamp")
 
     def options(
         self, request: ReadRequest, location: SourceLocation, defaults: ReaderDefaults

@@ -6,7 +6,7 @@ from headrace.errors import HeadraceError
 from headrace.sources.answers import Sample, SourceSeen
 from headrace.sources.kafka.batches import read_between
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
-from headrace.sources.kafka.clusters import other_cluster
+from headrace.sources.kafka.clusters import KafkaClusters, other_cluster
 from headrace.sources.kafka.starting import Start
 from headrace.sources.kafka.subscription import Subscription
 from headrace.sources.requests import ReadRequest, Sampling, SourceRead
@@ -15,7 +15,8 @@ from headrace.sources.requests import ReadRequest, Sampling, SourceRead
 def sample_topics(read: SourceRead, sampling: Sampling) -> Sample:
     """The newest records of a reader's topics."""
     try:
-        cluster = sampling.clusters.reach(other_cluster(read.request.options, sampling.profile))
+        other = other_cluster(read.request.options, sampling.settings.kafka)
+        cluster = sampling.systems.client(KafkaClusters).reach(other)
         topics = _topics(read.request, cluster)
         earliest, latest = cluster.earliest(topics), cluster.latest(topics)
         lower = _lower_bound(read.request, cluster, earliest, latest)

@@ -116,3 +116,6 @@ class OtherKind(SourceKind):
 
     def describe(self, source: SourceIdentity) -> str:
         return f"stream {source.identity.get('format')}"
+
+
+KIND = OtherKind()

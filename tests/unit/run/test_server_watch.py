@@ -6,10 +6,12 @@ import threading
 
 from headrace.errors import BrokerUnreachableError, KafkaLoginError, SourceLocation
 from headrace.model.declarations import AppendFlow
-from headrace.model.events import Event, FlowReconnected, FlowReconnecting
+from headrace.model.event_forms import Event
+from headrace.model.events import FlowReconnected, FlowReconnecting
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
-from headrace.run.broker_watch import ANSWER_S, INTERVAL_S, BrokerWatch
+from headrace.run.server_watch import ANSWER_S, INTERVAL_S, ServerWatch
+from headrace.sources.answers import Server
 
 BRONZE = TableName("default", "bronze")
 FLOW = AppendFlow(name="bronze", target=BRONZE, query=PythonQuery(lambda: None, SourceLocation("a.py", 1)))
@@ -27,7 +29,7 @@ def events_of(*answers: Exception | None) -> list[Event]:
         if (error := left.pop(0)) is not None:
             raise error
 
-    with BrokerWatch([FLOW], "u", ping, "headrace broker start", events.append, interval_s=0.001):
+    with ServerWatch(Server("b:9092", ping, "headrace broker start"), [FLOW], "u", events.append, 0.001):
         assert done.wait(10)
     return events
 

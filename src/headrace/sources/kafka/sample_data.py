@@ -13,7 +13,7 @@ from typing import Any
 from sqlglot import exp
 
 from headrace.sources.ddl import Type, columns_of, parse_columns, precision_of
-from headrace.sources.record_lines import Record, key_of
+from headrace.sources.kafka.record_lines import Record, key_of
 
 _PEOPLE = ("ada", "alan", "barbara", "claude", "edsger", "grace", "katherine", "linus", "margaret", "tim")
 _COLOURS = ("amber", "black", "blue", "brass", "cream", "green", "grey", "oak", "red", "white")
