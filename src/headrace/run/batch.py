@@ -52,11 +52,8 @@ class BatchRanges:
         )
 
     def finish(self, stamp: BatchStamp) -> tuple[SourceRange, ...]:
-        """Check before the commit that the sources are still the same as when the batch read them.
-
-        Returns:
-            The batch's ranges, with the marks that were collected while its rows were read.
-        """
+        """Check before the commit that the sources are still the same as when the batch read them. Returns
+        the batch's ranges, with the marks that were collected while its rows were read."""
         return self._guards.finish(stamp.ranges)
 
     def committed(self) -> None:
@@ -135,12 +132,8 @@ class QueryState:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchFunction:
-    """The function that Spark calls for each batch of a flow.
-
-    Args:
-        committed: Called after each batch, also after one that is repeated.
-        turn: Makes a context that holds off compactions while a batch runs.
-    """
+    """The function that Spark calls for each batch of a flow. `committed`: called after each batch, also
+    after one that is repeated. `turn`: makes a context that holds off compactions while a batch runs."""
 
     planned: PlannedFlow
     lease: Lease

@@ -64,10 +64,7 @@ class UpdateFlows:
 
     def open(self) -> Mapping[str, Exception]:
         """Take the leases, then create and alter the tables. Report flows that cannot be started as failed.
-
-        Returns:
-            Why flows and views cannot be started, by name.
-        """
+        Returns why flows and views cannot be started, by name."""
         blocked = self._open_tables(self._take_leases())
         for name, planned in self.planned.items():
             if (error := blocked.get(name)) is not None:

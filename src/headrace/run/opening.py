@@ -108,11 +108,8 @@ class OpenedFlow:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowOpener:
-    """Opens the checkpoint of one flow.
-
-    Args:
-        report: Takes each change of another writer that a fold of the ledger has found.
-    """
+    """Opens the checkpoint of one flow. `report`: takes each change of another writer that a fold of the
+    ledger has found."""
 
     surveyor: FlowSurveyor
     spark: SparkSession
@@ -138,25 +135,18 @@ class FlowOpener:
                 assert_never(start.opening)
 
     def start_over(self, *, layout: TableLayout | None, last: bool) -> None:
-        """Open a new checkpoint at the sources' beginning, for a full refresh.
-
-        Args:
-            layout: Removes the table's rows in the same commit, and is what the empty table gets;
-                ``None`` if another flow has removed them.
-            last: Whether this is the last flow of the table. Its properties say what a full refresh still
-                has to do.
-        """
+        """Open a new checkpoint at the sources' beginning, for a full refresh. `layout`: removes the table's
+        rows in the same commit, and is what the empty table gets; ``None`` if another flow has removed them.
+        `last`: whether this is the last flow of the table. Its properties say what a full refresh still has
+        to do."""
         start = prepare_full_refresh(self.surveyor)
         self._tidy()
         assert isinstance(start.opening, Open)
         self._open(start, start.opening, layout=layout, refreshing=CLEARING if last else "true")
 
     def fold(self, table_id: str, flow: str | None = None) -> None:
-        """Copy the ranges of the table's newest commits to the ledger, before Delta deletes them.
-
-        Args:
-            flow: Whose ledger; by default this flow's.
-        """
+        """Copy the ranges of the table's newest commits to the ledger, before Delta deletes them. `flow`:
+        whose ledger; by default this flow's."""
         for commit in self._ledger(flow).fold(self.surveyor.target, table_id, join_marks):
             self.report(commit)
 

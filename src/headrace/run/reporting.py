@@ -41,11 +41,8 @@ _SHARE = 0.02
 
 
 class LagGauge:
-    """Measures what a flow's sources hold beyond its last batch.
-
-    Args:
-        record_bytes: The mean size of a record of a source, by the source's index; ``None`` if unknown.
-    """
+    """Measures what a flow's sources hold beyond its last batch. `record_bytes`: the mean size of a record of
+    a source, by the source's index; ``None`` if unknown."""
 
     def __init__(
         self, systems: Systems, checkpoint: Location, record_bytes: Callable[[int], float | None]
@@ -90,10 +87,8 @@ AfterBatch = Callable[[tuple[SourceRange, ...], float], None]
 def logged_only(what: str) -> Iterator[None]:
     """Log an error in the block as a warning, and continue.
 
-    A flow that failed after its commit would replay the batch at each start, and fail again.
-
-    Args:
-        what: What the block reports, such as ``flow orders: the lag after batch 7``.
+    A flow that failed after its commit would replay the batch at each start, and fail again. `what`: what the
+    block reports, such as ``flow orders: the lag after batch 7``.
     """
     try:
         yield
@@ -130,11 +125,7 @@ class BatchReporter:
         self.emit(BatchStarted(update=self.update, flow=flow.name, dataset=flow.target, batch=number))
 
     def ended(self, stamp: BatchStamp, committed: Committed | None, duration_s: float) -> None:
-        """Report that the target holds a batch.
-
-        Args:
-            committed: Its commit; ``None`` for a replayed batch.
-        """
+        """Report that the target holds a batch. `committed`: its commit; ``None`` for a replayed batch."""
         self.progress.batches += 1
         if committed is not None:
             self.progress.rows += committed.counts.accepted
@@ -213,12 +204,8 @@ Outcome = Literal["drained", "stopped", "up to date", "plan again"]
 
 @dataclass(frozen=True, kw_only=True)
 class FlowResult:
-    """How a flow ended.
-
-    Args:
-        outcome: ``skipped`` if the flow was not started because a table that it reads was never written;
-            ``plan again`` is used only within an update.
-    """
+    """How a flow ended. `outcome`: ``skipped`` if the flow was not started because a table that it reads was
+    never written; ``plan again`` is used only within an update."""
 
     flow: str
     outcome: Outcome | Literal["failed", "skipped"]

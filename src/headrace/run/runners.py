@@ -65,11 +65,7 @@ def make_flow(
     gate: OpeningGate,
     progress: Progress | None = None,
 ) -> FlowRunner:
-    """Make the runner of a flow.
-
-    Args:
-        progress: The counts of the flow's runner before; ``None`` if it has none.
-    """
+    """Make the runner of a flow. `progress`: the counts of its runner before; ``None`` if it has none."""
     opener = make_opener(planned, plan, context)
     if not keeps_state(planned.sink):
         context.maintenance.watch(context.settings.storage.table(planned.flow.target))

@@ -38,11 +38,8 @@ def check_rejected(
     outcome: str,
     past: Iterable[Mapping[str, Any]] = (),
 ) -> None:
-    """Check that no more records are rejected than a dataset allows. Nothing is committed yet.
-
-    Args:
-        rejected: The rows for the quarantine table, if there are any.
-    """
+    """Check that no more records are rejected than a dataset allows. Nothing is committed yet. `rejected`:
+    the rows for the quarantine table, if there are any."""
     if not _rejected(own := counts.to_json()):
         return
     judged = [own, *past]
@@ -99,12 +96,8 @@ class Split(Protocol):
     """Splits the rows of each batch of a flow."""
 
     def begin(self, rows: DataFrame, stamp: BatchStamp, raising: Sequence[RaisingRecord] = ()) -> SplitRows:
-        """Split a batch that the flow's target does not hold yet.
-
-        Returns:
-            The rows for the flow's target, and the batch's counts. The caller settles it before the commit,
-            and closes it afterwards.
-        """
+        """Split a batch that the flow's target does not hold yet. Returns the rows for the flow's target, and
+        the batch's counts. The caller settles it before the commit, and closes it afterwards."""
         ...
 
 
@@ -160,11 +153,8 @@ class BatchSplit:
     def _settle(
         self, split: RowSplit, stamp: BatchStamp, raising: Sequence[RaisingRecord], *, is_first: bool
     ) -> Sequence[BadRecordCount]:
-        """Stop the flow, or commit the rejected rows and the bad records.
-
-        Args:
-            is_first: Whether it is the first batch of the query, which may have been tried before.
-        """
+        """Stop the flow, or commit the rejected rows and the bad records. `is_first`: whether it is the first
+        batch of the query, which may have been tried before."""
         planned = self._planned
         if split.stopping_rows:
             what = f"batch {stamp.batch} was not written"

@@ -19,10 +19,7 @@ _ABORT_S = 2.0
 
 class Supervisor(Generic[Result]):
     """Runs tasks until they end or the stop signal is set; a task can be started again after its end.
-
-    Args:
-        prepare: Gives the function of a task; called before the task's thread starts.
-    """
+    `prepare`: gives the function of a task; called before the task's thread starts."""
 
     def __init__(
         self, kind: str, prepare: Callable[[str], Callable[[StopSignal], Result]], stop: StopSignal

@@ -143,11 +143,8 @@ class FlowSurveyor:
         )
 
     def look(self, past: Past | None = None) -> tuple[SourceFacts, ...]:
-        """The flow's sources as they are now.
-
-        Args:
-            past: What the flow has read so far; ``None`` if its table does not exist or is emptied.
-        """
+        """The flow's sources as they are now. `past`: what the flow has read so far; ``None`` if its table
+        does not exist or is emptied."""
         known = past or Past(flow=self.planned.flow)
         found = tuple(source.look(self.systems, known) for source in self.planned.sources)
         refuse_read_twice(self.planned.sources, {facts.source.index: facts for facts in found})

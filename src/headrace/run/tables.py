@@ -85,11 +85,8 @@ def check_table(
     *,
     emptied: bool = False,
 ) -> TableOpening:
-    """What a run does to a table before its flows start; writes nothing.
-
-    Args:
-        emptied: Whether it is emptied next, so that its columns may have other types.
-    """
+    """What a run does to a table before its flows start; writes nothing. `emptied`: whether it is emptied
+    next, so that its columns may have other types."""
     table = stage.table
     path = storage.table(table.name)
     if (store := _store(flows)) is not None:
@@ -131,11 +128,8 @@ def open_table(
     *,
     emptied: bool = False,
 ) -> None:
-    """Create a table if it is missing, else bring its properties and columns up to date.
-
-    Args:
-        emptied: Whether it is emptied next, so that its columns may have other types.
-    """
+    """Create a table if it is missing, else bring its properties and columns up to date. `emptied`: whether
+    it is emptied next, so that its columns may have other types."""
     path = storage.table(stage.table.name)
     store = _store(flows) or DeltaReader(path, partial(read_state, spark))
     state = None if emptied else store.state()

@@ -40,12 +40,8 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ViewResult:
-    """How a refresh ended.
-
-    Args:
-        outcome: ``skipped`` if a table that the view reads was never written, or the run was stopped before
-            the refresh had ended.
-    """
+    """How a refresh ended. `outcome`: ``skipped`` if a table that the view reads was never written, or the
+    run was stopped before the refresh had ended."""
 
     dataset: TableName
     outcome: Literal["refreshed", "up to date", "failed", "skipped"]
@@ -55,11 +51,8 @@ class ViewResult:
 
 
 class ViewRunner:
-    """Keeps one materialized view equal to its query.
-
-    Attributes:
-        result: The last result in this update, if there is one.
-    """
+    """Keeps one materialized view equal to its query. `result`: the last result in this update, if there is
+    one."""
 
     def __init__(
         self,

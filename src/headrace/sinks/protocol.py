@@ -51,11 +51,8 @@ def generation_metadata(opened: OpenedGeneration) -> dict[str, Any]:
 
 
 def refresh_metadata(stamp: RefreshStamp, counts: BatchCounts | None = None, kept: int = 0) -> dict[str, Any]:
-    """What a view records of a refresh.
-
-    Args:
-        kept: How many accepted rows the view had before, if the commit only adds the others.
-    """
+    """What a view records of a refresh. `kept`: how many accepted rows the view had before, if the commit
+    only adds the others."""
     return {
         "headrace": FORMAT,
         "pipeline": stamp.pipeline,
@@ -119,12 +116,7 @@ def _opened_meanwhile(opened: OpenedGeneration, what: str, found: Any) -> BatchF
 
 
 def is_held(stamp: BatchStamp, held: int, target: str) -> bool:
-    """Whether a target holds a batch whose checkpoint has committed up to the batch `held` (-1 for none).
-
-    Raises:
-        CheckpointBehindTableError: The target holds a later batch of this checkpoint.
-        TableBehindCheckpointError: The target lacks the batch before this one.
-    """
+    """Whether a target holds a batch whose checkpoint has committed up to the batch `held` (-1 for none)."""
     if held == stamp.batch:
         return True
     params: Mapping[str, Any] = {

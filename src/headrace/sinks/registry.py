@@ -13,13 +13,9 @@ from headrace.sinks.target import Applies, BatchStamp, Guarantee, SinkSpec, Sink
 
 @dataclass(frozen=True, kw_only=True)
 class SinkFormat:
-    """What the sinks of a format do.
-
-    Args:
-        describe: Says what a sink does, after "it".
-        open: Opens a sink that keeps the state of its flows beside its rows. ``None`` for others: a Delta
-            table without rows records their batches, after `send` has sent the rows.
-    """
+    """What the sinks of a format do. `describe`: says what a sink does, after "it". `open`: opens a sink that
+    keeps the state of its flows beside its rows. ``None`` for others: a Delta table without rows records
+    their batches, after `send` has sent the rows."""
 
     describe: Callable[[Sink], str]
     guarantee: Guarantee = "at least once"

@@ -29,11 +29,8 @@ StampT = TypeVar("StampT", contravariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class BatchStamp:
-    """The identity of a batch, and the ranges that it read.
-
-    Args:
-        replayed: The number of rejected rows that a replay takes out of the quarantine; ``None`` for a batch.
-    """
+    """The identity of a batch, and the ranges that it read. `replayed`: the number of rejected rows that a
+    replay takes out of the quarantine; ``None`` for a batch."""
 
     pipeline: str
     flow: str
@@ -46,12 +43,8 @@ class BatchStamp:
 
 @dataclass(frozen=True, kw_only=True)
 class RefreshStamp:
-    """The identity of a refresh of a materialized view.
-
-    Args:
-        varies: Whether equal inputs do not mean that the view is up to date: the query reads something
-            else too, or the clock.
-    """
+    """The identity of a refresh of a materialized view. `varies`: whether equal inputs do not mean that the
+    view is up to date: the query reads something else too, or the clock."""
 
     pipeline: str
     view: str
@@ -72,14 +65,10 @@ def all_accepted(accepted: int) -> BatchCounts:
 
 @dataclass(kw_only=True)
 class SplitRows:
-    """A batch's rows after the split. As a context manager it releases what `keep` holds.
-
-    Args:
-        counts: Gives the batch's counts from the number of accepted rows. A writer calls it after the rows
-            were computed: counts that Spark takes meanwhile are known then.
-        settle: Called after a writer has computed the rows, and before it commits them: commits the rejected
-            rows, or raises an error that stops the flow.
-    """
+    """A batch's rows after the split. As a context manager it releases what `keep` holds. `counts`: gives the
+    batch's counts from the number of accepted rows. A writer calls it after the rows were computed: counts
+    that Spark takes meanwhile are known then. `settle`: called after a writer has computed the rows, and
+    before it commits them: commits the rejected rows, or raises an error that stops the flow."""
 
     accepted: DataFrame
     counts: Callable[[int], BatchCounts] = all_accepted
@@ -106,11 +95,8 @@ class SplitRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Committed:
-    """A batch that the target holds now.
-
-    Args:
-        statistics: Delta's statistics of each added file, where the writer has them.
-        without_index: Why the changes of the batch were applied without the index of the keys.
+    """A batch that the target holds now. `statistics`: Delta's statistics of each added file, where the
+    writer has them. `without_index`: why the changes of the batch were applied without the index of the keys.
     """
 
     version: int
@@ -129,12 +115,9 @@ class TableLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedGeneration:
-    """A new generation of a flow's checkpoint, as its target records it.
-
-    Args:
-        ranges: Where a seeded checkpoint starts (from equals until); its batch 0 is this commit.
-        layout: The columns and partition columns of the emptied table; ``None`` keeps them.
-    """
+    """A new generation of a flow's checkpoint, as its target records it. `ranges`: where a seeded checkpoint
+    starts (from equals until); its batch 0 is this commit. `layout`: the columns and partition columns of the
+    emptied table; ``None`` keeps them."""
 
     pipeline: str
     flow: str
@@ -205,14 +188,8 @@ class BatchWriter(Protocol):
         ...
 
     def commit(self, ranges: tuple[SourceRange, ...] | None = None) -> Committed:
-        """Make the rows visible together with the batch's stamp and counts.
-
-        Args:
-            ranges: The batch's ranges with their last marks; ``None`` takes those of the stamp.
-
-        Raises:
-            BatchFencedError: Another driver has committed this batch.
-        """
+        """Make the rows visible together with the batch's stamp and counts. `ranges`: the batch's ranges with
+        their last marks; ``None`` takes those of the stamp."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -234,15 +211,8 @@ class Target(Protocol[StampT]):
     def guarantee(self) -> Guarantee: ...
 
     def begin(self, session: SparkSession, stamp: StampT) -> BatchWriter | None:
-        """Begin a batch.
-
-        Returns:
-            ``None`` if the target already holds the batch: it is replayed, and nothing may be written.
-
-        Raises:
-            CheckpointBehindTableError: The target holds a later batch of this checkpoint.
-            TableBehindCheckpointError: The target lacks the batch before this one.
-        """
+        """Begin a batch. ``None`` if the target already holds the batch: it is replayed, and nothing may be
+        written."""
         ...
 
 
@@ -250,14 +220,8 @@ class FlowTarget(Target[BatchStamp], Protocol):
     """A target that is fed batch by batch, by flows with a checkpoint each."""
 
     def open_generation(self, opened: OpenedGeneration) -> int:
-        """Let a checkpoint feed the target, and fence the one before, in one commit.
-
-        Returns:
-            The target's version after that.
-
-        Raises:
-            BatchFencedError: Another process has opened a checkpoint meanwhile.
-        """
+        """Let a checkpoint feed the target, and fence the one before, in one commit. Returns the target's
+        version after that."""
         ...
 
     def fence_replay(self, session: SparkSession, stamp: BatchStamp) -> bool:

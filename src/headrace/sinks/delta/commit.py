@@ -206,9 +206,7 @@ def discard_rows(table: Location, ids: pa.Table) -> None:
 
 def mark_replaying(table: Location, outcome: pa.Table, stamp: BatchStamp) -> None:
     """Record in the quarantine what a replay decides, before its rows are committed; starts no JVM.
-
-    Args:
-        outcome: The ``id`` of each row, its new ``state``, and its ``reasons`` and ``row`` where they change.
+    `outcome`: the ``id`` of each row, its new ``state``, and its ``reasons`` and ``row`` where they change.
     """
     changed = {name: f"coalesce(new.{name}, old.{name})" for name in ("reasons", "row")}
     values = {"state": "new.state", "replay": f"'{stamp.replay}'", **changed}
@@ -242,12 +240,8 @@ def fence_replay(spark: SparkSession, table: Location, stamp: BatchStamp) -> boo
 
 def fence_rows(spark: SparkSession, table: Location, checkpoint: str, after: int) -> None:
     """Remove the rows of a replaced checkpoint whose batches the dataset will never hold, and let no batch of
-    it add rows any more.
-
-    Args:
-        table: The quarantine, or the tombstones, of the dataset.
-        after: The last batch of the checkpoint that the dataset holds.
-    """
+    it add rows any more. `table`: the quarantine, or the tombstones, of the dataset. `after`: the last batch
+    of the checkpoint that the dataset holds."""
     jvm: Any = spark.sparkContext._jvm
     while True:
         transaction = start_transaction(spark, table, checkpoint)

@@ -39,11 +39,8 @@ _LIMITED_BATCH_BYTES = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class Compaction:
-    """What one compaction has done.
-
-    Args:
-        conflicts: The number of conflicts with other writers, by kind; it was repeated after each.
-    """
+    """What one compaction has done. `conflicts`: the number of conflicts with other writers, by kind; it was
+    repeated after each."""
 
     added: int
     removed: int

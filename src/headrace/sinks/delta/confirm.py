@@ -38,11 +38,8 @@ def confirm_statement(
 def confirm_batch(
     spark: SparkSession, table: Location, known: int, version: int | None, stamp: BatchStamp
 ) -> int:
-    """Make sure that a batch is part of the table, and return the version of its commit.
-
-    Args:
-        known: A version of the table before the commit.
-    """
+    """Make sure that a batch is part of the table, and return the version of its commit. `known`: a version
+    of the table before the commit."""
     if version is not None and is_followed(table, known):
         return version
     what = f"batch {stamp.batch} of flow {stamp.flow}"

@@ -232,11 +232,8 @@ def _outcome(is_delete: Column) -> Column:
 
 
 def _effects(timeline: DataFrame, held: DataFrame, keys: tuple[str, ...], kept: list[str]) -> DataFrame:
-    """The rows that change, with `EFFECT`: ``insert``, ``update`` or ``delete``.
-
-    Args:
-        kept: The columns that a NULL leaves as they are: a late record may change them in later rows.
-    """
+    """The rows that change, with `EFFECT`: ``insert``, ``update`` or ``delete``. `kept`: the columns that a
+    NULL leaves as they are: a late record may change them in later rows."""
     columns = [quoted_column(name) for name in held.columns if name != HELD_AT]
     rows = timeline.where((F.col(OPERATION) == UPSERT) & ~F.col(_JOINS)).select(*columns)
     last = F.struct(END, SEQUENCE)
@@ -276,11 +273,8 @@ def _columns_kept(rows: DataFrame, records: DataFrame) -> list[str]:
 
 
 def _as_given(events: DataFrame, kept: list[str], is_start: Column) -> DataFrame:
-    """Events with NULL where their record had NULL.
-
-    Args:
-        is_start: Whether an event is known from the start of a row only: it then has the values of the row.
-    """
+    """Events with NULL where their record had NULL. `is_start`: whether an event is known from the start of a
+    row only: it then has the values of the row."""
 
     def given(name: str) -> Column:
         is_given = is_start | F.col(COLUMN_SEQUENCES)[name].isNull()

@@ -90,11 +90,7 @@ class HistoryPositionWriter:
         self._recompute = recompute
 
     def decide(self) -> Decision:
-        """Compare the batch with the index.
-
-        Raises:
-            NoPositionsError: The table has no index, or the batch cannot be applied with it.
-        """
+        """Compare the batch with the index."""
         writer, index = self._writer, self._index
         index.catch_up(writer.session, writer.transaction.snapshot(), writer.stamp)
         found = collect(self._events.select(FIRST, SECOND, *self._numbers(), RECORDS))

@@ -38,11 +38,8 @@ def as_current(rows: DataFrame, keys: tuple[str, ...]) -> DataFrame:
 
 
 def changes_in_order(events: DataFrame, tracked: ChosenColumns) -> DataFrame:
-    """What the events of a batch do to the current rows of their keys.
-
-    Returns:
-        The same rows with `NEW_ROWS`, `NEW_HIDDEN`, `UPDATING` and `DELETING`.
-    """
+    """What the events of a batch do to the current rows of their keys. Returns the same rows with `NEW_ROWS`,
+    `NEW_HIDDEN`, `UPDATING` and `DELETING`."""
     current = F.col(CURRENT)
     own = F.array(F.struct(*(current[name].alias(name) for name in (SEQUENCE, OPERATION, VALUES))))
     everything = F.when(current.isNull(), F.col(EVENTS)).otherwise(F.concat(own, EVENTS))

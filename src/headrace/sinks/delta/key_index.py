@@ -184,10 +184,7 @@ class IndexMemory:
 
     def reserve(self, index: SharesMemory, needed: int, limit: int) -> str | None:
         """Let an index have so many bytes, in place of those that it has; returns the reason if it cannot.
-
-        Args:
-            limit: How many bytes all indexes may have together.
-        """
+        `limit`: how many bytes all indexes may have together."""
         with self._changing:
             now = self._clock()
             self._held.pop(index, None)

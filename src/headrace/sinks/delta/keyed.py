@@ -31,12 +31,9 @@ _FEW_KEYS = 1_000_000
 
 
 class SharedTable:
-    """What the flows of one process share that apply changes to one table.
-
-    Attributes:
-        memory: The memory of the indexes of all tables.
-        listed: The numbers of files and deleted rows when the table's files were last listed.
-    """
+    """What the flows of one process share that apply changes to one table. `memory`: the memory of the
+    indexes of all tables. `listed`: the numbers of files and deleted rows when the table's files were last
+    listed."""
 
     def __init__(self, memory: IndexMemory | None = None) -> None:
         self.memory = IndexMemory() if memory is None else memory
@@ -104,10 +101,8 @@ class KeyedWriter(ABC):
     """Applies one batch. Flows of one table take turns: each compares its records with the newest rows.
 
     A subclass decides what records and old rows come to; this class finds the index, and commits: by the
-    positions of rows if the table allows it, else with a MERGE.
-
-    Attributes:
-        transaction: Delta's transaction; its snapshot is the version that the batch is compared with.
+    positions of rows if the table allows it, else with a MERGE. `transaction`: Delta's transaction; its
+    snapshot is the version that the batch is compared with.
     """
 
     kind: ClassVar[CountKind]
@@ -170,12 +165,7 @@ class KeyedWriter(ABC):
 
     @abstractmethod
     def decide(self, batch: DataFrame, index: TableIndex | None) -> Decision:
-        """Decide what the events of a batch do; the index or else a join finds the rows of the table.
-
-        Raises:
-            KeyTwiceError: The table has several rows with the same key.
-            NoPositionsError: The batch cannot be applied with the index.
-        """
+        """Decide what the events of a batch do; the index or else a join finds the rows of the table."""
 
     def _index(self) -> TableIndex | None:
         table, kind = self.table, self.index_kind
@@ -272,13 +262,9 @@ class KeyedWriter(ABC):
         identity: tuple[str, ...],
         replaced: DataFrame | None = None,
     ) -> Decision:
-        """The decision to write and to delete the rows of effects.
-
-        Args:
-            effects: Rows with `EFFECT`, and with `HELD_AT` unless they need a MERGE.
-            replaced: The rows of the table that are replaced or deleted, with `HELD_AT`, if a key can have
-                several.
-        """
+        """The decision to write and to delete the rows of effects. `effects`: rows with `EFFECT`, and with
+        `HELD_AT` unless they need a MERGE. `replaced`: the rows of the table that are replaced or deleted,
+        with `HELD_AT`, if a key can have several."""
         changed = effects.where(f"{EFFECT} <> 'none'")
         old = None
         if HELD_AT in effects.columns:

@@ -27,11 +27,8 @@ class Maintenance(Protocol):
         ...
 
     def offer(self, table: Location, version: int, *, beside: bool) -> None:
-        """Take note of a commit; returns at once.
-
-        Args:
-            beside: Whether a compaction can run while the flow goes on.
-        """
+        """Take note of a commit; returns at once. `beside`: whether a compaction can run while the flow goes
+        on."""
         ...
 
     def compacted(self, table: Location, done: Compaction | Exception) -> None:

@@ -207,11 +207,8 @@ class _Merger(KeyedWriter):
         return Entries(first, second, np.full(len(first), NO_ROW), found[NUMBER].to_numpy())
 
     def _counted(self, effects: DataFrame, ending: DataFrame, held: DataFrame | None = None) -> Decision:
-        """Compute the effects, and count them.
-
-        Args:
-            held: The keys and positions of the table's rows, if all rows of a key may be replaced.
-        """
+        """Compute the effects, and count them. `held`: the keys and positions of the table's rows, if all
+        rows of a key may be replaced."""
         keys = list(self._target.keys)
         counted = effects.groupBy(EFFECT).agg(
             F.count(F.lit(1)).alias("rows"),

@@ -31,12 +31,8 @@ _FILE_LINES = (_ADDED, '{"remove"')
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaceTarget:
-    """A Delta table whose rows are replaced by each refresh.
-
-    Args:
-        is_streamed: Whether a stream reads the view. A refresh that removes and changes no row is then
-            committed as an append of the new rows.
-    """
+    """A Delta table whose rows are replaced by each refresh. `is_streamed`: whether a stream reads the view.
+    A refresh that removes and changes no row is then committed as an append of the new rows."""
 
     path: Location
     quarantine: Location
@@ -221,11 +217,8 @@ def lacks_quarantine(last: Mapping[str, Any], quarantine: Location) -> bool:
 
 
 def last_refresh(path: Location) -> Mapping[str, Any] | None:
-    """The metadata of the view's newest refresh.
-
-    Returns:
-        ``None`` before the first refresh, and if another writer has changed the view's rows since.
-    """
+    """The metadata of the view's newest refresh. ``None`` before the first refresh, and if another writer has
+    changed the view's rows since."""
     for commit in newest_commits(path):
         if commit.metadata is not None and "view" in commit.metadata:
             return commit.metadata

@@ -42,11 +42,8 @@ FIRST, SECOND, NUMBER = "__headrace_first", "__headrace_second", "__headrace_num
 
 
 class TableIndex:
-    """The positions of all keys of a table in one version of it.
-
-    Args:
-        limit: How many bytes all indexes may have together.
-    """
+    """The positions of all keys of a table in one version of it. `limit`: how many bytes all indexes may have
+    together."""
 
     def __init__(
         self,
@@ -76,11 +73,7 @@ class TableIndex:
         return None if self._version is None else self._version[1]
 
     def catch_up(self, session: SparkSession, snapshot: Any, stamp: BatchStamp) -> None:
-        """Bring the index to a version of the table, and to the newest tombstones.
-
-        Raises:
-            NoPositionsError: The table cannot be indexed.
-        """
+        """Bring the index to a version of the table, and to the newest tombstones."""
         version = (str(snapshot.metadata().id()), int(snapshot.version()))
         # A file that has come or gone takes what the index knew of its keys with it, tombstones too.
         has_changed = self._version != version
@@ -97,11 +90,8 @@ class TableIndex:
     def advance(
         self, session: SparkSession, version: int, entries: Entries, files: Mapping[int, DataFile | None]
     ) -> None:
-        """Take over a batch that is committed.
-
-        Args:
-            files: The files that it has added or changed; ``None`` for one that it has removed.
-        """
+        """Take over a batch that is committed. `files`: the files that it has added or changed; ``None`` for
+        one that it has removed."""
         try:
             self._entries.put(entries)
             for number, file in files.items():
