@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from headrace.model.changes import DELETE, OPERATION, SEQUENCE
 from headrace.model.counts import RowChanges
@@ -29,7 +28,15 @@ from headrace.sinks.protocol import (
     is_held,
 )
 from headrace.sinks.registry import FORMATS, SinkFormat
-from headrace.sinks.target import BatchStamp, Committed, Guarantee, OpenedGeneration, SinkSpec, SplitRows
+from headrace.sinks.target import (
+    BatchStamp,
+    BatchWriter,
+    Committed,
+    Guarantee,
+    OpenedGeneration,
+    SinkSpec,
+    SplitRows,
+)
 from headrace.state.facts import FENCED
 
 if TYPE_CHECKING:
@@ -176,7 +183,7 @@ class SqliteSink:
             database.execute("COMMIT")
 
 
-class SqliteWriter:
+class SqliteWriter(BatchWriter):
     """Writes one batch: the rows are collected first, then written with its number in one transaction."""
 
     def __init__(self, sink: SqliteSink, stamp: BatchStamp, held: int) -> None:
@@ -185,14 +192,6 @@ class SqliteWriter:
         self._held = held
         self._split: SplitRows | None = None
         self._rows: list[Row] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._rows = []
 
     def write(self, rows: SplitRows) -> None:
         keys, self._split = self._sink.spec.keys, rows

@@ -18,7 +18,7 @@ from headrace.run.failures import Reading
 from headrace.run.limits import limit_tasks
 from headrace.run.narrowing import RecordSearch
 from headrace.run.reporting import BatchReporter
-from headrace.run.split import Split
+from headrace.run.split import BatchSplit
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.runtime.gateway import release_unused
 from headrace.runtime.lazy_pyspark import DataFrame
@@ -138,7 +138,7 @@ class BatchFunction:
     planned: PlannedFlow
     lease: Lease
     ranges: BatchRanges
-    split: Split
+    split: BatchSplit
     search: RecordSearch
     target: FlowTarget
     tasks: int

@@ -17,7 +17,7 @@ from headrace.run.limits import BatchLimits, most_tasks
 from headrace.run.narrowing import RecordSearch
 from headrace.run.opening import OpenedFlow
 from headrace.run.reporting import BatchReporter, LagGauge, Progress
-from headrace.run.split import BatchSplit, Split, ViewCountingSplit
+from headrace.run.split import BatchSplit
 from headrace.run.stop import StopSignal
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of
@@ -105,23 +105,23 @@ class BatchSetup:
             after_batch={"the offsets": self._publish, "the limit": limits.follow},
         )
 
-    def _split(self, opened: OpenedFlow, session: SparkSession, search: RecordSearch) -> Split:
+    def _split(self, opened: OpenedFlow, session: SparkSession, search: RecordSearch) -> BatchSplit:
         planned = self.surveyor.planned
         find = partial(self.queries.find_bad_records, planned=planned, checkpoint=opened.path)
-        split = BatchSplit(
-            planned,
-            quarantine_of(planned.flow.target, self.surveyor.settings.storage),
-            self.update,
-            BadRecordSearch(
+        return BatchSplit(
+            planned=planned,
+            quarantine=quarantine_of(planned.flow.target, self.surveyor.settings.storage),
+            update=self.update,
+            records=BadRecordSearch(
                 planned=planned,
                 count=ReaderCounts(session),
                 find=find,
                 read=search.read,
                 drift=DriftCheck(planned=planned, find=find, update=self.update, emit=self.emit),
             ),
-            self.surveyor.target,
+            target=self.surveyor.target,
+            session=session,
         )
-        return ViewCountingSplit(split, planned.checked_views, session) if planned.checked_views else split
 
     def _publish(self, ranges: tuple[SourceRange, ...], duration_s: float) -> None:
         """Publish the flow's offsets for its consumer group."""

@@ -6,7 +6,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from types import TracebackType
 from typing import assert_never
 
 from headrace.errors import HeadraceError, SetupError
@@ -55,9 +54,7 @@ class UpdateFlows:
     def __enter__(self) -> UpdateFlows:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._supervisor.__exit__(kind, error, trace)
         for name in list(self._leases):
             self._release(name)

@@ -19,7 +19,7 @@ from headrace.run.opening import FlowOpener
 from headrace.run.readiness import inputs_of
 from headrace.run.reporting import FlowReports, Progress
 from headrace.run.snapshots import OnceFeed, SnapshotFeed
-from headrace.run.split import RefreshSplit, ViewCountingRefreshSplit
+from headrace.run.split import RefreshSplit
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of, refresh_target, target_reader
 from headrace.run.views import ViewRunner
@@ -123,18 +123,19 @@ def make_flow(
 
 def make_view(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> ViewRunner:
     """Make the runner of a materialized view."""
-    limit = stage.view.max_rejected or context.settings.max_rejected
-    split = RefreshSplit(stage, quarantine_of(stage.view.name, context.settings.storage), limit)
-    views = stage.planned.checked_views
     return ViewRunner(
-        stage,
-        inputs_of(stage.planned, plan),
+        stage=stage,
+        inputs=inputs_of(stage.planned, plan),
         target=refresh_target(stage, plan),
         settings=context.settings,
         spark=context.spark,
         session=context.session,
         build=context.queries.build,
-        split=ViewCountingRefreshSplit(split, views) if views else split,
+        split=RefreshSplit(
+            stage=stage,
+            quarantine=quarantine_of(stage.view.name, context.settings.storage),
+            max_rejected=stage.view.max_rejected or context.settings.max_rejected,
+        ),
         heart=context.heart,
         maintenance=context.maintenance,
         failures=context.failures(),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Generic, TypeVar
 
 from headrace.run.stop import StopSignal
@@ -78,9 +77,7 @@ class Supervisor(Generic[Result]):
     def __enter__(self) -> Supervisor[Result]:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Wait for the tasks. After an error, such as Ctrl-C, they are asked to stop first.
 
         After `StopSignal.abort` they get `_ABORT_S` seconds to end.

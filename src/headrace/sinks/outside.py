@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Self
 
 from headrace.model.counts import BatchCounts
 from headrace.model.declarations import Sink
@@ -38,7 +36,7 @@ class SinkTarget:
         return self.table.fence_replay(session, stamp)
 
 
-class _Sender:
+class _Sender(BatchWriter):
     """Sends one batch, and then records it."""
 
     def __init__(self, target: SinkTarget, recorder: BatchWriter, stamp: BatchStamp) -> None:
@@ -46,16 +44,6 @@ class _Sender:
         self._recorder = recorder
         self._stamp = stamp
         self._rows: DataFrame | None = None
-
-    def __enter__(self) -> Self:
-        self._recorder.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._rows = None
-        self._recorder.__exit__(kind, error, trace)
 
     def write(self, rows: SplitRows) -> None:
         kept = self._rows = rows.keep()

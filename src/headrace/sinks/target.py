@@ -8,9 +8,9 @@ it replaces the rows of (checkpoint, batch), and commits before the table does.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 from headrace.model.counts import BatchCounts
@@ -86,9 +86,7 @@ class SplitRows:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.release is not None:
             self.release()
 
@@ -177,26 +175,26 @@ class TargetReader(TargetCommits, Protocol):
         ...
 
 
-class BatchWriter(Protocol):
+class BatchWriter(ABC):
     """Writes one batch: first where no reader sees it, then all of it at once.
 
     As a context manager it releases what it holds; without `commit` the target stays as it was.
     """
 
+    @abstractmethod
     def write(self, rows: SplitRows) -> None:
         """Write and count the rows; no reader sees them."""
-        ...
 
+    @abstractmethod
     def commit(self, ranges: tuple[SourceRange, ...] | None = None) -> Committed:
         """Make the rows visible together with the batch's stamp and counts. `ranges`: the batch's ranges with
         their last marks; ``None`` takes those of the stamp."""
-        ...
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        return
 
 
 class Target(Protocol[StampT]):

@@ -69,17 +69,14 @@ class HistoryTarget(KeyedTable):
 class _HistoryWriter(KeyedWriter):
     """Applies one batch: computes the history of its keys again."""
 
+    table: HistoryTarget
     kind = "history"
     index_kind = HistoryIndex
-
-    def __init__(self, target: HistoryTarget, session: SparkSession, stamp: BatchStamp) -> None:
-        super().__init__(target, session, stamp)
-        self._target = target
 
     def reduce(self, records: DataFrame) -> DataFrame:
         """The events of each key."""
         self._records = records
-        return events_by_key(records, self._target.keys, self._columns)
+        return events_by_key(records, self.table.keys, self._columns)
 
     @property
     def _columns(self) -> list[str]:
@@ -92,7 +89,7 @@ class _HistoryWriter(KeyedWriter):
         """Decide with the index of the keys, or else with all events of the keys."""
         if isinstance(index, HistoryIndex):
             table_rows(self._records, self.transaction)
-            return HistoryPositionWriter(self, self._target.tracked, batch, index, self._recompute).decide()
+            return HistoryPositionWriter(self, self.table.tracked, batch, index, self._recompute).decide()
         accepted = batch.agg(F.coalesce(F.sum(RECORDS), F.lit(0))).head()[0]
         found = self._recompute(batch)
         counts = found.counts
@@ -102,13 +99,13 @@ class _HistoryWriter(KeyedWriter):
             deleted=counts.rows_removed,
             accepted=accepted,
             changes=replace(counts, superseded=accepted - counts.inserted - counts.updated - counts.deleted),
-            identity=(*self._target.keys, START),
+            identity=(*self.table.keys, START),
         )
         return replace(decision, ending=found.ending, ending_count=found.ending_count)
 
     def _recompute(self, events: DataFrame) -> Recomputed:
         """Compute the histories of keys from all their events."""
-        keys = self._target.keys
+        keys = self.table.keys
         names = [quoted_column(key) for key in keys]
         mine = sent_to_readers(events.select(*names), events.count())
         # Rows of other writers without a start are left as they are.
@@ -124,7 +121,7 @@ class _HistoryWriter(KeyedWriter):
         known = _union(known, records.withColumn(_ORIGIN, F.lit(_BATCH)))
         values = held.select(*map(quoted_column, value_columns(held.columns, keys)))
         value = F.struct(*(F.col(quoted_column(name)).alias(name) for name in values.columns))
-        tracked = tracked_values(self._target.tracked, value, values.schema)
+        tracked = tracked_values(self.table.tracked, value, values.schema)
         kept = _columns_kept(held, records)
         timeline = self.keep(_timeline(known, names, tracked, kept))
         effects = self.keep(_effects(timeline, located, keys, kept))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Any, ClassVar, Self
 from weakref import WeakValueDictionary
 
@@ -24,7 +23,7 @@ from headrace.sinks.delta.placed_rows import FoundRows, PlacedRows, check_positi
 from headrace.sinks.delta.table_index import TableIndex
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.delta.transaction import WrittenFiles, scala_list, start_transaction, table_properties
-from headrace.sinks.target import BatchStamp, Committed, SplitRows
+from headrace.sinks.target import BatchStamp, BatchWriter, Committed, SplitRows
 from headrace.storage.location import Location
 
 _FEW_KEYS = 1_000_000
@@ -97,7 +96,7 @@ class Decision:
     without_index: str | None = None
 
 
-class KeyedWriter(ABC):
+class KeyedWriter(BatchWriter):
     """Applies one batch. Flows of one table take turns: each compares its records with the newest rows.
 
     A subclass decides what records and old rows come to; this class finds the index, and commits: by the
@@ -131,9 +130,7 @@ class KeyedWriter(ABC):
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for frame in self._kept:
             frame.unpersist()
         self.table.shared.turn.release()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from types import TracebackType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 from headrace.model.ranges import SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
@@ -59,7 +58,7 @@ class ReplaceTarget:
         return _Replacer(self, stamp)
 
 
-class _Replacer:
+class _Replacer(BatchWriter):
     """Replaces the rows once."""
 
     def __init__(self, target: ReplaceTarget, stamp: RefreshStamp) -> None:
@@ -69,14 +68,6 @@ class _Replacer:
         self._counted: int | None = None
         self._transaction: Any = None
         self._files: WrittenFiles | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._rows = self._transaction = self._files = None
 
     def write(self, rows: SplitRows) -> None:
         self._rows = rows
