@@ -35,12 +35,11 @@ from headrace.model.counts import HistoryChanges
 from headrace.model.names import quoted_column
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, HELD_ROWS, RECORDS
-from headrace.sinks.delta.history_index import HistoryIndex
 from headrace.sinks.delta.history_positions import HistoryPositionWriter, Recomputed
 from headrace.sinks.delta.key_events import as_records, events_by_key, tracked_values, value_columns
 from headrace.sinks.delta.keyed import Decision, KeyedTable, KeyedWriter, sent_to_readers
 from headrace.sinks.delta.placed_rows import table_rows
-from headrace.sinks.delta.table_index import TableIndex
+from headrace.sinks.delta.table_index import HistoryIndex, TableIndex
 from headrace.sinks.delta.tombstones import HiddenEvents
 from headrace.sinks.row_hash import as_text
 from headrace.sinks.target import BatchStamp, BatchWriter
