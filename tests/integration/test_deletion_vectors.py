@@ -14,9 +14,9 @@ from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.table_index import TableIndex
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.storage.locate import locate
+from headrace.verify.coordinates import DeletedRows
 from headrace.verify.delta_log import load_table_log
 from headrace.verify.stored import StoredPath
-from headrace.verify.vectors import DeletedRows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,8 +17,7 @@ from headrace.model.declarations import Drift
 from headrace.model.event_forms import Event
 from headrace.model.events import FlowRetrying
 from headrace.project.pipeline import Pipeline
-from headrace.sources.csv_decoder import CsvDecoder, build_csv_decoder
-from headrace.sources.decoders import JsonDecoder
+from headrace.sources.decoders import CsvDecoder, JsonDecoder, build_csv_decoder
 from headrace.sources.json_drift import DriftingJsonDecoder
 from headrace.sources.kafka import schema_registry
 from headrace.sources.kafka.avro_decoder import AvroDecoder

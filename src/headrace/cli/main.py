@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import difflib
 import gc
 import importlib
 import io
@@ -144,7 +145,12 @@ class LazyCommands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in {**COMMANDS, **ALIASES} and not name.startswith("-") and not ctx.resilient_parsing:
-            raise _no_such("command", name, list(COMMANDS), "headrace --help")
+            close = difflib.get_close_matches(name, list(COMMANDS), n=1)
+            raise CommandLineError(
+                f"there is no command `{name}`",
+                remedies=[*(f"did you mean headrace {match}?" for match in close), "headrace --help"],
+                params={"command": name, "possibilities": close},
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -191,7 +197,6 @@ def headrace() -> None:
 
 
 def main() -> None:
-    """The entry point of ``headrace``."""
     # Imports create many objects that stay. Looking for garbage among them takes a tenth of an import.
     gc.set_threshold(_GARBAGE, 10, 10)
     output = build_output(sys.argv[1:])
@@ -206,7 +211,6 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str], output: Output | None = None) -> int:
-    """Run one command line, and return its exit code."""
     output = output or build_output(arguments)
     if signal.getsignal(signal.SIGTERM) is not _end_process:
         signal.signal(signal.SIGTERM, _terminate)
@@ -263,7 +267,6 @@ def _signal_behind(error: BaseException | None) -> int | None:
 
 
 def _driver_lost(error: BaseException | None) -> HeadraceError | None:
-    """The error for a JVM that has ended."""
     while error is not None:
         if type(error).__name__ == "Py4JNetworkError" or text_of(error) == GONE:
             from headrace.run.failures import driver_lost
@@ -319,17 +322,6 @@ def _usage_error(error: click.UsageError) -> CommandLineError:
         summary[:1].lower() + summary[1:],
         remedies=[*(f"did you mean {name}?" for name in possible[:1]), page],
         params={"command": command, "possibilities": list(possible)},
-    )
-
-
-def _no_such(kind: str, name: str, known: Sequence[str], page: str) -> CommandLineError:
-    import difflib
-
-    close = difflib.get_close_matches(name, known, n=1)
-    return CommandLineError(
-        f"there is no {kind} `{name}`",
-        remedies=[*(f"did you mean headrace {match}?" for match in close), page],
-        params={"command": name, "possibilities": close},
     )
 
 
@@ -393,7 +385,6 @@ def find_versions() -> Mapping[str, str | None]:
 
 
 def versions_text(versions: Mapping[str, str | None]) -> str:
-    """The versions as lines."""
     names = {"headrace": "headrace", "spark": "Spark", "delta": "Delta Lake", "kafka": "Kafka broker"}
     names |= {"kafka_clients": "Kafka clients", "java": "Java"}
     lines = [f"{names[name]} {found or 'not found: headrace doctor'}" for name, found in versions.items()]

@@ -14,12 +14,12 @@ import click
 from headrace.cli.options import complete_profile
 from headrace.cli.output import Output, Result
 from headrace.errors import SpecNotFoundError
+from headrace.model.project import ProjectSettings
 from headrace.model.secrets import is_secret_key
 
 _ENGINE = "HEADRACE_ENGINE"
 
 if TYPE_CHECKING:
-    from headrace.model.project import ProjectSettings
     from headrace.project.pipeline import Pipeline
 
 
@@ -44,22 +44,15 @@ class Invocation:
         storage = self.storage if is_uri(self.storage) else str(Path(self.storage).expanduser().absolute())
         return {**self.set, "storage": storage}
 
-    def settings(self) -> ProjectSettings:
-        """The pipeline's settings; none of its files run, and no JVM starts."""
-        from headrace.declare.spec import find_spec, load_project
-
-        self.output.folders.insert(0, find_spec(self.project).parent)
-        return load_project(
-            self.project, profile=self.profile, overrides=self.overrides, redactor=self.output.redactor
-        )
-
-    def settings_anywhere(self) -> ProjectSettings:
-        """The pipeline's settings, or outside of a pipeline's folder those of the command line alone."""
-        from headrace.declare.spec import find_spec, load_project_anywhere
+    def settings(self, *, anywhere: bool = False) -> ProjectSettings:
+        """The pipeline's settings; none of its files run, and no JVM starts. `anywhere`: outside of a
+        pipeline's folder, the settings of the command line alone."""
+        from headrace.declare.spec import find_spec, load_project, load_project_anywhere
 
         with suppress(SpecNotFoundError):
             self.output.folders.insert(0, find_spec(self.project).parent)
-        return load_project_anywhere(
+        load = load_project_anywhere if anywhere else load_project
+        return load(
             self.project, profile=self.profile, overrides=self.overrides, redactor=self.output.redactor
         )
 
@@ -81,7 +74,6 @@ class LocalFolder(click.Path):
         super().__init__(path_type=Path, **settings)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path."""
         from headrace.storage.locate import is_uri, locate
 
         local = locate(value).path if isinstance(value, str) and is_uri(value) else value
@@ -96,24 +88,12 @@ class Verb(click.Command):
         self.examples = examples
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        _write_examples(self.examples, formatter)
-
-
-class VerbGroup(click.Group):
-    """A command of commands, with examples too."""
-
-    def __init__(self, *args: Any, examples: tuple[str, ...] = (), **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.examples = examples
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        _write_examples(self.examples, formatter)
-
-
-def _write_examples(examples: tuple[str, ...], formatter: click.HelpFormatter) -> None:
-    if examples:
         with formatter.section("Examples"):
-            formatter.write_dl([(example, "") for example in examples])
+            formatter.write_dl([(example, "") for example in self.examples])
+
+
+class VerbGroup(Verb, click.Group):
+    """A command of commands, with examples too."""
 
 
 def verb(

@@ -33,8 +33,6 @@ from headrace.sources.registry import COORDINATES
 _RECORD = "_source"
 """The struct that our readers add. The table does not get it, unless ``column_list`` names it."""
 
-"""The columns that a change data feed adds."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeColumns:
@@ -162,7 +160,6 @@ def _kept(rows: DataFrame, columns: ChangeColumns) -> list[str]:
 
 
 def _find(rows: DataFrame, given: Any) -> str:
-    """The name of a column as the source writes it."""
     # The text of a Column is its name; the text of an expression matches no column.
     wanted = given if isinstance(given, str) else str(given).removeprefix("Column<'").removesuffix("'>")
     found = next((name for name in rows.columns if name.casefold() == wanted.casefold()), None)

@@ -25,8 +25,7 @@ OWN_COLUMNS = "__headrace_"
 """How the names of columns begin that are added to rows to check them. A query may not return such a name."""
 
 _FAILED = f"{OWN_COLUMNS}failed_"
-_BITS = 62
-"""The number of expectations that share a column of bits: a column for each would make rows larger."""
+_BITS = 62  # the number of expectations that share a column of bits: a column for each would make rows larger
 _HALF = 32
 _PAIR = 1 << _HALF | 1
 
@@ -131,8 +130,6 @@ def accepted(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
 
 @dataclass(frozen=True)
 class CheckOutcome:
-    """The outcome of a check."""
-
     passed: bool
     fact: str
 
@@ -272,12 +269,10 @@ class RowSplit:
 
     @property
     def stopping_rows(self) -> int:
-        """How many rows stop the flow."""
         return int(self._seen[_STOPPING])
 
     @property
     def quarantined_rows(self) -> int:
-        """How many rows go to the quarantine."""
         return int(self._seen[_QUARANTINED])
 
     @property
@@ -288,7 +283,6 @@ class RowSplit:
 
     @property
     def stopping_expectations(self) -> tuple[Expectation, ...]:
-        """The expectations that stop the flow."""
         if self._observation is None:
             return ()
         counts = failed_counts(self._seen, len(self._expectations))
@@ -299,7 +293,6 @@ class RowSplit:
         )
 
     def counts(self, accepted: int) -> BatchCounts:
-        """The batch's counts."""
         if self._observation is None:
             return BatchCounts(input=accepted, accepted=accepted)
         seen = self._seen

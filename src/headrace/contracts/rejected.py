@@ -53,7 +53,6 @@ class Rejection:
 
 
 def as_rejected(rows: DataFrame, rejection: Rejection) -> DataFrame:
-    """Rows for the quarantine table."""
     no_text = F.lit(None).cast("string")
     returned = [name for name in rows.columns if name != REASONS]
     named = {name: quoted_path(path) for name, path in rejection.coordinates.items()}
@@ -166,7 +165,6 @@ class Rejected:
 
     @classmethod
     def because(cls, id: str, kind: str, name: str, message: str | None = None) -> Rejected:
-        """A row with one reason."""
         return cls(id, ({"kind": kind, "name": name, "message": message},))
 
     @classmethod
@@ -196,6 +194,5 @@ def rows_of_json(rejected: DataFrame, schema: StructType) -> DataFrame:
 
 
 def row_as_json(columns: Sequence[str]) -> Column:
-    """A row as the quarantine table keeps it."""
     quoted = ("`" + name.replace("`", "``") + "`" for name in columns if name not in (ID, REASONS))
     return F.to_json(F.struct(*map(F.col, quoted)), ROW_JSON)

@@ -63,7 +63,6 @@ class Arguments:
         return None if value is None else self.text(argument, value)
 
     def settings(self, argument: str, value: Any) -> Mapping[str, str]:
-        """The value as a dict of text to text."""
         if value is None:
             return {}
         if not isinstance(value, Mapping):
@@ -118,7 +117,6 @@ class Arguments:
         return trigger
 
     def rejection_limit(self, value: Any) -> RejectionLimit | None:
-        """The limit of rejected records of a batch."""
         try:
             return None if value is None else RejectionLimit.parse(value)
         except ValueError as error:
@@ -152,7 +150,6 @@ class Arguments:
         )
 
     def delta(self, value: Any) -> str | None:
-        """The format; only Delta is supported."""
         name = self.optional_text("format", value)
         if name is None or name.lower() == "delta":
             return None if name is None else "delta"
@@ -164,7 +161,6 @@ class Arguments:
         )
 
     def layout(self, partition_cols: Any, cluster_by: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The partition and cluster columns; a Delta table cannot have both."""
         partitions, clusters = (
             self.columns("partition_cols", partition_cols),
             self.columns("cluster_by", cluster_by),

@@ -208,7 +208,6 @@ def _change_columns(
     included: Any,
     excluded: Any,
 ) -> ChangeColumns:
-    """The checked columns and conditions of the change records."""
     if included is not None and excluded is not None:
         raise arguments.invalid("column_list", "cannot be used together with except_column_list")
     return ChangeColumns(
@@ -242,7 +241,6 @@ def _is_column(given: Any) -> bool:
 
 
 def text_of(given: Any) -> str:
-    """A column or an expression for people."""
     if isinstance(given, str):
         return given
     text = str(given)

@@ -216,7 +216,6 @@ def _unsupported(call: str, remedy: str) -> FeatureUnsupportedError:
 
 
 def read(name: str) -> DataFrame:
-    """A dataset as a batch."""
     return spark.read.table(name)
 
 

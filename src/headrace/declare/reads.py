@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace.declare.arguments import Arguments, arguments_of, evolving_schema, parse_drift
 from headrace.declare.registry import ActivePipeline, current_pipeline, require_pipeline
 from headrace.errors import SchemaInvalidError, SpecInvalidError
+from headrace.model.declarations import DriftAction
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType
 from headrace.sources.kafka.subscription import compile_pattern, is_topic_name
-from headrace.sources.schemas import SchemaFile
+from headrace.sources.schemas import SchemaFile, load_schema
 
 if TYPE_CHECKING:
-    from headrace.model.declarations import DriftAction
     from headrace.sources.kafka.avro_decoder import AvroDecoder
     from headrace.sources.kafka.read import StartingOffsets
     from headrace.sources.kafka.schema_registry import SchemaRegistry
@@ -163,7 +163,6 @@ def parse_json(
     """
     from headrace.sources.decoders import JsonDecoder
     from headrace.sources.records import decode_or_stop
-    from headrace.sources.schemas import load_schema
 
     arguments = arguments_of("hr.parse_json")
     fields = declared_schema(arguments, schema) or load_schema(schema, Path(), arguments.location)
@@ -173,8 +172,6 @@ def parse_json(
 
 def declared_schema(arguments: Arguments, given: Any) -> StructType | None:
     """A schema as a ``StructType``; a schema file is recorded, since the plan depends on it."""
-    from headrace.sources.schemas import load_schema
-
     active = current_pipeline()
     root = active.settings.root if active else Path()
     found = arguments.schema(given, root)

@@ -65,7 +65,6 @@ class Registry:
         return next(reversed(self._datasets.values()))
 
     def own(self, function: Any, dataset: TableName) -> None:
-        """Let a function's expectations be those of a dataset."""
         self._owners.append((function, str(dataset).casefold()))
 
     def let_query_decide(self, function: Any) -> None:
@@ -87,7 +86,6 @@ class Registry:
         renamed_columns: Mapping[str, str],
         dropped_columns: tuple[str, ...],
     ) -> None:
-        """Rename and drop columns of a streaming table, which can be declared before or after this call."""
         self._changed.append((table, location, renamed_columns, dropped_columns))
 
     def add_flow(self, flow: Flow) -> None:

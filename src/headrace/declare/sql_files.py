@@ -123,8 +123,6 @@ def open_literal(text: SqlText, error: SqlTokenError) -> SqlInvalidError:
 
 @dataclass
 class _File:
-    """The statements of one file, in their order."""
-
     active: ActivePipeline
     settings: dict[str, str] = field(default_factory=dict)  # the settings of ``SET`` so far
 

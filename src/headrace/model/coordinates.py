@@ -12,8 +12,6 @@ PartType = Literal["STRING", "INT", "BIGINT"]
 
 @dataclass(frozen=True)
 class CoordinatePart:
-    """One part of the coordinates of a record."""
-
     name: str
     type: PartType
 
@@ -39,27 +37,22 @@ class RecordCoordinates:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the parts, in order."""
         return tuple(part.name for part in self.parts)
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The names of the parts that are names, such as the topic."""
         return tuple(part.name for part in self.parts if part.type == "STRING")
 
     @property
     def partition(self) -> str | None:
-        """The name of the part that is a partition."""
         return next((part.name for part in self.parts if part.type == "INT"), None)
 
     @property
     def number(self) -> str:
-        """The name of the last part, the record's number."""
         return self.parts[-1].name
 
     @property
     def types(self) -> dict[str, PartType]:
-        """The type of each part."""
         return {part.name: part.type for part in self.parts}
 
     def describe(self, values: Mapping[str, Any]) -> str:

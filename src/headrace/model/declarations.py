@@ -78,7 +78,6 @@ class ExpectationCount:
     failed: int
 
     def to_json(self) -> dict[str, Any]:
-        """The count as a batch's commit holds it."""
         return {
             "name": self.name,
             "dataset": self.dataset,
@@ -245,8 +244,6 @@ class Groups:
 
 @dataclass(frozen=True, kw_only=True)
 class TableFlow:
-    """A query that feeds a table."""
-
     target: TableName
     query: Query
     spark_conf: Mapping[str, str] = field(default_factory=dict)
@@ -326,16 +323,11 @@ class Declarations:
 
     @property
     def streaming_flows(self) -> tuple[StreamingFlow, ...]:
-        found: list[StreamingFlow] = []
-        for flow in self.flows:
-            match flow:
-                case AppendFlow() | AutoCdcFlow():
-                    found.append(flow)
-                case RefreshFlow():
-                    pass
-                case _:
-                    assert_never(flow)
-        return tuple(found)
+        return tuple(one for one in self.flows if not isinstance(one, RefreshFlow))
+
+    @property
+    def refresh_flows(self) -> tuple[RefreshFlow, ...]:
+        return tuple(one for one in self.flows if isinstance(one, RefreshFlow))
 
     def auto_cdc_of(self, table: TableName) -> AutoCdcFlow | None:
         """A flow that applies changes by key to a table; all its flows have the same keys."""
@@ -348,7 +340,6 @@ class Declarations:
         return next((one.groups for one in flows if isinstance(one, AppendFlow) and one.groups), None)
 
     def changes_rows(self, table: TableName) -> bool:
-        """Whether flows update or delete rows of a table."""
         groups = self.groups_of(table)
         return self.auto_cdc_of(table) is not None or (groups is not None and not groups.only_new)
 
@@ -369,16 +360,3 @@ class Declarations:
         )
         datasets = (view if one is table else one for one in self.datasets)
         return replace(self, datasets=tuple(datasets), flows=tuple(flows))
-
-    @property
-    def refresh_flows(self) -> tuple[RefreshFlow, ...]:
-        found: list[RefreshFlow] = []
-        for flow in self.flows:
-            match flow:
-                case RefreshFlow():
-                    found.append(flow)
-                case AppendFlow() | AutoCdcFlow():
-                    pass
-                case _:
-                    assert_never(flow)
-        return tuple(found)

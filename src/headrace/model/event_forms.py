@@ -88,7 +88,6 @@ class Event(_Declared):
         return _Template(self).format(template).rstrip("; ")
 
     def build_details(self) -> dict[str, Any]:
-        """The details of its row in the event log."""
         found = {}
         for word in self.details.split():
             key, _, text = word.partition("=")
@@ -98,8 +97,6 @@ class Event(_Declared):
 
 
 class FlowEvent(Event):
-    """Something that happened to one flow."""
-
     flow: str
     dataset: TableName
 
@@ -109,8 +106,6 @@ class FlowEvent(Event):
 
 
 class TableEvent(Event):
-    """Something that happened to one table."""
-
     dataset: TableName
 
     @property

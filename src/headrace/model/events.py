@@ -337,8 +337,6 @@ class FlowFailed(_Failed, FlowEvent): ...
 
 
 class FlowFinished(FlowEvent):
-    """The flow has ended without a failure."""
-
     details = "status={final_status} outcome batches"
     message = "Flow '{flow}' {verb} {final_status}."
     line = "{outcome}{work}"

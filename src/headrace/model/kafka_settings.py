@@ -51,7 +51,6 @@ class SettingError(ValueError):
 
 
 def read_text(settings: Mapping[str, str], key: str) -> str:
-    """The content of the file that a setting names."""
     path = settings[key]
     try:
         return Path(path).read_text(encoding="utf-8")
@@ -150,7 +149,6 @@ _LOGIN_MODULES = re.compile(r"Plain|Scram")
 
 
 def _build_librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings for librdkafka."""
     found = {key: value for key, value in settings.items() if _KNOWN.fullmatch(key)}
     _login(settings, found)
     _authorities(settings, found)
@@ -229,7 +227,6 @@ _PLAIN_KEY = "-----BEGIN PRIVATE KEY-----"
 
 
 def _build_java(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings for Java."""
     left = {key: value for key, value in settings.items() if not key.startswith(REGISTRY)}
     _java_login(left)
     _java_authorities(left)

@@ -24,7 +24,11 @@ class TableName:
     @property
     def short(self) -> str:
         """The name in messages: without the schema `default`."""
-        return self.name if self.schema == "default" else str(self)
+        return self.within("default")
+
+    def within(self, schema: str) -> str:
+        """The name without its schema, if that is the default schema of the reader."""
+        return self.name if self.schema == schema else str(self)
 
     @classmethod
     def parse(cls, text: str, default_schema: str, catalog: str | None = None) -> TableName:
@@ -48,7 +52,6 @@ def is_own_catalog(name: str, catalog: str | None) -> bool:
 
 
 def quoted_column(name: str) -> str:
-    """The name of a column for Spark's parser, with backquotes."""
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -15,7 +15,6 @@ def size_text(size: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun: 1 row, 1,200 rows, 2 batches."""
     plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
 

@@ -30,8 +30,6 @@ WINDOW = timedelta(seconds=10)
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit, as far as rates and latencies need it."""
-
     at: datetime
     rows: int
     duration_s: float
@@ -42,8 +40,6 @@ class Commit:
 
 @dataclass(frozen=True)
 class BoardRow:
-    """One flow or view."""
-
     name: str
     kind: Literal["flow", "view"]
     started: datetime | None = None
@@ -89,8 +85,6 @@ class BoardRow:
 
 @dataclass(frozen=True)
 class Board:
-    """One update."""
-
     default_schema: str = "default"  # left out of the names of datasets, as users leave it out
     pipeline: str = ""
     mode: str = ""
@@ -102,7 +96,6 @@ class Board:
         return dataset.name if dataset.schema == self.default_schema else str(dataset)
 
     def with_event(self, event: Event) -> Board:
-        """The board after one more event."""
         match event:
             case UpdateStarted():
                 rows = {flow: BoardRow(flow, "flow", event.at) for flow in event.flows}

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from headrace.model.event_forms import Event
@@ -32,8 +31,7 @@ On a narrow screen the last ones are left out."""
 
 _GAP = 3
 _LEFT = ("flow", "state", "last commit")
-_BESIDE_ROWS = 4
-"""Lines of the screen for the table's head, its last line, and the lines around the table."""
+_BESIDE_ROWS = 4  # lines of the screen for the table's head, its last line, and the lines around the table
 
 _STYLES = {
     "failed": "bold red",
@@ -43,8 +41,7 @@ _STYLES = {
     "running": "green",
     "fresh": "green",
 }
-_NOTES_KEPT = 20
-"""Lines that a notebook shows above the table."""
+_NOTES_KEPT = 20  # lines that a notebook shows above the table
 
 
 class Display:
@@ -66,9 +63,7 @@ class Display:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return
 
 
@@ -111,11 +106,9 @@ class LiveDisplay(Display):
         self._live.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
-            self._live.__exit__(kind, error, trace)
+            self._live.__exit__(None, None, None)
             self._live = None
 
 
@@ -141,8 +134,6 @@ class LineDisplay(Display):
 
 
 class NotebookDisplay(Display):
-    """The board as a table in the output of a notebook's cell."""
-
     def __init__(self, default_schema: str = "default") -> None:
         super().__init__(default_schema)
         self._notes: list[str] = []
@@ -163,9 +154,7 @@ class NotebookDisplay(Display):
         self._cell = display(HTML(""), display_id=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._update()
 
     def _update(self) -> None:
@@ -249,7 +238,6 @@ def _state_text(row: BoardRow, now: datetime) -> str:
 
 
 def row_cells(row: BoardRow, now: datetime) -> Mapping[str, str]:
-    """The cells of one row by column."""
     none = "–"  # noqa: RUF001
     rate, latency, age = row.rate(now), row.latency_p50(), row.backlog_age()
     is_over = row.state in ("drained", "stopped", "up to date", "failed", "skipped")

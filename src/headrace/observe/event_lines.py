@@ -14,8 +14,7 @@ from headrace.observe.board import Board, BoardRow
 QUIET = timedelta(seconds=1)
 """One flow gets at most one line about its batches in this time."""
 
-_LINES_PER_S = 4.0
-"""All flows together get at most this many lines about their batches."""
+_LINES_PER_S = 4.0  # all flows together get at most this many lines about their batches
 
 
 class LineThrottle:

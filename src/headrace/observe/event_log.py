@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 from typing import Any
 
 from headrace.model.counts import RowChanges
@@ -26,14 +25,10 @@ from headrace.storage.table_log import LoggedCommit, newest_commits
 
 _logger = logging.getLogger(__name__)
 
-_APPEND_S = 1.0
-"""The minimum time between two appends."""
-_MOST_APPEND_S = 30.0
-"""The maximum time between two attempts while the storage cannot be written."""
-_IDLE_S = 5.0
-"""A flow that has begun no batch for this time after its last one is idle."""
-_CLOSE_S = 15.0
-"""The time that the end of an update waits for the last events."""
+_APPEND_S = 1.0  # the minimum time between two appends
+_MOST_APPEND_S = 30.0  # the maximum time between two attempts while the storage cannot be written
+_IDLE_S = 5.0  # A flow that has begun no batch for this time after its last one is idle
+_CLOSE_S = 15.0  # the time that the end of an update waits for the last events
 _RETRIES_S, _RETRY_S = 3.0, 0.2
 """How long, and after which pause, the end of an update tries again to write the last events."""
 _MOST_WAITING = 10_000
@@ -89,9 +84,7 @@ class EventLog:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._condition:
             self._is_closing = True
             self._closing_until = time.monotonic() + _RETRIES_S
@@ -202,8 +195,7 @@ class EventLog:
 _MARGIN = timedelta(minutes=10)
 """Events of several flows of one table may be logged in another order than their commits."""
 _BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
-_MOST = 10_000
-"""The number of newest commits of a table that are compared with the log."""
+_MOST = 10_000  # the number of newest commits of a table that are compared with the log
 
 
 def find_missing(
@@ -265,7 +257,6 @@ def _event_of(name: TableName, commit: LoggedCommit) -> Committed | None:
 
 
 def _newest_batches(table: EventTable) -> dict[str, datetime]:
-    """The time of the newest batch of each dataset in the log."""
     rows = table.query(
         "SELECT origin['dataset_name'] AS dataset, max(timestamp) AS newest FROM t "
         "WHERE level = 'METRICS' GROUP BY 1"

@@ -21,17 +21,14 @@ if TYPE_CHECKING:
 FOLD_FILES = 50
 """The number of small files from which they are folded into one."""
 
-_FILE_BYTES = 4 * 1024 * 1024
-"""The size of a folded file. Files of half this size are not counted as small."""
-_GRACE_H = 1
-"""Hours that a replaced file is kept, for readers that have opened an older version."""
+_FILE_BYTES = 4 * 1024 * 1024  # the size of a folded file. Files of half this size are not counted as small
+_GRACE_H = 1  # hours that a replaced file is kept, for readers that have opened an older version
 _KEPT = timedelta(days=90)
 _PROPERTIES = {"delta.logRetentionDuration": "interval 1 hours", "delta.enableExpiredLogCleanup": "true"}
 
 
 @cache
 def event_schema() -> pa.Schema:
-    """The columns of the table in the form of Arrow."""
     import pyarrow as pa
     from deltalake import Schema
 
@@ -96,7 +93,6 @@ class EventTable:
         return self._table
 
     def close(self) -> None:
-        """Forget the version that was read last."""
         self._table = None
 
 

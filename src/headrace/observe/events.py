@@ -12,12 +12,12 @@ from headrace.model.event_forms import Event
 from headrace.model.events import BatchWork
 from headrace.model.names import TableName
 from headrace.model.ranges import OpaquePosition, SourceRange
+from headrace.observe.read import fields_to_json
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
     """The event as JSON values: its name under ``event``, then its fields."""
-    fields = {field.name: _to_json(getattr(event, field.name)) for field in dataclasses.fields(event)}
-    return {"event": type(event).__name__, **fields}
+    return {"event": type(event).__name__, **fields_to_json(event)}
 
 
 def event_from_json(data: Mapping[str, Any]) -> Event | None:
@@ -37,24 +37,6 @@ def _all_kinds(kind: type[Event]) -> Iterator[type[Event]]:
 
 
 _KINDS = {kind.__name__: kind for kind in _all_kinds(Event)}
-
-
-def _to_json(value: Any) -> Any:
-    match value:
-        case datetime():
-            return value.isoformat()
-        case TableName():
-            return str(value)
-        case SourceRange():
-            return value.to_json()
-        case RowChanges() | BatchWork():
-            return dataclasses.asdict(value)
-        case tuple() | list():
-            return [_to_json(item) for item in value]
-        case Mapping():
-            return {str(key): _to_json(item) for key, item in value.items()}
-        case _:
-            return value
 
 
 def _decode(name: str, value: Any) -> Any:

@@ -34,11 +34,8 @@ FORMAT_VARIABLE: Final = "HEADRACE_LOG_FORMAT"
 LEVEL_VARIABLE: Final = "HEADRACE_LOG_LEVEL"
 
 _BYTES = 10 * 1024 * 1024
-_ROTATED = 4
-"""Older files of a log that are kept in addition to the newest: 50 MB in all."""
-_KEPT = 50
-"""Updates of one pipeline whose logs are kept."""
-
+_ROTATED = 4  # older files of a log that are kept in addition to the newest: 50 MB in all
+_KEPT = 50  # updates of one pipeline whose logs are kept
 _RUN = "headrace.run"
 _LEVELS: Mapping[Level, int] = {
     "DEBUG": logging.DEBUG,
@@ -52,8 +49,6 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LogSettings:
-    """How an update is logged."""
-
     form: LogFormat = "text"  # ``text`` for people, ``json`` for machines: one object a line
     level: LogLevel = "info"
 
@@ -77,7 +72,6 @@ def update_log(settings: ProjectSettings, update: str) -> Path:
 
 
 def spark_log(settings: ProjectSettings, update: str) -> Path:
-    """The file for the log of Spark of an update."""
     return log_folder(settings) / f"{update}.spark.log"
 
 

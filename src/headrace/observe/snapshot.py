@@ -33,9 +33,7 @@ from headrace.state.offset_log import load_state
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
-_ANSWER_S = 1.0
-"""Seconds that the broker may take to answer; without an answer, the status has no lag."""
-
+_ANSWER_S = 1.0  # seconds that the broker may take to answer; without an answer, the status has no lag
 _CHECKPOINT = "headrace.checkpoint."
 _READERS = 8
 _SINK = "sink"

@@ -11,8 +11,7 @@ from headrace.storage.locate import locate
 from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import load_commit, readable_versions
 
-_WALKED = 100
-"""The versions that are looked at to find one whose files are still there."""
+_WALKED = 100  # the versions that are looked at to find one whose files are still there
 
 
 def find_version(

@@ -60,7 +60,6 @@ class CoordinateColumns:
 
 
 def common_columns(columns: Sequence[CoordinateColumns]) -> CoordinateColumns:
-    """The columns that all flows of a table have in common."""
     if not columns:
         return CoordinateColumns()
     first, *others = columns

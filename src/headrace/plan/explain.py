@@ -36,12 +36,9 @@ _SIGNS = {"create": "+", "alter": "~", "recompute": "~", "remove": "-", "keep": 
 
 @dataclass(frozen=True)
 class Explanation:
-    """One plan as text, JSON and a graph."""
-
     plan: Plan
 
     def to_text(self, width: int = WIDTH) -> str:
-        """The plan for a person: the graph, then one paragraph for each dataset."""
         lines = [self._headline(), ""]
         lines += [f"  {line}" for line in draw_text(self.graph())]
         lines.append("")
@@ -226,7 +223,6 @@ class Explanation:
         }
 
     def to_mermaid(self) -> str:
-        """The graph as a Mermaid flowchart."""
         return draw_mermaid(self.graph())
 
     def graph(self) -> Graph:
@@ -294,7 +290,7 @@ class Explanation:
 
     def name_of(self, name: TableName) -> str:
         """The name as users write it: the default schema is left out."""
-        return name.name if name.schema == self.plan.project.database else str(name)
+        return name.within(self.plan.project.database)
 
     def _through(self, name: TableName) -> list[TableName]:
         """The temporary views between a dataset's queries and their tables."""

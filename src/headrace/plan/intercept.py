@@ -82,7 +82,6 @@ class Interception:
 
     @property
     def root(self) -> Path:
-        """The pipeline's folder: locations and relative paths start there."""
         return self.settings.root
 
     @property
@@ -97,7 +96,6 @@ class Interception:
 
     @property
     def sources(self) -> SourceHook | None:
-        """What gives the records of sources in place of Spark's readers."""
         return self.mode.sources
 
     @property
@@ -228,7 +226,6 @@ class Interception:
         return mapped
 
     def note(self, text: str) -> None:
-        """Add a note to the plan, once."""
         self.notes.setdefault(text, Note(level="note", text=text, location=caller(self.root)))
 
     def dataset(self, session: SparkSession, parts: tuple[str, ...]) -> TableName | None:

@@ -52,8 +52,6 @@ FindTable = Callable[[TableAccess], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """A resolved query."""
-
     plan: LogicalPlan
     frame: DataFrame = field(repr=False)
     reads: tuple[TableRead, ...] = ()  # the tables that it reads, also through temporary views
@@ -127,7 +125,6 @@ class Resolver:
         return self._sources is not None
 
     def resolve(self) -> None:
-        """Resolve every dataset; the errors are in `errors`."""
         for dataset in self.declarations.datasets:
             try:
                 self._dataset(dataset)

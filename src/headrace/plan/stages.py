@@ -36,8 +36,6 @@ Declared = Flow | TemporaryView
 
 @dataclass(frozen=True, kw_only=True)
 class TableRead:
-    """One read of a table by a query."""
-
     table: TableName
     streaming: bool
     location: SourceLocation
@@ -128,8 +126,6 @@ class OpenTableStage:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFlowStage:
-    """Run the flow's streaming query."""
-
     planned: PlannedFlow
 
 
@@ -146,7 +142,6 @@ Stage = OpenTableStage | RunFlowStage | RefreshViewStage
 
 
 def target_of(stage: Stage) -> TableName:
-    """The dataset that a stage writes."""
     match stage:
         case OpenTableStage():
             return stage.table.name
@@ -192,8 +187,6 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The resolved pipeline."""
-
     project: ProjectSettings
     datasets: tuple[Dataset, ...]
     # The stages of the whole pipeline in dependency order; the stages of one level do not depend on each
@@ -220,7 +213,6 @@ class Plan:
 
     @property
     def levels(self) -> tuple[tuple[Stage, ...], ...]:
-        """The stages to run, in dependency order."""
         if self.selected is None:
             return self.all_levels
         levels = (tuple(s for s in level if target_of(s) in self.selected) for level in self.all_levels)
@@ -228,22 +220,18 @@ class Plan:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages to run, in one sequence."""
         return tuple(stage for level in self.levels for stage in level)
 
     @cached_property
     def flows(self) -> tuple[PlannedFlow, ...]:
-        """The streaming flows of the whole pipeline."""
         return tuple(one.planned for one in self._all_stages if isinstance(one, RunFlowStage))
 
     @cached_property
     def refreshes(self) -> tuple[PlannedRefresh, ...]:
-        """The refresh flows of the whole pipeline."""
         return tuple(one.planned for one in self._all_stages if isinstance(one, RefreshViewStage))
 
     @property
     def schemas(self) -> Mapping[TableName, Mapping[str, Any]]:
-        """The columns of each dataset."""
         found: dict[TableName, Mapping[str, Any]] = {one.view.name: one.schema for one in self.views}
         opened = (stage for stage in self._all_stages if isinstance(stage, OpenTableStage))
         found |= {stage.table.name: stage.schema for stage in opened}
@@ -271,7 +259,6 @@ class Plan:
         return frozenset(one.flow.name for one in self.feeding(table))
 
     def queries_of(self, dataset: Dataset) -> tuple[Declared, ...]:
-        """The queries that give the rows of a dataset."""
         if isinstance(dataset, TemporaryView):
             return (dataset,)
         planned: list[PlannedFlow | PlannedRefresh] = [*self.flows, *self.refreshes]
@@ -279,7 +266,6 @@ class Plan:
 
     @property
     def tables_read(self) -> tuple[TableName, ...]:
-        """The tables that the queries read, each once."""
         resolved: list[PlannedFlow | PlannedRefresh | PlannedView] = [*self.flows, *self.refreshes]
         resolved += self.views
         return tuple(dict.fromkeys(read.table for one in resolved for read in one.reads))

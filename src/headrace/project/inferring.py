@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +53,6 @@ class InferredSchema:
         return list(find_empty(self.inference.shape))
 
     def to_json(self) -> dict[str, Any]:
-        """The schema and the report as JSON values."""
         found = self.inference
         return {
             "source": self.source,
@@ -68,7 +66,18 @@ class InferredSchema:
             "seconds": round(self.seconds, 2),
             "schema": self.schema,
             "ddl": self.ddl,
-            "conflicts": [_finding_json(one) for one in self.conflicts],
+            "conflicts": [
+                {
+                    "field": one.path,
+                    "problem": one.problem,
+                    "type": one.became,
+                    "examples": [
+                        {"kind": kind, "values": count, "at": at_text(at), "value": value}
+                        for kind, count, at, value in one.examples
+                    ],
+                }
+                for one in self.conflicts
+            ],
             "empty": [{"field": one.path, "problem": one.problem, "type": one.became} for one in self.empty],
             "changes": None
             if self.changes is None
@@ -149,7 +158,6 @@ def save(found: InferredSchema, file: Path, shown: str, *, update: bool) -> bool
 
 
 def change_lines(changes: tuple[TypeChange, ...]) -> Iterator[str]:
-    """One line for each change."""
     for one in changes:
         if one.before is None:
             yield f"+ {one.path} {one.after}"
@@ -163,31 +171,7 @@ def at_text(at: Coordinates) -> str:
 
 
 def field_lines(schema: Type) -> list[tuple[str, str]]:
-    """The name and the type of each column."""
     return [(one["name"], to_ddl(one["type"])) for one in schema["fields"]]
-
-
-class Stopwatch:
-    """The seconds since it was made."""
-
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._start
-
-
-def _finding_json(finding: Finding) -> dict[str, Any]:
-    return {
-        "field": finding.path,
-        "problem": finding.problem,
-        "type": finding.became,
-        "examples": [
-            {"kind": kind, "values": count, "at": at_text(at), "value": value}
-            for kind, count, at, value in finding.examples
-        ],
-    }
 
 
 def _no_records(source: str, inference: Inference) -> SchemaNotInferredError:

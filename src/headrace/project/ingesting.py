@@ -49,8 +49,6 @@ class IngestRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedTopic:
-    """A topic whose table can be made."""
-
     ingested: IngestedTopic
     columns: Mapping[str, str]
     schema: tuple[str, str]
@@ -58,7 +56,6 @@ class PreparedTopic:
     sample: TopicSample | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The topic, its table and the inferred schema as JSON values."""
         found = None if self.inferred is None else self.inferred.to_json()
         return {**asdict(self.ingested), "columns": dict(self.columns), "inferred": found}
 
@@ -84,7 +81,6 @@ class IngestFolder:
         return IngestedTopic(**values)
 
     def schema_file(self, table: str) -> Path | None:
-        """The kept schema of a table."""
         names = (f"{_file_of(table)}{suffix}" for suffix in _SUFFIXES)
         return next((file for name in names if (file := self.root / FOLDER / name).exists()), None)
 

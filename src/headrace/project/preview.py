@@ -59,8 +59,6 @@ class PreviewedBadRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
-    """The rows of a query now."""
-
     dataset: str
     columns: tuple[str, ...]
     types: tuple[str, ...]
@@ -116,7 +114,8 @@ def take_preview(
     """Compute rows of a dataset's query, or of one flow's."""
     label, queries = find_previewed(name, plan)
     first = queries[0]
-    dataset = _dataset_of(first, plan)
+    target = first.name if isinstance(first, TemporaryView) else first.target
+    dataset = next(one for one in plan.datasets if one.name == target)
     with isolated_session(spark, plan.project.database) as (session, catalog):
         _add_tables(catalog, plan, spark)
         looker = PreviewReader(session, plan, systems, records=records)
@@ -159,7 +158,6 @@ def _add_tables(catalog: StandIns, plan: Plan, spark: SparkSession) -> None:
 
 
 def _rejected(found: Sequence[BadRecords]) -> Iterator[PreviewedBadRecords]:
-    """The bad records of all reads, by reason."""
     counts: Counter[str] = Counter()
     examples: dict[str, list[str]] = {}
     for read in found:
@@ -178,12 +176,6 @@ def _rejected(found: Sequence[BadRecords]) -> Iterator[PreviewedBadRecords]:
         yield PreviewedBadRecords(
             name=name, records=count, examples=tuple(examples.get(name, ())[:_EXAMPLES])
         )
-
-
-def _dataset_of(query: Declared, plan: Plan) -> Dataset:
-    """The dataset that has the rows of a query."""
-    name = query.name if isinstance(query, TemporaryView) else query.target
-    return next(one for one in plan.datasets if one.name == name)
 
 
 def _judged(
@@ -264,13 +256,11 @@ def _paths(schema: StructType, above: str = "") -> Iterable[str]:
 
 
 def type_name(kind: DataType) -> str:
-    """The name of a type, without its parts."""
     value = kind.jsonValue()
     return value if isinstance(value, str) else str(value["type"])
 
 
 def collect_columns(frame: DataFrame) -> list[list[Any]]:
-    """The values of each column."""
     fields = frame.schema.fields
     if all(type_name(field.dataType).startswith(_PLAIN) for field in fields):
         # The import of PyArrow, and with it of NumPy, takes longer than a small query.

@@ -23,7 +23,7 @@ from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sinks.delta.effects import newest_of_each_key
 from headrace.sources.answers import SourceSeen
-from headrace.sources.delta.sample import as_inserts, changes_of
+from headrace.sources.delta.reader import as_inserts, changes_of
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import Sampling, SourceRead
 from headrace.sources.systems import Systems
@@ -44,7 +44,6 @@ class PreviewReader:
 
     @property
     def seen(self) -> tuple[SourceSeen, ...]:
-        """The sources that were read so far."""
         return tuple(self._seen.values())
 
     def union(self, queries: Sequence[Declared]) -> DataFrame:

@@ -50,8 +50,6 @@ class UnrecoverableData:
 
 @dataclass(frozen=True, kw_only=True)
 class RefreshPlan:
-    """What a full refresh would do."""
-
     plan: Plan
     names: tuple[TableName, ...]  # the datasets that would be rebuilt, with the streams downstream
     downstream: tuple[TableName, ...]  # the datasets among them that a user has not named
@@ -60,7 +58,6 @@ class RefreshPlan:
     gone: tuple[UnrecoverableData, ...]
 
     def lines(self) -> Iterator[str]:
-        """What a full refresh would do: one line for each fact."""
         if self.downstream:
             listed = ", ".join(name.short for name in self.downstream)
             yield f"{listed}  rebuilt too: a stream downstream would read the rows twice"
@@ -216,7 +213,15 @@ def downstream_streams(names: Sequence[TableName], plan: Plan) -> tuple[TableNam
 def choose_datasets(datasets: Sequence[str] | None, plan: Plan) -> tuple[TableName, ...]:
     """The datasets that a full refresh rebuilds: those that a user names, and the streams that read them.
     `datasets`: the names; ``None`` for all datasets that may be rebuilt."""
-    kept = _kept_tables(plan)
+    kept = {
+        one.name: one
+        for one in plan.datasets
+        if isinstance(one, StreamingTable)
+        and any(
+            key.lower() == _ALLOWED and value.strip().lower() == "false"
+            for key, value in one.table_properties.items()
+        )
+    }
     if datasets is None:
         stored = (one.name for one in plan.datasets if isinstance(one, StreamingTable | MaterializedView))
         named = tuple(name for name in stored if name not in kept)
@@ -236,19 +241,6 @@ def choose_datasets(datasets: Sequence[str] | None, plan: Plan) -> tuple[TableNa
                 params={"dataset": str(name)},
             )
     return names
-
-
-def _kept_tables(plan: Plan) -> dict[TableName, StreamingTable]:
-    """The streaming tables whose rows no full refresh may remove."""
-    return {
-        one.name: one
-        for one in plan.datasets
-        if isinstance(one, StreamingTable)
-        and any(
-            key.lower() == _ALLOWED and value.strip().lower() == "false"
-            for key, value in one.table_properties.items()
-        )
-    }
 
 
 def clear_datasets(names: Sequence[TableName], plan: Plan, context: UpdateContext) -> None:

@@ -42,8 +42,6 @@ _CONNECT_NAMES = (
 
 @dataclass
 class TopicSample:
-    """The records of a sample."""
-
     inference: Inference = field(default_factory=Inference)
     records: int = 0
     held: int = 0

@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from headrace.model.events import FlowFailed, FlowReconnecting, FlowRetrying, Lo
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.model.secrets import Redactor
-from headrace.project.engine import Engine
+from headrace.project.engine import Engine, plan_with_retries
 from headrace.project.operations import logged_operation, new_update
 from headrace.project.plan_queries import check_remedies
 from headrace.run.reporting import logged_only
@@ -93,18 +93,13 @@ class Updates:
         update = new_update()
         with self._logging(update, how) as own:
             settings, plan = self._engine.reach(keep=True)
-            context = self._engine.context(
-                settings, plan, update, _ignore, None, Remedies(), continuous=False
-            )
-            try:
+            with closing(self._engine.context(settings, plan, update)) as context:
                 planned = plan_refresh(datasets, plan, context.systems, self._engine.read_table)
                 planned.refuse_losses(accept_loss)
                 names = planned.names
                 _LOG.info("emptying %s", ", ".join(map(str, names)))
                 with logged_operation(settings, update, "FULL_REFRESH", names):
                     clear_datasets(names, plan, context)
-            finally:
-                context.close()
             emitters.append(own)
             chosen = () if datasets is None else (*map(str, names), *refresh)
             result = self._execute(chosen, update, emitters, stop, Remedies(), continuous=False)
@@ -134,7 +129,6 @@ class Updates:
     ) -> RunResult:
         from headrace.observe.event_log import EventLog
         from headrace.observe.log import update_log
-        from headrace.project.engine import plan_with_retries
         from headrace.run.task_metrics import WorkMeter, record_costs
         from headrace.run.update import execute
 
@@ -157,11 +151,8 @@ class Updates:
             context = self._engine.context(
                 settings, plan, update, emit, stop, remedies, continuous=continuous
             )
-            try:
-                with watching_servers(plan, settings, update, emit):
-                    return replace(execute(plan, context), log_file=update_log(settings, update))
-            finally:
-                context.close()
+            with closing(context), watching_servers(plan, settings, update, emit):
+                return replace(execute(plan, context), log_file=update_log(settings, update))
 
 
 def _redacted(result: RunResult, redactor: Redactor) -> RunResult:
@@ -185,7 +176,3 @@ def _fan_out(emitters: Sequence[Emitter], redactor: Redactor) -> Emitter:
                 one(event)
 
     return emit
-
-
-def _ignore(event: Event) -> None:
-    pass

@@ -227,11 +227,7 @@ def _unchanged(declared: Declared) -> str:
 
 
 def driver_lost(facts: Sequence[str] = ()) -> DriverLostError:
-    """The error for a JVM of Spark that has ended.
-
-    Args:
-        facts: Further facts, such as the path of Spark's log.
-    """
+    """The error for a JVM of Spark that has ended."""
     return DriverLostError(
         "the JVM of Spark has ended",
         facts=("batches that were not committed were not written", *facts),

@@ -64,7 +64,6 @@ def cache_path(java: Java, jars: Sequence[Path]) -> Path:
 
 
 def discard(cache: Path) -> None:
-    """Removes a cache with which Java did not start."""
     cache.unlink(missing_ok=True)
 
 
@@ -86,7 +85,6 @@ def make_later(java: Java, jars: Sequence[Path]) -> None:
 
 
 def training_command(cache: Path) -> list[str]:
-    """Returns the command that makes a cache."""
     return [sys.executable, "-m", "headrace.runtime.aot_training", str(cache)]
 
 

@@ -50,7 +50,6 @@ def find_named_master(context: SparkContext) -> str | None:
 def build_settings(
     name: str, master: str | None, scratch: Path, conf: Mapping[str, str], jars: Sequence[Path] = ()
 ) -> dict[str, str]:
-    """Returns all settings of a session that Headrace starts."""
     chosen = {_MASTER_CHOSEN: "true"} if master is None else {}
     settings = {
         "spark.app.name": name,

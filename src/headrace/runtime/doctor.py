@@ -39,8 +39,6 @@ State = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check."""
-
     name: str
     state: State  # with ``fail`` a run would not start
     text: str
@@ -48,7 +46,6 @@ class Check:
 
 
 def run_checks(project: ProjectSettings | None = None) -> list[Check]:
-    """Checks everything that a run needs."""
     checks = [_java(), _certificates(), _packages(), _jars(), _start_cache(), _memory(), _engine()]
     checks += [
         _folder("cache folder", cache_folder(), f"set {CACHE_VARIABLE} to a folder of yours"),

@@ -199,7 +199,6 @@ _one_at_a_time = threading.Lock()
 
 @contextmanager
 def kept_active_session(session: SparkSession) -> Iterator[None]:
-    """Restore the active session at the end of the block."""
     from pyspark.sql.session import SparkSession as ClassicSession
 
     jvm: Any = session._jvm

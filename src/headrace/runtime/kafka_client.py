@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TURN_S = 0.02
-_SILENCE_S = 2.0
-"""Not every client that cannot connect reports an error."""
+_SILENCE_S = 2.0  # not every client that cannot connect reports an error
 
 _GRACE_S = 1.0
 """The time that the other brokers of a cluster have to accept a client that one broker has refused."""
@@ -77,7 +76,6 @@ class ClientErrors:
         return find_fault(self._connection, [*self._reports, f"{code}\n{first}"])
 
     def wait(self, future: concurrent.futures.Future[T], client: Any, timeout_s: float) -> T:
-        """Waits for the result of a future."""
         began = time.monotonic()
         self._begin(client)
         try:
@@ -105,7 +103,6 @@ class ClientErrors:
 
     @property
     def last(self) -> str:
-        """The last report."""
         return self._reports[-1].partition("\n")[2] if self._reports else ""
 
     def _is_lost(self) -> bool:

@@ -127,6 +127,22 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
             process.stdin.close()
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process runs; a process that has ended can still have an entry."""
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def once(work: Callable[[], None]) -> Callable[[], None]:
+    """A function whose first call does the work; further calls do nothing."""
+    unused = threading.Lock()
+    return lambda: work() if unused.acquire(blocking=False) else None
+
+
 Handle = Callable[[int, Callable[[], object]], None]
 """Takes the number of a signal, and a function that does what the signal would have done otherwise."""
 

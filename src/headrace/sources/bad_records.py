@@ -48,13 +48,10 @@ class BadRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordRules:
-    """What a reader does with records that do not become rows.
-
-    Args:
-        bad_records: Whether a bad record is moved to the quarantine table or stops the flow.
-    """
+    """What a reader does with records that do not become rows."""
 
     decoder: Decoder
+    # Whether a bad record is moved to the quarantine table or stops the flow
     bad_records: BadRecordRule = "quarantine"
     tombstones: TombstoneRule = "quarantine"
     max_value_bytes: int = MAX_VALUE_BYTES
@@ -62,11 +59,6 @@ class RecordRules:
     evolving: Evolving | None = None  # the schema of the read, if it takes up new fields
 
     def decode(self, records: DataFrame, at: Sequence[Column], kept: Mapping[str, Column]) -> DataFrame:
-        """The rows of the records.
-
-        Returns:
-            The fields of the record and the columns of ``kept``.
-        """
         value, limit = F.col("value"), self.max_value_bytes
         further = [column.alias(name) for name, column in kept.items()]
         unknown = self.decoder.unknown(value) if self.notes_unknown else None
@@ -90,11 +82,7 @@ class RecordRules:
         return counted.where(is_good).select(f"{_RECORD}.*", *kept)
 
     def find_bad(self, records: DataFrame, at: Sequence[Column], record: Sequence[Column]) -> BadRecords:
-        """The bad records, and the new fields if the schema of the read evolves.
-
-        Args:
-            record: The parts of the original record, under the names of the quarantine's ``source``.
-        """
+        """The bad records, and the new fields if the schema of the read evolves."""
         value = F.col("value")
         tombstone = F.lit(TOMBSTONE if self.tombstones == "quarantine" else None)
         code = (
@@ -117,7 +105,6 @@ class RecordRules:
         return find_new_fields(records, unknown, at, self.evolving)
 
     def explain(self, code: str, value: bytes | None, size: int | None) -> str:
-        """Why a record is bad, in one sentence."""
         if code == TOO_LARGE:
             return f"the value has {size:,} bytes; max_value_bytes is {self.max_value_bytes:,}"
         expected = self.decoder.expected

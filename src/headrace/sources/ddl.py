@@ -44,11 +44,7 @@ _SECOND_WORD = re.compile(r"(?:^|[,<])\s*(?:`[^`]+`|\w+)[\s:]+(\w+)")
 
 
 def parse_columns(text: str) -> dict[str, exp.DataType]:
-    """Returns the type of each column of a schema such as ``id LONG, tags ARRAY<STRING>``.
-
-    Raises:
-        SampleSchemaInvalidError: The schema cannot be parsed, or a sample cannot have one of its types.
-    """
+    """Returns the type of each column of a schema such as ``id LONG, tags ARRAY<STRING>``."""
     try:
         parsed = sqlglot.parse_one(f"STRUCT<{text}>", into=exp.DataType, dialect="spark")
     except SqlglotError as error:

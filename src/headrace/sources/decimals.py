@@ -48,11 +48,7 @@ class DecimalReader:
     def choose(
         self, text: Column, options: Mapping[str, str], parse: Callable[[DecimalReader | None], Column]
     ) -> Column:
-        """The result of a function that parses JSON: with this reader only if a decimal could be rounded.
-
-        Args:
-            options: The parser's options.
-        """
+        """The result of a function that parses JSON: with this reader only if a decimal could be rounded."""
         scales = [one.scale for one in _decimals(self.schema)]
         if not scales:
             return parse(None)
@@ -63,13 +59,7 @@ class DecimalReader:
         return F.when(~long, parse(None)).otherwise(parse(self))
 
     def read(self, written: Column, use: Callable[[Column, Column | None], Column]) -> Column:
-        """The result of a function of the record as declared.
-
-        Args:
-            written: The struct that the parser has returned.
-            use: Takes the record, and whether all its decimals are exactly what is written; ``None`` for a
-                schema without decimals.
-        """
+        """The result of a function of the record as declared."""
         if not has_decimals(self.schema):
             return use(written, None)
         # The array makes Spark compute the record once and use it several times.
@@ -156,7 +146,6 @@ def has_decimals(kind: DataType) -> bool:
 
 
 def _decimals(kind: DataType) -> Iterator[DecimalType]:
-    """The decimals within a type."""
     from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
 
     match kind:

@@ -26,11 +26,9 @@ class DriftingJsonDecoder(JsonDecoder):
     """JSON whose records may differ from the schema.
 
     With ``rescue`` the struct has one more field, `RESCUED`.
-
-    Args:
-        drift: What to do with a field that the schema does not have, and with a value of another type.
     """
 
+    # What to do with a field that the schema does not have, and with a value of another type
     drift: Drift = field(default_factory=Drift)
 
     def unknown(self, value: Column) -> Column:

@@ -52,7 +52,6 @@ class Meaning:
     remedy: str | None = None  # the remedy; ``None`` for a full refresh
 
     def explain(self, failed: FailedQuery) -> HeadraceError:
-        """The error for a failure with this message."""
         return self.error(
             f"{failed.name}: {self.what}",
             location=failed.location,
@@ -117,7 +116,6 @@ class SourceKind(ABC):
     def batch_start(
         self, checkpoint: Location, source: SourceIdentity, before: Position | None, until: Position
     ) -> Position | None:
-        """Where a batch begins."""
         return before
 
     @abstractmethod
@@ -125,7 +123,6 @@ class SourceKind(ABC):
         """A source that was read, in words."""
 
     def describe_range(self, one: SourceRange) -> tuple[str, ...]:
-        """What a batch has read, in words."""
         source = SourceIdentity(index=one.index, kind=one.kind, identity=one.identity)
         return (self.describe(source),)
 

@@ -9,11 +9,15 @@ limit on what the batches before it took.
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
-from typing import Final
+from typing import ClassVar, Final
+
+from headrace.model.ranges import Position, SourceRange
+from headrace.state.facts import SourceFacts
 
 BATCH_S: Final = 10.0
 """Seconds that the rows of one batch of a backlog may take: longer batches gain nothing more, measured."""
@@ -58,15 +62,7 @@ class BatchCost:
 
 
 class AdaptiveLimit:
-    """The limit of one source's batches.
-
-    Args:
-        limit: What the first batch may take.
-        least: What every batch may take, unless its records are too large.
-
-    Attributes:
-        limit: What the batches may take now; the caller sets it when a new limit is in force.
-    """
+    """The limit of one source's batches."""
 
     def __init__(self, limit: int, least: int = 1) -> None:
         self.limit = limit
@@ -124,3 +120,30 @@ def estimate_cost(batches: Iterable[tuple[int, float]]) -> BatchCost:
     unit_s = max(0.0, median(slopes))
     fixed_s = median(duration - unit_s * amount for amount, duration in found)
     return BatchCost(min(max(0.0, fixed_s), min(duration for _, duration in found)), unit_s)
+
+
+class Meter(ABC):
+    """Measures the batches of one source, to choose how much the next one may read."""
+
+    counts_records: ClassVar[bool] = False
+    """Whether limits are numbers of records, which are set when the query is built."""
+
+    least: ClassVar[int] = 1
+    """What every batch may read, unless its records are too large."""
+
+    @property
+    def record_bytes(self) -> float | None:
+        """The mean size of a record, from a sample; ``None`` where there is none."""
+        return None
+
+    @abstractmethod
+    def first_limit(self, facts: SourceFacts, position: Position | None) -> int:
+        """How much the first batch may read."""
+
+    @abstractmethod
+    def taken(self, one: SourceRange, limit: int, duration_s: float) -> Taken:
+        """What a batch has read."""
+
+    def close(self) -> None:
+        """Close connections."""
+        return

@@ -35,13 +35,10 @@ class Evolving:
 
 @dataclass(frozen=True)
 class NewFields:
-    """The fields that records of a range have, and the schema of their read has not.
+    """The fields that records of a range have, and the schema of their read has not."""
 
-    Args:
-        frame: One row: ``schema``, that of these records as ``schema_of_variant_agg`` gives it, and
-            ``example``, the place of one of them as JSON.
-    """
-
+    # One row: ``schema``, that of these records as ``schema_of_variant_agg`` gives it, and ``example``, the
+    # place of one of them as JSON
     frame: DataFrame
     evolving: Evolving
 

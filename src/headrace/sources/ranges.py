@@ -19,9 +19,6 @@ def load_ranges(
     """What a batch reads from each of its sources.
 
     A source without new data repeats its last position: its range is empty.
-
-    Raises:
-        CheckpointCorruptError: A file is missing, or is not what Spark writes.
     """
     ends = _load_positions(checkpoint, batch, sources)
     starts = _load_positions(checkpoint, batch - 1, sources) if batch > 0 else {}
@@ -49,11 +46,7 @@ def read_back(checkpoint: Location, identity: CheckpointIdentity, batch: int) ->
 def load_next_positions(
     checkpoint: Location, batch: int, sources: Sequence[SourceIdentity]
 ) -> dict[int, Position]:
-    """Where the sources continue when everything before ``batch`` has been committed.
-
-    Raises:
-        CheckpointCorruptError: A file is missing, or is not what Spark writes.
-    """
+    """Where the sources continue when everything before ``batch`` has been committed."""
     if offsets_path(checkpoint, batch).exists():
         starts = {one.index: one.start for one in load_ranges(checkpoint, batch, sources)}
         return {index: start for index, start in starts.items() if start is not None}

@@ -33,11 +33,7 @@ COORDINATES = tuple(dict.fromkeys(kind.coordinates for kind in KINDS if kind.coo
 
 
 def kind_of(name: str) -> SourceKind:
-    """The kind of a source, by the name that checkpoints and commits have.
-
-    Raises:
-        ValueError: No kind has this name.
-    """
+    """The kind of a source, by the name that checkpoints and commits have."""
     try:
         return _BY_NAME[name]
     except KeyError:
@@ -50,11 +46,7 @@ def kind_for(format: str) -> SourceKind:
 
 
 def build_source(read: StreamRead) -> Source:
-    """The source of a streaming read.
-
-    Raises:
-        UsageError: The read's options cannot be used.
-    """
+    """The source of a streaming read."""
     return kind_for(read.format).build(read)
 
 

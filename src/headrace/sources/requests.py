@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headrace.errors import OptionUnsupportedError, SourceLocation
+from headrace.errors import OptionUnknownError, OptionUnsupportedError, SourceLocation
 from headrace.model.project import ProjectSettings
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.systems import Systems
@@ -38,7 +39,6 @@ class ReadRequest:
     schema: Any = None  # the explicit schema: DDL or a ``StructType``
 
     def with_options(self, options: Mapping[str, str]) -> ReadRequest:
-        """The request with further options."""
         return replace(self, options={**self.options, **options})
 
     def has(self, *names: str) -> bool:
@@ -102,12 +102,54 @@ def fails_on_loss(request: ReadRequest) -> bool:
 
 
 def refuse_silent_loss(request: ReadRequest, location: SourceLocation) -> None:
-    """Refuse an option with which Spark skips lost records silently.
-
-    Raises:
-        OptionUnsupportedError: It is set.
-    """
+    """Refuse an option with which Spark skips lost records silently."""
     if fails_on_loss(request):
         return
     problem = "failOnDataLoss=false skips lost records silently"
     raise unsupported(problem, "failOnDataLoss", "false", "remove the option", location)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownOptions:
+    """The options that a reader knows."""
+
+    stream: tuple[str, ...]
+    batch: tuple[str, ...]
+    prefixes: tuple[str, ...]
+    passed_on: str = ""  # the remedy that names the prefix of options that the reader passes on
+    marks: frozenset[str]  # options that Spark ignores, and that Headrace adds to a reader
+
+    def refuse_unknown(self, request: ReadRequest, location: SourceLocation) -> None:
+        known = self.stream if request.streaming else self.batch
+        lowered = {name.lower() for name in known}
+        for name in request.options:
+            # A reader that is used a second time already has the options that Headrace adds.
+            is_known = name.lower() in lowered or name in self.marks
+            if not is_known and not name.lower().startswith(self.prefixes):
+                raise self._unknown(request, name, location)
+
+    def _unknown(self, request: ReadRequest, name: str, location: SourceLocation) -> OptionUnknownError:
+        known, other = self.stream, self.batch
+        if not request.streaming:
+            known, other = other, known
+        lowered = {one.lower(): one for one in known}
+        near = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.7)
+        facts, remedies = ["Spark would ignore it"], ["remove it"]
+        if name.lower() in {one.lower() for one in other}:
+            kinds = ("batch reads", "stream") if request.streaming else ("streams", "batch")
+            facts = [f"it is an option of {kinds[0]}, and this is a {kinds[1]}"]
+        elif near:
+            remedies = [f"did you mean `{lowered[near[0]]}`?"]
+        elif self.passed_on:
+            remedies = [self.passed_on]
+        return OptionUnknownError(
+            f"Unknown option `{name}` of the `{request.format}` reader",
+            location=location,
+            facts=facts,
+            remedies=remedies,
+            params={
+                "format": request.format,
+                "option": name,
+                "suggestion": lowered[near[0]] if near else None,
+            },
+        )

@@ -47,14 +47,7 @@ def names_file(given: object) -> bool:
 
 
 def read_schema(given: Schema, root: Path, location: SourceLocation) -> Schema:
-    """The schema with its file read, where it names one; needs no pyspark.
-
-    Args:
-        given: A DDL string, a ``StructType``, or a file's path, relative to the pipeline's folder.
-
-    Raises:
-        SchemaInvalidError: The file is missing, is not UTF-8, or has an unknown format.
-    """
+    """The schema with its file read, where it names one; needs no pyspark."""
     if not names_file(given):
         return given
     name = given.strip()
@@ -95,15 +88,7 @@ def read_schema(given: Schema, root: Path, location: SourceLocation) -> Schema:
 
 
 def load_schema(given: Schema, root: Path, location: SourceLocation) -> StructType:
-    """The columns of a user's schema.
-
-    Args:
-        given: A DDL string, a ``StructType``, a file's path, or a `SchemaFile`.
-
-    Raises:
-        SchemaInvalidError: The schema cannot be parsed; the location is that of the mistake, if it is known,
-            in the file or in the user's code.
-    """
+    """The columns of a user's schema."""
     from pyspark.sql.types import StructType
 
     found = read_schema(given, root, location)

@@ -57,13 +57,10 @@ _C = TypeVar("_C", bound=Client)
 
 @dataclass(frozen=True, kw_only=True)
 class Systems:
-    """The systems that sources are read from.
-
-    Args:
-        read_table: Reads a table's newest snapshot: through Spark, or without a JVM.
-    """
+    """The systems that sources are read from."""
 
     storage: Storage
+    # Reads a table's newest snapshot: through Spark, or without a JVM
     read_table: Callable[[Location], TableLook]
     asking: Asking
     _clients: dict[type[Client], Client] = field(default_factory=dict, init=False, repr=False)
@@ -103,7 +100,6 @@ class StreamRead:
 
     @property
     def common(self) -> dict[str, Any]:
-        """The arguments that every kind of source takes."""
         own = ("format", "table", "settings")
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in own}
 

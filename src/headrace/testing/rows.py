@@ -102,7 +102,6 @@ def _is_list(value: Any) -> bool:
 
 
 def kafka_schema() -> pa.Schema:
-    """The columns of Spark's Kafka source."""
     import pyarrow as pa
 
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -203,7 +202,6 @@ def as_json(value: Any) -> str:
 
 
 def infer_schema(source: str, given: Batches) -> pa.Schema:
-    """The columns of rows without a schema."""
     import pyarrow as pa
 
     rows = [row for batch in given.batches for row in batch]
@@ -292,8 +290,6 @@ def _aware(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class FileFormat:
-    """How a batch becomes one file."""
-
     suffix: str  # the end of the file's name
     # Makes the file's bytes of a source's name, a batch and its number.
     encode: Callable[[str, Batch, int], bytes]

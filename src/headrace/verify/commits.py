@@ -6,13 +6,13 @@ It is read from the table's log; the ledger holds the same (`ledger`). Nothing h
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from headrace.verify.delta_log import Commit, TableLog
 from headrace.verify.equations import RowCounts
-from headrace.verify.source_range import OPAQUE, SourceRange
+from headrace.verify.source_range import DeclaredRange, Kinds, Partition, SourceRange
 
 FENCED = 2**63 - 1
 """The batch number of the transaction that ends a checkpoint for good."""
@@ -54,6 +54,11 @@ class Batches:
         return f"batch {self.first}" if self.first == self.last else f"batches {self.first} to {self.last}"
 
     @property
+    def spans(self) -> dict[Partition, tuple[int, int]]:
+        """What it has read of each partition."""
+        return {key: span for one in self.sources for key, span in one.spans.items()}
+
+    @property
     def place(self) -> dict[str, int]:
         """Its first batch and version, for findings."""
         return {"batch": self.first, "version": self.first_version}
@@ -71,9 +76,8 @@ class Opening:
     fences: str | None = None
     fenced: bool = True
     """Whether the commit holds the fence that its metadata names; the ledger does not keep it."""
-    losses: tuple[Mapping[str, Any], ...] = ()
-    repeats: tuple[Mapping[str, Any], ...] = ()
-    """The offsets that it reads again, because the user has allowed it."""
+    losses: tuple[DeclaredRange, ...] = ()
+    repeats: tuple[DeclaredRange, ...] = ()  # what it reads again, because the user has allowed it
     renamed_from: str | None = None
 
 
@@ -101,21 +105,17 @@ class Replay:
 
 @dataclass(frozen=True, kw_only=True)
 class CommitClaims:
-    """The metadata of all commits of a table.
-
-    Args:
-        repeated: Versions that name a batch of ours whose ranges they do not hold, with the reason.
-    """
+    """The metadata of all commits of a table."""
 
     batches: tuple[Batches, ...]
     openings: tuple[Opening, ...]
     refreshes: tuple[Refresh, ...]
     replays: tuple[Replay, ...]
     roles: Mapping[int, Role]
-    repeated: Mapping[int, str]
+    repeated: Mapping[int, str]  # why versions do not count as the batch of ours that they name
 
 
-def build_claims(log: TableLog) -> CommitClaims:
+def build_claims(log: TableLog, kinds: Kinds) -> CommitClaims:
     """Read the meaning of every commit that the log still holds."""
     batches, openings, refreshes, replays = [], [], [], []
     roles: dict[int, Role] = {}
@@ -138,10 +138,10 @@ def build_claims(log: TableLog) -> CommitClaims:
             if metadata is not None and role == "replay":
                 replays.append(read_replay(metadata, commit.version))
             if metadata is not None and role == "opening":
-                openings.append(read_opening(metadata, commit.version, commit.transactions))
+                openings.append(read_opening(metadata, commit.version, commit.transactions, kinds))
                 known.add(metadata["checkpoint"])
             if metadata is not None and numbered:
-                batches.append(read_batches(metadata, commit.version))
+                batches.append(read_batches(metadata, commit.version, kinds))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             repeated[commit.version] = f"its metadata cannot be read ({error!r})"
     return CommitClaims(
@@ -200,12 +200,10 @@ def replay_transaction(replay: str) -> tuple[str, int]:
 
 
 def holds_replay(replay: str, held: int | None, *, settled: bool) -> bool:
-    """Whether a table holds a replay.
+    """Whether a table holds a replay that the quarantine calls committed (`settled`) or begun.
 
-    Args:
-        held: The last number of its transaction id. The number after its own fences it; a later one is of
-            another replay, which began when this one was settled.
-        settled: Whether the quarantine says that it was committed.
+    The last number of its transaction id is `held`: the number after its own fences it, a later one is of
+    another replay, which began when this one was settled.
     """
     number = replay_transaction(replay)[1]
     later = held is not None and number + 1 < held < FENCED
@@ -234,7 +232,7 @@ def _user_metadata(text: str | None) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def read_batches(metadata: Mapping[str, Any], version: int | Sequence[int]) -> Batches:
+def read_batches(metadata: Mapping[str, Any], version: int | Sequence[int], kinds: Kinds) -> Batches:
     """The batch of a commit, or of an entry of the ledger."""
     first, last = metadata["batches"] if "batches" in metadata else (metadata["batch"], metadata["batch"])
     first_version, last_version = version if isinstance(version, Sequence) else (version, version)
@@ -246,7 +244,7 @@ def read_batches(metadata: Mapping[str, Any], version: int | Sequence[int]) -> B
         first_version=first_version,
         last_version=last_version,
         counts=RowCounts.parse(metadata),
-        sources=_sources(metadata["sources"]),
+        sources=tuple(map(kinds.read_range, metadata["sources"])),
     )
 
 
@@ -261,32 +259,8 @@ def read_replay(metadata: Mapping[str, Any], version: int) -> Replay:
     )
 
 
-def _sources(values: Iterable[Mapping[str, Any]]) -> tuple[SourceRange, ...]:
-    return tuple(
-        SourceRange(
-            index=int(value["index"]),
-            kind=value["kind"],
-            identity=value["identity"],
-            start=None if value["from"] is None else _position(value["from"], value["kind"]),
-            until=_position(value["until"], value["kind"]),
-            seen=None if value.get("seen") is None else _position(value["seen"]),
-            files=None if value.get("files") is None else _position(value["files"]),
-            last=None if value.get("last") is None else _position(value["last"]),
-        )
-        for value in values
-    )
-
-
-def _position(value: Any, kind: str = "") -> Mapping[str, Any]:
-    if kind == OPAQUE:
-        return {"offset": value}
-    if not isinstance(value, dict):
-        raise TypeError(f"{value!r} is not a position")
-    return value
-
-
 def read_opening(
-    metadata: Mapping[str, Any], version: int, transactions: Mapping[str, int] | None
+    metadata: Mapping[str, Any], version: int, transactions: Mapping[str, int] | None, kinds: Kinds
 ) -> Opening:
     """The opening of a commit, or of an entry of the ledger, which has no transactions."""
     opens = metadata["opens"]
@@ -299,8 +273,8 @@ def read_opening(
         version=version,
         fences=fences,
         fenced=fences is None or transactions is None or transactions.get(fences) == FENCED,
-        losses=tuple(opens.get("losses") or ()),
-        repeats=tuple(opens.get("repeats") or ()),
+        losses=tuple(filter(None, map(kinds.read_declared, opens.get("losses") or ()))),
+        repeats=tuple(filter(None, map(kinds.read_declared, opens.get("repeats") or ()))),
         renamed_from=(opens.get("renamed_from") or {}).get("flow"),
     )
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 from headrace.model.texts import counted
 from headrace.verify.balance import Baseline, RowBalance, RowDelta
 from headrace.verify.checkpoint_history import Lineage
-from headrace.verify.commits import Batches, CommitClaims
+from headrace.verify.commits import Batches, CommitClaims, Refresh
 from headrace.verify.data_files import FileFacts, contradictions
 from headrace.verify.delta_log import TableLog
 from headrace.verify.equations import RowCounts
-from headrace.verify.report import Finding, GradeReport, Judgement
+from headrace.verify.report import Finding, GradeReport, Judgement, ViewProof
 
 FileFindings = Mapping[int | None, list[Finding]]
 """Findings in data files, by the version that added the file (``None``: unknown)."""
@@ -217,11 +217,7 @@ def _judge_delta(batch: Batches, delta: RowDelta, found: Judgement) -> None:
         missing = f"{delta.unknown[0]} has no statistics and is gone"
         found.reasons.append(f"{batch.name} cannot be counted: {missing}")
     elif not delta.agrees(batch.counts):
-        text = (
-            f"{batch.name} states that it added {counted(batch.counts.added, 'row')}; "
-            f"version {batch.first_version} added {delta.added:,} and removed {delta.removed:,}"
-        )
-        found.find("COUNTS_DIFFER", text, **batch.place)
+        found.find("COUNTS_DIFFER", delta.differs(batch.name, batch.counts), **batch.place)
     if delta.removed and delta.role == "batch" and not batch.counts.by_key:
         text = f"{batch.name} removed {counted(delta.removed, 'row')} of the table"
         found.find("BATCH_REMOVES", text, **batch.place)
@@ -254,3 +250,50 @@ def _judge_baseline(
             f"{counted(difference, 'row')} from before version {version + 1} belong to no batch: "
             "the commits that would show their writer are gone"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """A table that a view reads, as it is now."""
+
+    table_id: str
+    version: int
+
+
+def judge_view(
+    metadata: CommitClaims, balance: RowBalance, find_input: Callable[[str], Input | None], found: Judgement
+) -> ViewProof | None:
+    """Whether a view is what its last refresh wrote, and whether its inputs have moved on since."""
+    if not metadata.refreshes:
+        return None
+    last = metadata.refreshes[-1]
+    delta = balance.deltas.get(last.version)
+    if delta is not None and last.rows is not None and delta.added != last.rows:
+        text = (
+            f"the refresh of version {last.version} states that it wrote {counted(last.rows, 'row')}, "
+            f"and its files hold {delta.added:,}"
+        )
+        found.find("COUNTS_DIFFER", text, version=last.version)
+    for version, later in sorted(balance.deltas.items()):
+        if version > last.version and later.is_foreign:
+            text = f"{later.text}; since then it is not what its query gave"
+            found.find("VIEW_CHANGED", text, version=version)
+    late = _moved_on(last, find_input)
+    read = ", ".join(f"{name} v{version}" for name, (_, version) in sorted(last.inputs.items()))
+    text = f"recomputed from {read or 'no table'}"
+    text += f"; since then {', '.join(late)}" if late else ", the latest" if read else ""
+    rows = balance.rows if delta is None else delta.added
+    return ViewProof(version=last.version, rows=rows, fresh=not late, text=text)
+
+
+def _moved_on(last: Refresh, find_input: Callable[[str], Input | None]) -> list[str]:
+    late = []
+    for name, (table_id, version) in sorted(last.inputs.items()):
+        now = find_input(name)
+        if now is None:
+            late.append(f"{name} is not in the storage any more")
+        elif now.table_id != table_id:
+            late.append(f"{name} was created again")
+        elif now.version > version:
+            late.append(f"{name} has v{now.version}")
+    return late

@@ -49,11 +49,7 @@ def load_facts(log: TableLog, paths: Iterable[str]) -> dict[str, FileFacts]:
 
 
 def contradictions(file: DataFile, facts: FileFacts, *, judge_age: bool) -> list[tuple[str, str]]:
-    """Where a file differs from what the log states of it, as pairs of code and words.
-
-    Args:
-        judge_age: Whether the file must be as old as the log states; a table that was copied is younger.
-    """
+    """Where a file differs from what the log states of it, as pairs of code and words."""
     if facts.size is None:
         return [("FILE_MISSING", "is in the log, but not on disk")]
     found = []

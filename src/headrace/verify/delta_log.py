@@ -75,11 +75,7 @@ class TableMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One version of the table.
-
-    Args:
-        metrics: The writer's own counts; their names differ between engines.
-    """
+    """One version of the table."""
 
     version: int
     timestamp_ms: int
@@ -107,17 +103,13 @@ class Commit:
 
 @dataclass(frozen=True)
 class TableLog:
-    """A table's log up to one version.
-
-    Args:
-        base: The files of the oldest state that can be known; empty when the log is whole.
-    """
+    """A table's log up to one version."""
 
     path: StoredPath
     version: int  # the snapshot's version; nothing newer was read
     metadata: TableMetadata
     commits: tuple[Commit, ...]  # every commit that the log still holds, without a hole, up to ``version``
-    base: Mapping[FileKey, DataFile]
+    base: Mapping[FileKey, DataFile]  # the files of the oldest state that can be known
     base_version: int
     transactions: Mapping[str, int]  # the last version of every application id, at the snapshot
     strays: tuple[int, ...] = ()  # versions whose commit files lie below a gap: not part of the table
@@ -188,15 +180,7 @@ def commit_mark(table: StoredPath, version: int) -> str | None:
 
 
 def load_table_log(table: StoredPath, at: int | None = None, since: int | None = None) -> TableLog:
-    """Read a table's log up to its newest version.
-
-    Args:
-        at: Read nothing newer than this version; by default the newest that is there now.
-        since: What lies before this version need only be known as a state, not commit by commit.
-
-    Raises:
-        LogDamagedError: The log cannot be read, or has a hole.
-    """
+    """Read a table's log up to its newest version; what lies before `since` only as a state."""
     versions = [version for version in list_versions(table) if at is None or version <= at]
     checkpoints = {v: paths for v, paths in _checkpoints(table).items() if at is None or v <= at}
     newest = max([*versions[-1:], *checkpoints], default=None)
@@ -220,11 +204,7 @@ def load_table_log(table: StoredPath, at: int | None = None, since: int | None =
 
 
 def load_commit(table: StoredPath, version: int) -> Commit:
-    """Read one commit file.
-
-    Raises:
-        LogDamagedError: It cannot be read as one.
-    """
+    """Read one commit file."""
     path = table / "_delta_log" / f"{version:020d}.json"
     info: dict[str, Any] = {}
     transactions: dict[str, int] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,11 +14,10 @@ from headrace.verify.checkpoints import CheckpointLog, load_checkpoints
 from headrace.verify.commits import PROPERTY_KIND, PROPERTY_PIPELINE, CommitClaims, Replay, build_claims
 from headrace.verify.data_files import FileFacts, load_facts
 from headrace.verify.delta_log import LogDamagedError, TableLog, list_versions, load_commit, load_table_log
-from headrace.verify.file_lists import Lists, load_lists
-from headrace.verify.layout import Storage
 from headrace.verify.ledger import Ledger, Other, load_folds, load_losses
 from headrace.verify.quarantine import Quarantine, load_quarantine
-from headrace.verify.stored import StoredPath
+from headrace.verify.source_range import Kinds
+from headrace.verify.stored import Storage, StoredPath
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Evidence:
     baseline: Baseline
     balance: RowBalance
     facts: Mapping[str, FileFacts]
-    lists: Lists = field(default_factory=dict)  # the files that batches of files sources read
+    ledgers: StoredPath  # the folder with the ledger of each flow
     quarantine: Quarantine = field(default_factory=Quarantine)
     replays: tuple[Replay, ...] = ()  # the replays since the quarantine was last emptied
 
@@ -67,28 +67,21 @@ def list_tables(storage: Storage) -> list[TableName]:
 def load_evidence(
     storage: Storage,
     dataset: TableName,
+    kinds: Kinds,
     since: datetime | int | None = None,
     *,
-    at: int | None = None,
     inspect: bool = True,
 ) -> Evidence:
-    """Read everything about one dataset.
-
-    Args:
-        inspect: Whether to look at the data files, too.
-
-    Raises:
-        LogDamagedError: The table's log cannot be read.
-    """
+    """Read everything about one dataset; its data files only with `inspect`."""
     path = storage.table(dataset)
     # Before the table: what a running flow commits meanwhile must not look like a lost batch.
     folder, ledgers = storage.flow_checkpoints(dataset, "x").parent, storage.ledger(dataset, "x").parent
     checkpoints = {flow.name: load_checkpoints(flow) for flow in folder.list_folders()}
-    folds = load_folds(ledgers)
+    folds = load_folds(ledgers, kinds)
     version = _version_of(path, since)
-    log = load_table_log(path, at=at, since=version)
-    metadata = build_claims(log)
-    ledger = load_losses(ledgers, folds, log.metadata.id)
+    log = load_table_log(path, since=version)
+    metadata = build_claims(log, kinds)
+    ledger = load_losses(ledgers, folds, log.metadata.id, kinds)
     lineages = build_lineages(metadata, ledger, log.first_version, log.metadata.properties)
     replays = _replays(metadata, ledger, log.first_version)
     baseline = _find_baseline(log, metadata, ledger, lineages, replays, version)
@@ -105,8 +98,8 @@ def load_evidence(
         baseline=baseline,
         balance=build_balance(log, metadata, facts, baseline),
         facts=facts,
-        lists=load_lists(ledgers),
-        quarantine=load_quarantine(storage.quarantine(dataset), path, log.transactions),
+        ledgers=ledgers,
+        quarantine=load_quarantine(storage.quarantine(dataset), path, log.transactions, kinds),
         replays=tuple(one for one in replays if version is None or one.version >= version),
     )
 
@@ -132,8 +125,7 @@ def _ids_read(evidence: Evidence) -> set[str]:
         table_id for refresh in evidence.metadata.refreshes[-1:] for table_id, _ in refresh.inputs.values()
     }
     for lineage in evidence.lineages:
-        for source in () if lineage.last is None else lineage.last.sources:
-            found.add(str(source.identity.get("table_id")))
+        found |= {str(source.identity.get("table_id")) for source in lineage.last_sources}
     return found
 
 
@@ -146,14 +138,8 @@ def _version_of(table: StoredPath, since: datetime | int | None) -> int | None:
         raise LogDamagedError(f"{table} is not a Delta table: its log holds no commit")
     moment = since if since.tzinfo is not None else since.replace(tzinfo=UTC)
     limit_ms = moment.timestamp() * 1000
-    low, high = 0, len(versions)
-    while low < high:
-        middle = (low + high) // 2
-        if load_commit(table, versions[middle]).timestamp_ms < limit_ms:
-            low = middle + 1
-        else:
-            high = middle
-    return versions[low] if low < len(versions) else versions[-1] + 1
+    index = bisect_left(versions, limit_ms, key=lambda version: load_commit(table, version).timestamp_ms)
+    return versions[index] if index < len(versions) else versions[-1] + 1
 
 
 def _replays(metadata: CommitClaims, ledger: Ledger, first_version: int) -> tuple[Replay, ...]:

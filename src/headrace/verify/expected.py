@@ -11,9 +11,8 @@ from headrace.model.names import TableName
 from headrace.verify.checkpoints import IDENTITY, read_json
 from headrace.verify.commits import PROPERTY_DATASET, PROPERTY_PIPELINE
 from headrace.verify.evidence import Evidence
-from headrace.verify.layout import Storage
 from headrace.verify.report import DatasetProof, Finding, GradeReport
-from headrace.verify.stored import StoredPath
+from headrace.verify.stored import Storage, StoredPath
 
 NamedIn = Literal["checkpoint", "ledger", "plan"]
 
@@ -40,11 +39,7 @@ class ExpectedTable:
 
 
 def load_expected(storage: Storage, pipeline: str) -> dict[TableName, ExpectedTable]:
-    """Find the tables of a pipeline; to be read before the tables.
-
-    Args:
-        pipeline: What another pipeline has written into the same storage is left out.
-    """
+    """Find the tables of a pipeline; to be read before the tables."""
     named_in: dict[TableName, set[NamedIn]] = {}
     ids: dict[TableName, set[str]] = {}
     sinks: dict[TableName, str] = {}

@@ -27,11 +27,7 @@ def keys_of(log: TableLog) -> tuple[str, ...]:
 
 
 def judge_keys(table: StoredPath, log: TableLog, found: Judgement) -> str | None:
-    """Look for keys with several rows, or with rows that overlap; reads the key columns of the whole table.
-
-    Returns:
-        Why the keys could not be read, if so.
-    """
+    """Look for keys with several rows or with rows that overlap; returns why they cannot be read, if so."""
     if PROPERTY_KEYS not in log.metadata.properties:
         return None
     keys = keys_of(log)

@@ -1,4 +1,4 @@
-"""The newest record of some keys, read again from the broker, against the rows of the table.
+"""The newest record of some keys, read again from the source, against the rows of the table.
 
 The sample has rows of the table, and as many keys of records: a key whose row was lost is only among
 the latter. Such a key must have a row, or a tombstone that is not older than its records.
@@ -17,27 +17,24 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headrace.model.coordinates import RecordCoordinates
 from headrace.model.texts import counted
-from headrace.verify.brokers import Brokers
 from headrace.verify.delta_log import LogDamagedError, has_log, load_table_log
 from headrace.verify.evidence import Evidence
 from headrace.verify.keys import keys_of
-from headrace.verify.quarantine import Rejected, rows_in
+from headrace.verify.quarantine import Rejected
+from headrace.verify.reader import Readers, SourceReader, SourceRecord
 from headrace.verify.report import GradeReport, Judgement, unjudged_records
-from headrace.verify.source_range import TopicPartition
+from headrace.verify.source_range import Partition, named
 from headrace.verify.spans import Spans
 from headrace.verify.stored import StoredPath
-
-if TYPE_CHECKING:
-    from confluent_kafka import Message
 
 PROPERTY_REPLAYABLE = "headrace.replayable"
 _SEQUENCE = "_sequence"
 _END = "__END_AT"
 _SHOWN = 3
-_TIMESTAMP = "the timestamp of Kafka"
 _RECORD_KEY = "the key of the record"
 _NOTHING = object()
 _TYPES = {
@@ -53,26 +50,28 @@ _TYPES = {
 
 Key = tuple[Any, ...]
 Order = tuple[Any, int, str, int]
-"""A sequence with the place of its record: partition, topic, offset."""
+"""A sequence with the coordinates of its record, as a table orders them: partition, source, number."""
+
+
+def _order(value: Any, coordinates: RecordCoordinates, partition: Partition, offset: int) -> Order:
+    """The order of a record."""
+    names = "/".join(str(one) for one in partition[: len(coordinates.sources)])
+    return value, 0 if coordinates.partition is None else int(partition[-1]), names, offset
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of the sample: its key, and the sequence and the place of its record."""
+    """A row of the sample: its key, and the sequence and the coordinates of its record."""
 
     key: Key
     order: Order
-
-    @property
-    def place(self) -> tuple[str, int, int]:
-        return self.order[2], self.order[1], self.order[3]
 
 
 @dataclass(frozen=True)
 class _Record:
     """A record of a sampled key, with what its sequence can be, by the field that has it."""
 
-    place: tuple[str, int, int]
+    at: tuple[int, str, int]
     sequences: Mapping[str, Any]
 
 
@@ -107,43 +106,57 @@ class _Records:
     rows: Mapping[Key, _Row]
     columns: Sequence[str]
     types: Sequence[Any]  # delta's types of the key columns
-    rejected: Mapping[TopicPartition, frozenset[int]]
-    read: Mapping[TopicPartition, Spans]  # what the flows have read
+    rejected: Mapping[Partition, frozenset[int]]
+    read: Mapping[Partition, Spans]  # what the flows have read
     size: int
+    coordinates: RecordCoordinates
+    system: str
     number: int = 0
     found: dict[str, dict[Key, list[_Record]]] = field(default_factory=dict)
     keys: dict[str, _SampledKeys] = field(default_factory=dict)
-    seen: set[tuple[str, int, int]] = field(default_factory=set)
+    seen: set[tuple[int, str, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         one = next(iter(self.rows.values()))
-        self._read = {place: spans.pairs() for place, spans in self.read.items()}
+        self._read = {key: spans.pairs() for key, spans in self.read.items()}
         self._sequence_type = type(one.order[0])
-        self._places = {row.place for row in self.rows.values()}
+        self._places = {row.order[1:] for row in self.rows.values()}
 
-    def take(self, message: Message) -> None:
+    def take(self, record: SourceRecord) -> None:
         """Keep a record if it has a sampled key."""
         self.number += 1
-        place = (str(message.topic()), int(message.partition() or 0), int(message.offset() or 0))
-        if place in self._places:
-            self.seen.add(place)
-        if place[2] in self.rejected.get(place[:2], ()):
+        at = _order(None, self.coordinates, record.partition, record.offset)[1:]
+        if at in self._places:
+            self.seen.add(at)
+        if record.offset in self.rejected.get(record.partition, ()):
             return
-        value = _object(message.value())
-        for kind, key in self._keys(message.key(), value):
-            record = _Record(place, dict(self._sequences(value, message.timestamp()[1])))
+        value = _object(record.value)
+        for kind, key in self._keys(record.key, value):
+            one = _Record(at, dict(self._sequences(value, record.timestamp_ms)))
             if key in self.rows:
-                self.found.setdefault(kind, {}).setdefault(key, []).append(record)
-            elif any(low <= place[2] < until for low, until in self._read.get(place[:2], ())):
-                self.keys.setdefault(kind, _SampledKeys(self.size)).take(key, record)
+                self.found.setdefault(kind, {}).setdefault(key, []).append(one)
+            elif any(low <= record.offset < end for low, end in self._read.get(record.partition, ())):
+                self.keys.setdefault(kind, _SampledKeys(self.size)).take(key, one)
 
-    def _keys(self, key: Any, value: Mapping[str, Any] | None) -> Iterator[tuple[str, Key]]:
+    def place(self, order: Order) -> dict[str, Any]:
+        """The coordinates of a record, for findings."""
+        _, partition, source, number = order
+        names = self.coordinates
+        between = {} if names.partition is None else {names.partition: partition}
+        return {"/".join(names.sources): source, **between, names.number: number}
+
+    def describe(self, order: Order) -> str:
+        """The coordinates of a record, for people."""
+        *partition, number = self.place(order).values()
+        return f"{named(tuple(partition))} at offset {number}"
+
+    def _keys(self, key: bytes | None, value: Mapping[str, Any] | None) -> Iterator[tuple[str, Key]]:
         if value is not None:
             pairs = zip(self.columns, self.types, strict=True)
             read = tuple(_read_value(kind, value.get(column, _NOTHING)) for column, kind in pairs)
             if _NOTHING not in read and None not in read:
                 yield f"the fields {', '.join(self.columns)}", read
-        if len(self.columns) == 1 and isinstance(key, bytes):
+        if len(self.columns) == 1 and key is not None:
             text = key.decode("utf-8", errors="replace")
             one = text if self.types[0] == "string" else _read_value(self.types[0], _number(text))
             if one is not _NOTHING and one is not None:
@@ -152,51 +165,73 @@ class _Records:
     def _sequences(self, value: Mapping[str, Any] | None, timestamp_ms: int) -> Iterator[tuple[str, Any]]:
         kind = self._sequence_type
         if kind is datetime:
-            yield _TIMESTAMP, datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+            yield f"the timestamp of {self.system}", datetime.fromtimestamp(timestamp_ms / 1000, UTC)
         for name, one in (value or {}).items():
             if (read := _as(kind, one)) is not _NOTHING:
                 yield f"the field {name}", read
 
 
 def judge_sample(
-    evidence: Evidence, table: StoredPath, tombstones: StoredPath, brokers: Brokers, size: int
+    evidence: Evidence, table: StoredPath, tombstones: StoredPath, readers: Readers, size: int
 ) -> GradeReport | None:
     """Compare rows of a table with changes by key with the newest records of their keys.
 
-    Returns:
-        The report; ``None`` for a table without keys.
+    The result is ``None`` for a table without keys.
     """
     keys = keys_of(evidence.log)
     if not keys:
         return None
-    if (reason := _find_obstacle(evidence)) is not None:
-        return unjudged_records(reason, applies=False)
+    columns = _columns(evidence)
+    reader = _find_reader(evidence, readers)
+    reason = reader if isinstance(reader, str) else _find_obstacle(evidence)
+    if isinstance(reader, str) or reason is not None:
+        return unjudged_records(reason or "", applies=False)
     try:
-        where = f'"{_END}" IS NULL' if _END in _columns(evidence) else "true"
+        where = f'"{_END}" IS NULL' if _END in columns else "true"
         rows = _sample(table, evidence.log.version, keys, size, where)
     except Exception as error:  # the engine of `QueryBuilder` raises no narrower class
         return unjudged_records(f"the rows cannot be read: {str(error).splitlines()[0]}", applies=False)
-    if not rows:
+    coordinates = reader.range.coordinates
+    if not rows or coordinates is None:
         return unjudged_records("the table has no row", applies=False)
-    types = [_columns(evidence)[key] for key in keys]
-    records = _Records(rows, keys, types, _rejected(evidence), _committed(evidence), size)
-    if (reason := _read(evidence, brokers, records)) is not None:
-        return unjudged_records(reason, applies=False)
+    batches = [batch for lineage in evidence.lineages for batch in lineage.batches]
+    rejected = Rejected.of(batches, evidence.quarantine.kept, evidence.quarantine.discarded)
+    records = _Records(
+        rows,
+        keys,
+        [columns[key] for key in keys],
+        {partition: frozenset(offsets) for partition, offsets in rejected.partitions.items()},
+        _committed(evidence),
+        size,
+        coordinates,
+        reader.system,
+    )
+    for lineage in evidence.lineages:
+        for source in lineage.last_sources:
+            if (reason := reader.replay(source, records.take)) is not None:
+                return unjudged_records(reason, applies=False)
     return _compare(records, _Held(evidence, table, tombstones, keys))
+
+
+def _find_reader(evidence: Evidence, readers: Readers) -> SourceReader | str:
+    """The reader of the one kind of source that the flows read; or why their records cannot be read again."""
+    kinds = {kind for lineage in evidence.lineages for kind in lineage.source_kinds}
+    found = readers.of(kinds)
+    if not found:
+        return "the table has no row"
+    reasons = [reader.check_replay(lineage) for reader in found for lineage in evidence.lineages]
+    reason = next(filter(None, reasons), None)
+    return reason or (found[0] if len(found) == 1 else "its flows read sources of several kinds")
 
 
 def _find_obstacle(evidence: Evidence) -> str | None:
     """Why the rows of a table cannot be compared with records."""
     if _SEQUENCE not in _columns(evidence):
         return "the table does not have one current row for each key"
-    if any(lineage.source_kinds - {"kafka"} for lineage in evidence.lineages):
-        return "a flow of the table reads other sources than Kafka"
     if evidence.log.metadata.properties.get(PROPERTY_REPLAYABLE) != "true":
         return "the query of a flow is more than a reader: it does not give one change for each record"
     if any(batch.counts.dropped for lineage in evidence.lineages for batch in lineage.batches):
         return "batches have dropped records, and which ones is not recorded"
-    if any(len(lineage.clusters) > 1 for lineage in evidence.lineages):
-        return "a flow reads several Kafka clusters"
     return None
 
 
@@ -223,48 +258,13 @@ def _sample(table: StoredPath, version: int, keys: Sequence[str], size: int, whe
     return found
 
 
-def _rejected(evidence: Evidence) -> dict[TopicPartition, frozenset[int]]:
-    """The offsets of the records in the quarantine."""
-    found: dict[TopicPartition, set[int]] = {}
-    for lineage in evidence.lineages:
-        for part in (evidence.quarantine.kept, evidence.quarantine.discarded):
-            joined = Rejected.joined(rows_in(part, lineage.batches))
-            for place, offsets in joined.partitions.items():
-                found.setdefault(place, set()).update(offsets)
-    return {place: frozenset(offsets) for place, offsets in found.items()}
-
-
-def _committed(evidence: Evidence) -> dict[TopicPartition, Spans]:
+def _committed(evidence: Evidence) -> dict[Partition, Spans]:
     """The offsets that the batches of the table have read, as far as they are known."""
-    found: dict[TopicPartition, list[tuple[int, int]]] = {}
-    for lineage in evidence.lineages:
-        for source in (one for batch in lineage.batches for one in batch.sources):
-            for place, until in source.ends.items():
-                found.setdefault(place, []).append((source.starts.get(place, until), until))
-    return {place: Spans.of(pairs).merged() for place, pairs in found.items()}
-
-
-def _read(evidence: Evidence, brokers: Brokers, records: _Records) -> str | None:
-    """Read the records that the flows have read; returns why this is not possible, if so."""
-    for lineage in evidence.lineages:
-        last = lineage.last
-        for source in () if last is None else last.sources:
-            broker = brokers.at(source.servers)
-            if broker.topics is None or not source.topics <= broker.topics.keys():
-                broker.ask_topics(source.topics)
-            if broker.topics is None:
-                return broker.silence
-            asked: dict[TopicPartition, Spans] = {}
-            for place, until in source.ends.items():
-                topic = broker.topics.get(place[0])
-                if topic is None or topic.id != source.topic_id(place[0]):
-                    return f"the broker does not have the topic {place[0]} that was read"
-                low, high = topic.low.get(place[1], 0), min(until, topic.high.get(place[1], 0))
-                if low < high:
-                    asked[place] = Spans.of([(low, high)])
-            if broker.load(asked, {}, records.take) is None:
-                return broker.silence
-    return None
+    found: dict[Partition, list[tuple[int, int]]] = {}
+    for source in (source for lineage in evidence.lineages for source in lineage.sources):
+        for partition, span in source.spans.items():
+            found.setdefault(partition, []).append(span)
+    return {partition: Spans.of(pairs).merged() for partition, pairs in found.items()}
 
 
 @dataclass(frozen=True)
@@ -382,26 +382,25 @@ def _compare(records: _Records, table: _Held) -> GradeReport:
         if len(newer) == len(fields):
             stale.append((row, newer[0]))
     for row, order in stale[:_SHOWN]:
-        topic, partition, offset = row.place
         text = (
-            f"the row of the key {_text(row.key)} comes from {topic}/{partition} at offset {offset}, "
-            f"and its newest record is {order[2]}/{order[1]} at offset {order[3]}"
+            f"the row of the key {_text(row.key)} comes from {records.describe(row.order)}, "
+            f"and its newest record is {records.describe(order)}"
         )
-        found.find("ROW_STALE", text, topic=topic, partition=partition, offset=offset)
+        found.find("ROW_STALE", text, **records.place(row.order))
     if len(stale) > _SHOWN:
         found.find("ROW_STALE", f"{len(stale) - _SHOWN:,} more rows are not those of their newest records")
     others = records.keys[kind].records if kind in records.keys else {}
     lost = table.find_lost(others, fields, found) if others else []
     for key, order in lost[:_SHOWN]:
         text = (
-            f"the key {_text(key)} has no row, and its newest record is {order[2]}/{order[1]} "
-            f"at offset {order[3]}; no tombstone says that it was deleted"
+            f"the key {_text(key)} has no row, and its newest record is {records.describe(order)}; "
+            "no tombstone says that it was deleted"
         )
-        found.find("KEY_LOST", text, topic=order[2], partition=order[1], offset=order[3])
+        found.find("KEY_LOST", text, **records.place(order))
     if len(lost) > _SHOWN:
         found.find("KEY_LOST", f"{len(lost) - _SHOWN:,} more keys of records have no row")
     number = len(records.rows) + len(others)
-    text = f"{counted(number, 'key')} replayed from {counted(records.number, 'record')} of Kafka"
+    text = f"{counted(number, 'key')} replayed from {counted(records.number, 'record')} of {records.system}"
     text += "" if stale or lost else ": each row is that of its newest record"
     figures = {"keys": number, "records": records.number, "stale": len(stale), "lost": len(lost)}
     return found.report("records", text, figures, {"key": kind, "sequence": fields})
@@ -409,8 +408,8 @@ def _compare(records: _Records, table: _Held) -> GradeReport:
 
 def _gives_keys(records: _Records, held: Mapping[Key, Sequence[_Record]]) -> bool:
     """Whether each row comes from a record of its key, as far as these records were read."""
-    rows = [row for row in records.rows.values() if row.place in records.seen]
-    return bool(rows) and all(row.place in {one.place for one in held.get(row.key, ())} for row in rows)
+    rows = [row for row in records.rows.values() if row.order[1:] in records.seen]
+    return bool(rows) and all(row.order[1:] in {one.at for one in held.get(row.key, ())} for row in rows)
 
 
 def _sequence_fields(records: _Records, held: Mapping[Key, Sequence[_Record]]) -> list[str]:
@@ -418,18 +417,14 @@ def _sequence_fields(records: _Records, held: Mapping[Key, Sequence[_Record]]) -
     fields: set[str] | None = None
     for row in records.rows.values():
         for one in held.get(row.key, ()):
-            if one.place == row.place:
+            if one.at == row.order[1:]:
                 equal = {name for name, value in one.sequences.items() if value == row.order[0]}
                 fields = equal if fields is None else fields & equal
     return sorted(fields or ())
 
 
 def _newest(records: Sequence[_Record], name: str) -> Order | None:
-    orders = (
-        (one.sequences[name], one.place[1], one.place[0], one.place[2])
-        for one in records
-        if name in one.sequences
-    )
+    orders = ((one.sequences[name], *one.at) for one in records if name in one.sequences)
     return max(orders, default=None)
 
 

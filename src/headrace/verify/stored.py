@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from headrace.model.names import TableName
+
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyarrow.fs import FileInfo, FileSystem
@@ -130,6 +132,39 @@ class StoredPath:
         from deltalake import DeltaTable
 
         return DeltaTable(str(self), version=version)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A storage root."""
+
+    root: StoredPath
+
+    @property
+    def tables(self) -> StoredPath:
+        return self.root / "tables"
+
+    @property
+    def plans(self) -> StoredPath:
+        return self.root / "plans"
+
+    def table(self, dataset: TableName) -> StoredPath:
+        return self.tables / dataset.schema / dataset.name
+
+    def quarantine(self, dataset: TableName) -> StoredPath:
+        """The table of a dataset's rejected rows."""
+        return self.root / "quarantine" / dataset.schema / dataset.name
+
+    def tombstones(self, dataset: TableName) -> StoredPath:
+        """The table of a dataset's deleted keys."""
+        return self.root / "tombstones" / dataset.schema / dataset.name
+
+    def flow_checkpoints(self, dataset: TableName, flow: str) -> StoredPath:
+        """The folder that holds the flow's generations, each a checkpoint of its own."""
+        return self.root / "checkpoints" / str(dataset) / flow
+
+    def ledger(self, dataset: TableName, flow: str) -> StoredPath:
+        return self.root / "ledger" / str(dataset) / flow
 
 
 class StoredFolders:

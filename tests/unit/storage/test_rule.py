@@ -28,7 +28,7 @@ THIS_MACHINE = {
     "project/ingesting.py": "the pipeline's files",
     "project/inferring.py": "the pipeline's files",
     "project/preview.py": "logs",
-    "sources/files/sample.py": "files that are read",
+    "sources/files/reader.py": "files that are read",
     "project/quarantine.py": "files that are exported",
     "project/reading.py": "the pipeline's files",
     "project/query_code.py": "the pipeline's files",

@@ -14,7 +14,6 @@ from headrace.errors import CommandLineError, ErrorPage, build_pages
 
 
 def complete_code(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The codes that start with the typed text."""
     return [CompletionItem(code) for code in build_pages() if code.startswith(incomplete.upper())]
 
 

@@ -81,7 +81,6 @@ class Driver:
         return self._process.pid
 
     def check(self) -> None:
-        """Check that the process still runs."""
         if self._process.poll() is None:
             return
         self._reader.join(_DEATH_TIMEOUT_S)
@@ -182,7 +181,6 @@ class Crash:
 
     @property
     def inside_batch(self) -> bool:
-        """Whether the process was killed during a batch."""
         return self.planned > self.finished
 
 

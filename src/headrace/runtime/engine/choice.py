@@ -68,8 +68,6 @@ _STATIC_SETTINGS = frozenset(
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """The engine that a command wants."""
-
     master: str | None  # the Spark master that the user named, or None
     memory: str
     conf: Mapping[str, str]  # the Spark settings of the JVM that the user has changed; they can hold secrets

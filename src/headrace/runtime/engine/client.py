@@ -39,17 +39,14 @@ _HUNG_S = 2.0
 """An engine that does not answer a second request within this time hangs. On a busy machine, the answer to
 the first one can be late."""
 
-_SESSION_S = 15.0
-"""The time to open a session, also in a JVM that works hard."""
-
+_SESSION_S = 15.0  # the time to open a session, also in a JVM that works hard
 _START_S = 60.0
 _OTHER_START_S = 30.0
 """How long a command waits for another process that is starting the engine; its own JVM takes less time."""
 
 _POLL_S = 0.01
 _END_S = 5.0
-_MOST_OTHERS = 1
-"""So many idle engines with other settings may stay when a new one starts."""
+_MOST_OTHERS = 1  # so many idle engines with other settings may stay when a new one starts
 
 _LONGEST_FOLDER = 64
 """A socket's path can have about 100 characters, of which the folder of the engine needs 32."""
@@ -65,8 +62,6 @@ class NoEngineError(Exception):
 
 @dataclass(frozen=True)
 class Attached:
-    """A session in an engine."""
-
     record: EngineRecord
     port: int  # the port of the Py4J server that is for this process alone
     secret: str
@@ -267,7 +262,6 @@ def _is_locked_now(handle: IO[str]) -> bool:
 
 
 def _start(key: str, choice: EngineChoice, meanwhile: Callable[[], None]) -> EngineRecord:
-    """Starts an engine, and waits until it is ready."""
     if len(tempfile.gettempdir()) > _LONGEST_FOLDER:
         raise NoEngineError("the path of the temporary folder is too long for a local socket")
     _make_room(choice)

@@ -22,6 +22,7 @@ import psutil
 
 from headrace.runtime.engine.record import GUARD
 from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.runtime.processes import is_running
 
 CLIENT_VARIABLE = "HEADRACE_ENGINE_CLIENT"
 """Set in the Python workers of a command, so that they end with it."""
@@ -29,8 +30,7 @@ CLIENT_VARIABLE = "HEADRACE_ENGINE_CLIENT"
 _POLL_S = 0.02
 _STREAM_THREAD = "stream execution thread"
 _MOST_THREADS = 1000
-_FAILS_S = 30.0
-"""How long each request may fail before the JVM is killed."""
+_FAILS_S = 30.0  # how long each request may fail before the JVM is killed
 
 _STREAMS_AFTER_S = 1.0
 """The batch of a command that has ended fails at its next call of Python; only then streams are stopped."""
@@ -140,7 +140,7 @@ class JvmClient:
         """Waits until no call of the command runs, or the JVM has ended. A JVM that only fails is killed:
         nothing else would tell that the calls have ended."""
         started = answered = time.monotonic()
-        while not self._has_ended():
+        while is_running(self._jvm_pid):
             try:
                 if not self.has_calls():
                     return
@@ -152,13 +152,6 @@ class JvmClient:
                 if time.monotonic() - answered > _FAILS_S:
                     self._kill()
             time.sleep(_POLL_S)
-
-    def _has_ended(self) -> bool:
-        """Whether the JVM has ended, and with it all calls."""
-        try:
-            return bool(psutil.Process(self._jvm_pid).status() == psutil.STATUS_ZOMBIE)
-        except psutil.NoSuchProcess:
-            return True
 
     def _kill(self) -> None:
         with contextlib.suppress(psutil.Error):
@@ -207,7 +200,6 @@ class JvmClient:
                 root.removeSchedulable(pools[at])
 
     def _end_workers(self) -> None:
-        """Kills the Python workers of the command."""
         with contextlib.suppress(psutil.Error):
             for process in psutil.Process(self._jvm_pid).children(recursive=True):
                 with contextlib.suppress(psutil.Error):

@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from headrace.runtime.engine.jvm_client import CLIENT_VARIABLE
 from headrace.runtime.engine.record import set_attachment
 from headrace.runtime.gateway import changed_environment, forget_gateway, kept_interrupt, worker_environment
 from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.runtime.processes import once
 
 _log = logging.getLogger(__name__)
 
@@ -31,35 +33,26 @@ def open_session(attached: Attached, conf: Mapping[str, str]) -> tuple[SparkSess
             raise NoEngineError(f"the session could not be used: {error}") from error
         raise
     set_attachment(attached.guard, attached.pool)
-    close = _Closing(attached)
+    close = once(partial(_detach, attached))
     # PySpark's own methods would stop the engine below the other commands.
     spark.stop = close
     spark.sparkContext.stop = close
     return spark, close
 
 
-class _Closing:
-    """Ends the use of an engine once."""
+def _detach(attached: Attached) -> None:
+    from pyspark.core.context import SparkContext
 
-    def __init__(self, attached: Attached) -> None:
-        self._attached = attached
-        self._done = threading.Lock()
-
-    def __call__(self) -> None:
-        if not self._done.acquire(blocking=False):
-            return
-        from pyspark.core.context import SparkContext
-
-        context = SparkContext._active_spark_context
-        if context is not None:
-            # Its loop looks only twice a second whether it is to end.
-            ending = context._accumulatorServer.shutdown
-            threading.Thread(target=ending, name="headrace-accumulators", daemon=True).start()
-            shutil.rmtree(context._temp_dir, ignore_errors=True)
-        self._attached.detach()
-        # Py4J's own closing waits for callbacks, and has hung.
-        forget_gateway(is_reachable=False)
-        set_attachment(None)
+    context = SparkContext._active_spark_context
+    if context is not None:
+        # Its loop looks only twice a second whether it is to end.
+        ending = context._accumulatorServer.shutdown
+        threading.Thread(target=ending, name="headrace-accumulators", daemon=True).start()
+        shutil.rmtree(context._temp_dir, ignore_errors=True)
+    attached.detach()
+    # Py4J's own closing waits for callbacks, and has hung.
+    forget_gateway(is_reachable=False)
+    set_attachment(None)
 
 
 def _connect(attached: Attached, variables: Mapping[str, str]) -> SparkSession:

@@ -52,7 +52,6 @@ class TableFiles:
         return [file_uri(path) for path in self.index.inputFiles()]
 
     def read(self, parts: FileParts | None = None) -> DataFrame:
-        """The rows of the files."""
         from pyspark.sql import DataFrame
 
         jvm: Any = self.session._jvm

@@ -15,8 +15,8 @@ from headrace.errors import (
     UpstreamSchemaChangedError,
 )
 from headrace.sources.delta.position import DeltaPosition
-from headrace.sources.facts import Facts
 from headrace.sources.kind import Meaning
+from headrace.sources.source import Facts
 from headrace.state.facts import FlowFacts, NextPosition, ReadBefore
 from headrace.state.history import History, PastRead
 from headrace.state.identity import SourceIdentity
@@ -26,17 +26,14 @@ from headrace.storage.table_log import LoggedCommit
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaFacts(Facts):
-    """A table.
-
-    Args:
-        rolled_back: How the table differs from the version that was read, if an older copy was restored.
-        rewritten: The first commit that changes rows and that the flow has not read yet.
-        missing: The first version that the flow has not read and that the log no longer has.
-    """
+    """A table."""
 
     location: SourceLocation | None = None
+    # How the table differs from the version that was read, if an older copy was restored
     rolled_back: str | None = None
+    # The first commit that changes rows and that the flow has not read yet
     rewritten: LoggedCommit | None = None
+    # The first version that the flow has not read and that the log no longer has
     missing: int | None = None
 
     @property

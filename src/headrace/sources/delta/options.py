@@ -7,8 +7,7 @@ from typing import Final
 
 from headrace.errors import OptionInvalidError, SourceLocation, TableNotFoundError
 from headrace.sources.delta.starting import CHANGE_FEED, ERASURES_ONLY
-from headrace.sources.option_names import KnownOptions
-from headrace.sources.requests import ADAPTIVE, LIMITS, ReadRequest, refuse_silent_loss
+from headrace.sources.requests import ADAPTIVE, LIMITS, KnownOptions, ReadRequest, refuse_silent_loss
 from headrace.storage.locate import locate, locate_supported
 
 _STARTS = ("startingVersion", "startingTimestamp")
@@ -36,13 +35,7 @@ DELTA_MAX_FILES_PER_TRIGGER: Final = 1000
 
 
 def reader_options(request: ReadRequest, location: SourceLocation) -> dict[str, str]:
-    """The options to add to a reader, after those of the user were checked.
-
-    Raises:
-        OptionUnsupportedError: The user's options would lose records silently.
-        OptionUnknownError: The reader does not know one of them.
-        OptionInvalidError: A value is invalid.
-    """
+    """The options to add to a reader, after those of the user were checked."""
     _KNOWN.refuse_unknown(request, location)
     if not request.streaming:
         return {}
@@ -63,11 +56,7 @@ def reader_options(request: ReadRequest, location: SourceLocation) -> dict[str, 
 
 
 def check_delta(options: Mapping[str, str], location: SourceLocation) -> None:
-    """Check the values that Spark would refuse only when the stream starts.
-
-    Raises:
-        OptionInvalidError: A value is invalid.
-    """
+    """Check the values that Spark would refuse only when the stream starts."""
     chosen = {key.lower(): value.strip() for key, value in options.items()}
     version, moment = (chosen.get(name.lower()) for name in _STARTS)
     if version is not None and moment is not None:
@@ -78,11 +67,7 @@ def check_delta(options: Mapping[str, str], location: SourceLocation) -> None:
 
 
 def require_table(path: str, location: SourceLocation) -> None:
-    """Check that a table with a local path exists; other paths are left to Spark.
-
-    Raises:
-        TableNotFoundError: It does not exist.
-    """
+    """Check that a table with a local path exists; other paths are left to Spark."""
     folder = locate_supported(path)
     if folder is None or (folder / "_delta_log").exists():
         return

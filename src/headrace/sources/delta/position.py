@@ -11,26 +11,19 @@ from headrace.model.ranges import Position
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaPosition:
-    """How far a table was read.
-
-    Args:
-        is_snapshot: Whether the files are those of the snapshot that the stream starts with, and not
-            those that the version added.
-    """
+    """How far a table was read."""
 
     table_id: str
     version: int
     index: int  # the last file of it that was read; negative before the first one
+    # Whether the files are those of the snapshot that the stream starts with, and not those that the
+    # version added
     is_snapshot: bool = False
     format: int | None = None
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> DeltaPosition:
-        """The position in a line of Spark's offset log, or in a commit.
-
-        Raises:
-            ValueError: The value has another form.
-        """
+        """The position in a line of Spark's offset log, or in a commit."""
         try:
             return cls(
                 table_id=str(value["reservoirId"]),

@@ -30,8 +30,7 @@ from headrace.sources.delta.starting import (
 )
 from headrace.sources.guard import Guard
 from headrace.sources.kind import SourceKind
-from headrace.sources.limits import Taken
-from headrace.sources.meter import Meter
+from headrace.sources.limits import Meter, Taken
 from headrace.sources.parts import (
     FILE_RECORD,
     FILE_ROW,
@@ -84,17 +83,14 @@ _COUNTED = 500
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaSource(Source):
-    """A streaming read of a table.
-
-    Args:
-        erasures_only: Whether the read passes over what others erase from the table, and over nothing else.
-    """
+    """A streaming read of a table."""
 
     kind = "delta"
     reads_records = True
 
     path: str
     table: TableName | None = None
+    # Whether the read passes over what others erase from the table, and over nothing else
     erasures_only: bool = False
 
     @property
@@ -128,11 +124,6 @@ class DeltaSource(Source):
 
     @property
     def table_location(self) -> Location:
-        """The table's folder.
-
-        Raises:
-            StorageUnsupportedError: The path is a URI of a kind of storage that is not supported.
-        """
         return locate(self.path, source=self.location)
 
     def to_json(self) -> dict[str, Any]:
@@ -268,7 +259,6 @@ class DeltaSource(Source):
         return F.col("value").isNotNull() & is_ours
 
     def files(self, one: SourceRange, session: SparkSession, checkpoint: Location) -> TableFiles:
-        """The files of a range."""
         return TableFiles.between(session, self.path, self.options, one, checkpoint)
 
     def first_commit(self, one: SourceRange, session: SparkSession) -> int | None:

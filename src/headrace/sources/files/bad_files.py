@@ -38,12 +38,7 @@ _REASON_LENGTH = 300
 def explain_bad_file(
     error: BaseException, flow: Declared, session: SparkSession | None
 ) -> HeadraceError | None:
-    """The error of a file or record that made a query fail; None if the query failed for another reason.
-
-    Args:
-        session: The session of the streaming query, while its batch still runs; it is used to find the
-            record. ``None`` if there is none.
-    """
+    """The error of a file or record that made a query fail; None if the query failed for another reason."""
     text = "\n".join(_texts(error))
     bad = BadRecord.find(text)
     if bad is not None:
@@ -71,12 +66,7 @@ def explain_bad_file(
 
 
 def find_line(path: str, record: str, *, is_prefix: bool = False) -> int | None:
-    """The line of a file on which a record begins, counted from 1; ``None`` if it is not found.
-
-    Args:
-        path: The file; may be compressed with gzip or bzip2.
-        is_prefix: Whether `record` is only the beginning of the record.
-    """
+    """The line of a file on which a record begins, counted from 1; ``None`` if it is not found."""
     first = record.splitlines()[0] if record else ""
     try:
         with _open(path) as lines:
@@ -119,7 +109,6 @@ def _find_invalid_line(path: str) -> int | None:
 
 
 def _print_remedy(path: str, line: int | None) -> Iterator[str]:
-    """The command that prints a line of a file."""
     if line is None:
         return
     unpack = {".gz": "gunzip -c ", ".bz2": "bunzip2 -c "}.get(Path(path).suffix)

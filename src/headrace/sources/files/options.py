@@ -28,11 +28,7 @@ FILES_MAX_AGE: Final = "36500d"
 
 
 def reader_options(request: ReadRequest, location: SourceLocation) -> dict[str, str]:
-    """The options to add to a reader, after those of the user were checked.
-
-    Raises:
-        OptionUnsupportedError: The user's options would lose records silently.
-    """
+    """The options to add to a reader, after those of the user were checked."""
     options: dict[str, str] = {}
     if request.streaming:
         options |= _file_options(request, location)
@@ -42,7 +38,6 @@ def reader_options(request: ReadRequest, location: SourceLocation) -> dict[str, 
 
 
 def _file_options(request: ReadRequest, location: SourceLocation) -> dict[str, str]:
-    """The options to add to a stream of files."""
     _refuse_for_files(request, location)
     # A reader's options override the session's settings of the same names.
     options = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", **ANY_FILE_NAME}

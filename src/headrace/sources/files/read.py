@@ -96,11 +96,7 @@ _CORRUPT = "_corrupt_record"
 
 
 def check_options(format: str, options: Mapping[str, str]) -> None:
-    """Refuse an option that neither the format nor a stream of files knows.
-
-    Raises:
-        ArgumentInvalidError: There is one.
-    """
+    """Refuse an option that neither the format nor a stream of files knows."""
     known = {name.lower(): name for name in (*_STREAM_OPTIONS, *_FORMAT_OPTIONS[format])}
     for name in options:
         if name.lower() not in known:
@@ -113,11 +109,7 @@ def check_options(format: str, options: Mapping[str, str]) -> None:
 
 
 def check_format(format: str) -> None:
-    """Refuse a format that is not one of those.
-
-    Raises:
-        ArgumentInvalidError: It is not.
-    """
+    """Refuse a format that is not one of those."""
     formats = get_args(FileFormat)
     if format not in formats:
         raise ArgumentInvalidError(
@@ -128,11 +120,7 @@ def check_format(format: str) -> None:
 
 
 def check_folder(folder: FileFolder) -> None:
-    """Make sure that the folder is there, and is one.
-
-    Raises:
-        FilesNotFoundError: It is not.
-    """
+    """Make sure that the folder is there, and is one."""
     base = folder.base
     if not folder.exists():
         raise FilesNotFoundError(
@@ -155,11 +143,7 @@ def check_folder(folder: FileFolder) -> None:
 def infer_schema(
     spark: SparkSession, folder: FileFolder, format: str, options: Mapping[str, str]
 ) -> StructType:
-    """The columns of the files that exist now.
-
-    Raises:
-        FilesNotFoundError: There is no file.
-    """
+    """The columns of the files that exist now."""
     if next(folder.files(), None) is None:
         others = "" if folder.glob is None else f" whose name matches {folder.glob}"
         raise FilesNotFoundError(
@@ -203,21 +187,7 @@ def read(
     notes_unknown: bool = False,
     found: list[BadRecords] | None = None,
 ) -> DataFrame:
-    """A folder of files as a streaming DataFrame.
-
-    Args:
-        schema: The columns, with those from folder names; ``None`` for text.
-        bad_records: What to do with a line of JSON or text that cannot be decoded.
-        max_value_bytes: A longer line of JSON or text is a bad record.
-        evolving: The schema, if it takes up new fields.
-        notes_unknown: Whether fields that have no column are counted.
-
-    Returns:
-        The columns and ``_source``: path, size and modified of the row's file.
-
-    Raises:
-        ArgumentInvalidError: The schema lacks a partition column, or an argument has an invalid value.
-    """
+    """A folder of files as a streaming DataFrame."""
     given = {**_choosing(folder), **limits, **options, FORMAT_OPTION: format}
     if evolving is not None:
         given[SCHEMA_NUMBER] = str(evolving.number)

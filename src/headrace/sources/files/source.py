@@ -16,7 +16,7 @@ from headrace.model.ranges import Position, SourceRange
 from headrace.model.texts import counted
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sources.answers import Found, Lag, Seed, Unrecoverable
-from headrace.sources.files.facts import FileFacts, folder_of_source, is_folder, reads_of
+from headrace.sources.files.facts import FileFacts, FilePosition, folder_of_source, is_folder, reads_of
 from headrace.sources.files.guard import FileGuard
 from headrace.sources.files.lists import (
     FileLists,
@@ -27,13 +27,11 @@ from headrace.sources.files.lists import (
     seed_list,
 )
 from headrace.sources.files.options import FILES_MAX_AGE, FORMATS
-from headrace.sources.files.position import FilePosition
 from headrace.sources.files.read import FORMAT_OPTION
 from headrace.sources.files.reader import FilesReader
 from headrace.sources.files.spark_log import COMPACT_INTERVAL, last_entry, load_entries, load_seen, seed_log
 from headrace.sources.kind import SourceKind
-from headrace.sources.limits import Taken
-from headrace.sources.meter import Meter
+from headrace.sources.limits import Meter, Taken
 from headrace.sources.new_fields import SCHEMA_MARK
 from headrace.sources.parts import (
     FILE_RECORD,
@@ -72,7 +70,6 @@ class FileSource(Source):
 
     @property
     def folder_read(self) -> FileFolder:
-        """The files that the source reads."""
         return folder_of_source(self._identity())
 
     def describe(self) -> str:
@@ -137,7 +134,6 @@ class FileSource(Source):
         return reader.load(self.files(one, checkpoint))
 
     def files(self, one: SourceRange, checkpoint: Location) -> list[str]:
-        """The paths of the files of a range."""
         assert isinstance(one.until, FilePosition)
         first = one.start.entry + 1 if isinstance(one.start, FilePosition) else 0
         entries = load_entries(checkpoint, self.folder, first, one.until.entry)
@@ -292,11 +288,7 @@ class FilesKind(SourceKind):
 
 
 def describe_folder(folder: FileFolder) -> str:
-    """The number of files, such as ``2 files that match *.json (1 that does not)``.
-
-    Raises:
-        OSError: The folder cannot be listed.
-    """
+    """The number of files, such as ``2 files that match *.json (1 that does not)``."""
     count = sum(1 for _ in folder.files())
     words = counted(count, "file")
     notes = []
@@ -310,7 +302,6 @@ def describe_folder(folder: FileFolder) -> str:
 
 
 def _folder_in(checkpoint: Location, index: int) -> int:
-    """The number of a source's folder in a checkpoint."""
     return {source.index: folder_of(source) for source in load_identity(checkpoint).sources}[index]
 
 

@@ -27,12 +27,7 @@ _PREFIX = 5
 
 @dataclass(frozen=True)
 class AvroDecoder(Decoder):
-    """Avro; a record becomes the fields of the reader's schema.
-
-    Args:
-        writers: The schemas of records in the wire format, by id; None if records have no wire format and
-            were written with the reader's schema.
-    """
+    """Avro; a record becomes the fields of the reader's schema."""
 
     mismatch = (
         "the record is not one Avro record of its schema, with strings in valid UTF-8, or its decimals have "
@@ -40,6 +35,8 @@ class AvroDecoder(Decoder):
     )
 
     reader: str  # the schema to which all records are resolved, as JSON text
+    # The schemas of records in the wire format, by id; None if records have no wire format and were written
+    # with the reader's schema
     writers: Mapping[int, str] | None = None
 
     def decode(self, value: Column) -> Column:
@@ -66,7 +63,6 @@ class AvroDecoder(Decoder):
         return F.lit(UNPARSEABLE)
 
     def _type(self) -> DataType:
-        """The reader's schema as Spark's type."""
         from pyspark.sql import SparkSession
         from pyspark.sql.avro.functions import from_avro
 

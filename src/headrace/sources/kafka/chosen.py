@@ -31,13 +31,7 @@ class Held:
 
 
 def choose(flow: FlowFacts, start: ChosenStart, held: Held) -> ChosenPosition:
-    """The position of a new checkpoint that starts where a user wants it.
-
-    Raises:
-        StartInvalidError: The topic has no such partition or offset.
-        RangesReadAgainError: Offsets would be read twice, and the user does not allow it.
-        RangesSkippedError: Offsets would never be read, and the user does not accept it.
-    """
+    """The position of a new checkpoint that starts where a user wants it."""
     read = read_offsets(held.history)
     offsets: dict[str, dict[int, int]] = {}
     repeats: list[dict[str, Any]] = []

@@ -35,10 +35,6 @@ class KafkaCluster:
     """A Kafka cluster, asked through librdkafka.
 
     One instance serves all threads of a process; it connects on the first question.
-
-    Args:
-        timeout_s: The longest that one question may take, in seconds.
-        asks_once: Whether a cluster that did not answer is not asked again: each question would wait.
     """
 
     def __init__(
@@ -56,26 +52,11 @@ class KafkaCluster:
         """Reads the timestamps of its records."""
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str | None]:
-        """The topic ids that tell a topic from a later one of the same name.
-
-        Returns:
-            For each topic its id, or ``None`` where the cluster has no such topic.
-
-        Raises:
-            BrokerUnreachableError: No broker answered in time.
-            RunError: The cluster turns this client away: `KafkaLoginError`, `KafkaTlsError` or
-                `KafkaForbiddenError`, as with every question.
-        """
+        """The topic ids that tell a topic from a later one of the same name."""
         described = self._described(list(topics))
         return {name: None if topic is None else str(topic.topic_id) for name, topic in described.items()}
 
     def partitions(self, topic: str) -> tuple[int, ...]:
-        """The topic's partition numbers.
-
-        Raises:
-            TopicNotFoundError: The cluster has no such topic.
-            BrokerUnreachableError: No broker answered in time.
-        """
         if not is_topic_name(topic):
             raise TopicNotFoundError(
                 f"`{topic}` is not a valid topic name",
@@ -112,11 +93,7 @@ class KafkaCluster:
         )
 
     def matching(self, pattern: str) -> tuple[str, ...]:
-        """The topics that Spark reads for a pattern.
-
-        Raises:
-            BrokerUnreachableError: No broker answered in time.
-        """
+        """The topics that Spark reads for a pattern."""
         self._connection_errors()
         return matching(pattern, self._names())
 
@@ -150,11 +127,7 @@ class KafkaCluster:
         self.marks.close()
 
     def ping(self) -> None:
-        """Ask the cluster whether it answers.
-
-        Raises:
-            BrokerUnreachableError: No broker answered in time.
-        """
+        """Ask the cluster whether it answers."""
         from confluent_kafka import KafkaException
 
         try:

@@ -65,13 +65,7 @@ class TopicReader:
         self._heard_at = 0.0
 
     def find_span(self, start: Start, partitions: Sequence[int] = ()) -> Span:
-        """Where to begin and to end in each partition, as the topic is now.
-
-        Raises:
-            TopicNotFoundError: There is no such topic.
-            OffsetUnknownError: There is no such partition, or no such offset.
-            BrokerUnreachableError: No broker answered in time.
-        """
+        """Where to begin and to end in each partition, as the topic is now."""
         cluster = KafkaCluster(self._connection)
         there = cluster.partitions(self._topic)
         wanted = tuple(dict.fromkeys(partitions)) or there
@@ -97,14 +91,6 @@ class TopicReader:
         return Span(first, end)
 
     def read(self, span: Span, *, follow: bool = False) -> Iterator[TopicRecord]:
-        """The records, each partition in its order.
-
-        Args:
-            follow: Whether to go on with what arrives, for as long as the caller asks.
-
-        Raises:
-            ConsumeFailedError: The broker does not give them.
-        """
         end = dict(span.end)
         left = {one for one in end if follow or span.first[one] < end[one]}
         if not left:

@@ -53,14 +53,11 @@ _LAST_DAY = 2_932_896
 
 @dataclass(frozen=True)
 class DebeziumDecoder(Decoder):
-    """Change events in JSON; an event becomes the columns of its row and `ADDED`.
-
-    Args:
-        timestamp_unit: The unit of numbers in TIMESTAMP columns if a record has no schema part.
-    """
+    """Change events in JSON; an event becomes the columns of its row and `ADDED`."""
 
     schema: StructType  # the columns of the database's table
     invalid_utf8: InvalidUtf8 = "reject"
+    # The unit of numbers in TIMESTAMP columns if a record has no schema part
     timestamp_unit: TimestampUnit | None = None
     decimals: Decimals | None = None  # how texts in DECIMAL columns are read if a record has no schema part
 
@@ -130,11 +127,7 @@ class DebeziumDecoder(Decoder):
         return _bound(parts, lambda one: self._read(one, kind)).alias(column.name)
 
     def _read(self, one: Column, kind: DataType) -> Column:
-        """The value of a column that Debezium writes in several forms.
-
-        Args:
-            one: The `value` as a variant, and what the schema part says of it: `name`, `type`, `scale`.
-        """
+        """The value of a column that Debezium writes in several forms."""
         from pyspark.sql.types import DateType, DecimalType
 
         text = _text(one["value"])
@@ -183,11 +176,7 @@ class DebeziumDecoder(Decoder):
 def build_debezium_decoder(
     call: str, schema: StructType | None, invalid_utf8: InvalidUtf8 = "reject", **options: str | None
 ) -> DebeziumDecoder:
-    """The decoder of change events.
-
-    Raises:
-        ArgumentInvalidError: There is no schema, it has a column of `ADDED`, or an option is wrong.
-    """
+    """The decoder of change events."""
     check_choice(call, "invalid_utf8", invalid_utf8, get_args(InvalidUtf8))
     problem = remedy = None
     twice = next((name for name in ADDED if schema is not None and name in schema.fieldNames()), None)
@@ -214,11 +203,7 @@ def build_debezium_decoder(
 
 
 def added_columns(event: Column, source: Callable[[str], Column]) -> tuple[Column, ...]:
-    """The operation, the position and the time of a change event.
-
-    Args:
-        source: Gives a field of the event's `source`, which may lack it.
-    """
+    """The operation, the position and the time of a change event."""
     moment = F.coalesce(source("ts_us"), source("ts_ms") * 1000)
     return (
         event["op"].alias(OP),
@@ -235,9 +220,6 @@ def position(source: Callable[[str], Column]) -> Column:
     MySQL and MariaDB: the number of the binlog file, the position in it, and the row of the event.
     SQL Server: the positions of the commit and of the change, and the number of the event in the change.
     Others: the time of the change in microseconds.
-
-    Args:
-        source: Gives a field of the event's `source`; a field that it lacks is NULL.
     """
 
     def number(value: Column) -> Column:

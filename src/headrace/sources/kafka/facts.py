@@ -18,12 +18,12 @@ from headrace.errors import (
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position
 from headrace.model.remedies import ChosenStart
-from headrace.sources.facts import Facts
 from headrace.sources.kafka.chosen import Held, choose
 from headrace.sources.kafka.clusters import SERVERS
 from headrace.sources.kafka.last_records import LastRecord, ReusedOffset, offsets_reused
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.record_marks import Partition
+from headrace.sources.source import Facts
 from headrace.state.facts import ChosenPosition, FlowFacts, Losses, NextPosition, ReadBefore
 from headrace.state.history import History
 from headrace.state.starting_positions import require_whole, resume_impossible
@@ -35,17 +35,14 @@ sides, up to different offsets."""
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaFacts(Facts):
-    """What the broker holds of the topics of one source.
+    """What the broker holds of the topics of one source."""
 
-    Args:
-        earliest: The first offset that the broker still holds, by topic and partition.
-        last: The last record that the flow has read of each partition, as its commits say.
-        reused: The offsets of those records at which the broker has another record now, or none.
-    """
-
+    # The first offset that the broker still holds, by topic and partition
     earliest: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     latest: Mapping[str, Mapping[int, int]] = field(default_factory=dict)  # the offset after the last record
+    # The last record that the flow has read of each partition, as its commits say
     last: Mapping[Partition, LastRecord] = field(default_factory=dict)
+    # The offsets of those records at which the broker has another record now, or none
     reused: tuple[ReusedOffset, ...] = ()
     on_data_loss: OnDataLoss | None = None  # the policy of this source alone; ``None`` takes the flow's
 
@@ -98,13 +95,7 @@ class KafkaFacts(Facts):
     def check_position(
         self, flow: FlowFacts, history: History, position: Position, *, continues: bool
     ) -> tuple[Position, Losses]:
-        """Add the partitions that are new, and move on behind what the broker has lost.
-
-        Raises:
-            OffsetsBeyondEndError: A partition ends before what was read.
-            OffsetsExpiredError: The broker has lost records, and the policy refuses it.
-            SourcesChangedError: A topic joins that an earlier checkpoint has read.
-        """
+        """Add the partitions that are new, and move on behind what the broker has lost."""
         assert isinstance(position, KafkaOffsets)
         ended = ended_offsets(history)
         offsets = {topic: dict(partitions) for topic, partitions in position.offsets.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from headrace.errors import (
@@ -21,7 +22,9 @@ from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.kafka_faults import find_fault
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.answers import Lag, Unrecoverable
+from headrace.sources.guard import FlowRun, Guard
 from headrace.sources.kafka.avro_decoder import find_unknown_id
+from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.clusters import (
     SERVERS,
     KafkaClusters,
@@ -30,8 +33,8 @@ from headrace.sources.kafka.clusters import (
     normalized,
     other_cluster,
 )
-from headrace.sources.kafka.facts import KafkaFacts, ended_offsets
-from headrace.sources.kafka.guard import KafkaGuard
+from headrace.sources.kafka.facts import KafkaFacts, ended_offsets, topic_recreated
+from headrace.sources.kafka.last_records import LastRecordReader, offsets_reused
 from headrace.sources.kafka.parts import COORDINATES, KafkaPart, leave_out, parts_of, range_of, show_command
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY
@@ -39,7 +42,7 @@ from headrace.sources.kafka.reader import KafkaReader
 from headrace.sources.kafka.source import KafkaSource
 from headrace.sources.kafka.subscription import Subscription
 from headrace.sources.kind import FailedQuery, SourceKind
-from headrace.sources.new_fields import SCHEMA_MARK
+from headrace.sources.new_fields import SCHEMA_MARK, schema_mark
 from headrace.sources.parts import Part
 from headrace.sources.source import Source
 from headrace.sources.systems import StreamRead, Systems
@@ -47,6 +50,68 @@ from headrace.state.facts import SourceFacts
 from headrace.state.history import History
 from headrace.state.identity import SourceIdentity, corrupt, folder_of
 from headrace.storage.location import Location
+
+
+class KafkaGuard(Guard):
+    """Compares the ids of the topics that a flow reads, and the last records that it has read."""
+
+    def __init__(self, run: FlowRun, sources: Sequence[SourceIdentity]) -> None:
+        super().__init__(run, sources)
+        kafka = (facts for facts in run.facts if isinstance(facts, KafkaFacts))
+        self._last = LastRecordReader({facts.source.index: facts.last for facts in kafka})
+
+    def _planned(self, one: SourceRange) -> KafkaSource:
+        planned = next(source for source in self.run.planned if source.index == one.index)
+        assert isinstance(planned, KafkaSource)
+        return planned
+
+    def _cluster(self, one: SourceRange) -> KafkaCluster:
+        return self.run.systems.client(KafkaClusters).reach(self._planned(one).connection)
+
+    def begin(self, batch: int, ranges: Sequence[SourceRange]) -> Iterator[SourceRange]:
+        """Name all topics of a pattern by their ids, also those that have just joined.
+
+        The ids are asked for before the rows are read, and compared before the commit: whatever is read
+        in between comes from these topics.
+        """
+        for one in ranges:
+            self._last.begin(one, self._cluster(one))
+            if "pattern" not in one.identity:
+                yield one
+                continue
+            assert isinstance(one.until, KafkaOffsets)
+            known = self.sources[one.index].identity["topics"]
+            unknown = [topic for topic in one.until.offsets if known.get(topic) is None]
+            if unknown:
+                known = {**known, **self._cluster(one).topic_ids(unknown)}
+                identity = {**self.sources[one.index].identity, "topics": known}
+                self.sources[one.index] = replace(self.sources[one.index], identity=identity)
+            ids = {topic: known[topic] for topic in one.until.offsets}
+            yield replace(one, identity={**one.identity, "topics": ids})
+
+    def check(self, ranges: Sequence[SourceRange]) -> None:
+        flow = self.run.flow
+        for one in ranges:
+            known: Mapping[str, str | None] = one.identity["topics"]
+            for topic, now in self._cluster(one).topic_ids(known).items():
+                if now is None or now != known[topic]:
+                    raise topic_recreated(
+                        flow.name, flow.location, self.run.checkpoint_id, topic, known[topic], now
+                    )
+
+    def finish(self, ranges: Sequence[SourceRange]) -> Iterator[SourceRange]:
+        """Mark the last record that was read of each partition, and the number of a schema that evolves."""
+        flow = self.run.flow
+        for one in ranges:
+            marks, reused = self._last.finish(one)
+            if reused:
+                done = "the batch was not committed"
+                raise offsets_reused(flow.name, flow.target.short, flow.location, reused[0], done=done)
+            yield replace(one, marks={**marks, **schema_mark(self._planned(one).options)})
+
+    def close(self) -> None:
+        self._last.close()
+
 
 _VERSION = "v1"
 _ERRORS = r"org\.apache\.kafka\.common\.errors\."

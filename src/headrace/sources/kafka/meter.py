@@ -12,9 +12,8 @@ from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.ranges import Position, SourceRange
 from headrace.sources.kafka.facts import KafkaFacts
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.sources.kafka.single_records import SingleRecords
-from headrace.sources.limits import Taken
-from headrace.sources.meter import Meter
+from headrace.sources.kafka.record_marks import SingleRecords
+from headrace.sources.limits import Meter, Taken
 from headrace.state.facts import SourceFacts
 
 if TYPE_CHECKING:
@@ -100,11 +99,7 @@ class RecordSizes:
         self._records = SingleRecords(connection, "samples")
 
     def sample(self, positions: Mapping[str, Mapping[int, int]]) -> float | None:
-        """Bytes of a record at these offsets, on average; ``None`` where none came in time.
-
-        Args:
-            positions: Offsets by topic and partition that hold a record, or are followed by one.
-        """
+        """Bytes of a record at these offsets, on average; ``None`` where none came in time."""
         from confluent_kafka import KafkaException, TopicPartition
 
         places = [

@@ -13,10 +13,10 @@ from headrace.sources.kafka.read import ALLOW_NO_TOPICS, CLIENT, LOSS_POLICY
 from headrace.sources.kafka.starting import Start
 from headrace.sources.kafka.subscription import Subscription
 from headrace.sources.new_fields import SCHEMA_NUMBER
-from headrace.sources.option_names import KnownOptions
 from headrace.sources.requests import (
     ADAPTIVE,
     LIMITS,
+    KnownOptions,
     ReaderDefaults,
     ReadRequest,
     fails_on_loss,
@@ -53,13 +53,7 @@ _KNOWN = KnownOptions(
 def reader_options(
     request: ReadRequest, location: SourceLocation, defaults: ReaderDefaults
 ) -> dict[str, str]:
-    """The options to add to a reader, after those of the user were checked.
-
-    Raises:
-        OptionUnsupportedError: The user's options would lose records silently.
-        OptionUnknownError: The reader does not know one of them.
-        OptionInvalidError: A value is invalid.
-    """
+    """The options to add to a reader, after those of the user were checked."""
     own = unshaded(request.options)
     request = request.with_options(own)
     options = protocol_options(request, location, defaults.record_limit or KAFKA_MAX_OFFSETS_PER_TRIGGER)
@@ -108,11 +102,7 @@ def _lacking(options: Mapping[str, str], chosen: Set[str]) -> dict[str, str]:
 
 
 def check_values(options: Mapping[str, str], streaming: bool, location: SourceLocation) -> None:
-    """Check the values that Spark would refuse later and without a location, or never.
-
-    Raises:
-        OptionInvalidError: A value is invalid.
-    """
+    """Check the values that Spark would refuse later and without a location, or never."""
     chosen = {key.lower(): value for key, value in options.items()}
     for name in _WHOLE_NUMBERS:
         least = 0 if name.startswith("fetchOffset.") else 1

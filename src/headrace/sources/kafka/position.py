@@ -17,11 +17,7 @@ class KafkaOffsets:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> KafkaOffsets:
-        """The offsets in a line of Spark's offset log, or in a commit.
-
-        Raises:
-            ValueError: The value has another form.
-        """
+        """The offsets in a line of Spark's offset log, or in a commit."""
         try:
             return cls({t: {int(p): int(o) for p, o in parts.items()} for t, parts in value.items()})
         except (TypeError, AttributeError) as error:
@@ -40,7 +36,6 @@ class KafkaOffsets:
         )
 
     def __iter__(self) -> Iterator[tuple[str, int, int]]:
-        """Each topic and partition with its offset."""
         for topic, parts in self.offsets.items():
             for partition, offset in parts.items():
                 yield topic, partition, offset
@@ -57,5 +52,4 @@ class KafkaOffsets:
                 yield topic, partition, first, end
 
     def count_since(self, start: Position | None) -> int:
-        """How many offsets lie between a start and these."""
         return sum(end - first for _, _, first, end in self.since(start))

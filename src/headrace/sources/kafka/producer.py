@@ -59,12 +59,7 @@ class Delivered:
 
 
 class TopicProducer:
-    """Sends records to one topic; the broker writes each once, also where a request is repeated.
-
-    Args:
-        largest: The most bytes that it takes at once, as far as that is known.
-        hurried: Whether nobody waits for the broker any more.
-    """
+    """Sends records to one topic; the broker writes each once, also where a request is repeated."""
 
     def __init__(
         self,
@@ -106,14 +101,7 @@ class TopicProducer:
             self._producer.purge()
 
     def send(self, value: bytes, key: bytes | None, name: str, stopping: Callable[[], bool]) -> None:
-        """Send one record; waits where too many are on their way.
-
-        Args:
-            stopping: Whether it is rather left than waited for.
-
-        Raises:
-            ProduceFailedError: The broker has refused a record, this one or an earlier one.
-        """
+        """Send one record; waits where too many are on their way."""
         from confluent_kafka import KafkaException
 
         size = len(value) + len(key or b"")
@@ -135,20 +123,12 @@ class TopicProducer:
                 return
 
     def poll(self, timeout_s: float) -> None:
-        """Take in what the broker has acknowledged meanwhile.
-
-        Raises:
-            ProduceFailedError: The broker has refused a record.
-        """
+        """Take in what the broker has acknowledged meanwhile."""
         self._producer.poll(timeout_s)
         self.check()
 
     def flush(self, on_wait: Callable[[int], None] = lambda left: None) -> None:
-        """Wait until every record has been acknowledged, or nobody waits any more.
-
-        Raises:
-            ProduceFailedError: The broker has refused a record, or did not answer in time.
-        """
+        """Wait until every record has been acknowledged, or nobody waits any more."""
         began, told = time.monotonic(), False
         while (left := self._producer.flush(_POLL_S)) and not self._hurried():
             if not told and time.monotonic() - began > _LONG_S:
@@ -158,11 +138,6 @@ class TopicProducer:
         self.check()
 
     def check(self) -> None:
-        """Make sure that no record was refused.
-
-        Raises:
-            ProduceFailedError: One was.
-        """
         if not self._failed:
             return
         # What was sent behind it is delivered, or not: what is said of it has to be the last word.

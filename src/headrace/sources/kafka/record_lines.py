@@ -31,11 +31,7 @@ class Record:
 
 
 class RecordLines:
-    """The records of a file, one by one, as they are asked for.
-
-    Args:
-        key: The field that becomes the record's key; a dot leads into an object.
-    """
+    """The records of a file, one by one, as they are asked for."""
 
     def __init__(self, stream: IO[bytes], name: str, form: FileFormat, key: str | None = None) -> None:
         self.name = name
@@ -53,15 +49,10 @@ class RecordLines:
         self._stream.close()
 
     def __iter__(self) -> Iterator[Record]:
-        """The records."""
         return self._ahead or self._read()
 
     def check_first(self) -> None:
-        """Read the first record; the iteration still begins with it.
-
-        Raises:
-            RecordInvalidError: The first line is no record.
-        """
+        """Read the first record; the iteration still begins with it."""
         records = self._read()
         try:
             first = list(itertools.islice(records, 1))
@@ -164,11 +155,7 @@ STDIN = "standard input"
 
 
 def key_of(row: Any, field: str, name: str, line: int) -> bytes:
-    """The key that a record takes from a field of its value.
-
-    Raises:
-        RecordInvalidError: The record has no such field, or its value is an object or a list.
-    """
+    """The key that a record takes from a field of its value."""
     found = row
     parts = [field] if isinstance(row, Mapping) and field in row else field.split(".")
     for part in parts:
@@ -241,11 +228,7 @@ def _shortened(text: str) -> str:
 def open_records(
     path: Path | None, stdin: IO[bytes], form: FileFormat | None = None, key: str | None = None
 ) -> RecordLines:
-    """The records of a file, or of standard input for ``None``; CSV by its ending, else JSON lines.
-
-    Raises:
-        RecordInvalidError: The file cannot be read.
-    """
+    """The records of a file, or of standard input for ``None``; CSV by its ending, else JSON lines."""
     if path is None:
         return RecordLines(stdin, STDIN, form or "json", key)
     by_name: FileFormat = "csv" if path.suffix.lower() == ".csv" else "json"

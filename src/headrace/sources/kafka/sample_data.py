@@ -38,15 +38,7 @@ _MONEY = ("amount", "price", "sales", "total", "cost", "revenue")
 
 
 def build_samples(schema: str, *, first: int, key: str | None = None) -> Iterator[Record]:
-    """Made-up records without end.
-
-    Args:
-        schema: The columns, as Spark's DDL writes them. A whole number that is called ``id`` counts.
-
-    Raises:
-        SampleSchemaInvalidError: The schema cannot be parsed.
-        RecordInvalidError: It has no such column.
-    """
+    """Made-up records without end."""
     columns = parse_columns(schema)
     # The same numbers give the same rows.
     chance = random.Random(first)

@@ -38,13 +38,10 @@ class RegisteredSchema:
 
 @dataclass(frozen=True)
 class SchemaRegistry:
-    """A schema registry.
-
-    Args:
-        user: The user and the password, as ``user:password``; None without a login.
-    """
+    """A schema registry."""
 
     url: str
+    # The user and the password, as ``user:password``; None without a login
     user: str | None = field(default=None, repr=False)
 
     @classmethod
@@ -56,21 +53,13 @@ class SchemaRegistry:
         return cls(plain, unquote(login) if at else user_info)
 
     def load_versions(self, subject: str) -> tuple[RegisteredSchema, ...]:
-        """All Avro schemas of a subject, the oldest version first.
-
-        Raises:
-            SchemaRegistryUnreachableError: The registry does not answer.
-            SchemaRegistryRefusedError: The registry refuses the login or the request.
-            SubjectNotFoundError: The registry has no such subject.
-            SchemaSubjectInvalidError: The subject has a schema that is not Avro, or that refers to others.
-        """
+        """All Avro schemas of a subject, the oldest version first."""
         path = f"/subjects/{quote(subject, safe='')}/versions"
         numbers = self._get(path, subject)
         found = [self._get(f"{path}/{int(number)}", subject) for number in sorted(numbers)]
         return tuple(self._schema(one, subject) for one in found)
 
     def load_subjects(self) -> tuple[str, ...]:
-        """The names of all subjects."""
         return tuple(sorted(map(str, self._get("/subjects", ""))))
 
     def _schema(self, found: Mapping[str, Any], subject: str) -> RegisteredSchema:

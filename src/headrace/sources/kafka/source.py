@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import HeadraceError, TopicNotFoundError
+from headrace.errors import HeadraceError, SourceLocation, TopicNotFoundError
 from headrace.model.kafka_settings import EMBEDDED, NO_ADDRESS, KafkaConnection
 from headrace.model.project import OnDataLoss, ProjectSettings
 from headrace.model.ranges import Position, SourceRange
@@ -15,7 +16,6 @@ from headrace.model.texts import counted
 from headrace.runtime.broker import resolve_embedded
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F
 from headrace.sources.answers import Found, Server
-from headrace.sources.kafka.batches import read_between, read_kept
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
 from headrace.sources.kafka.clusters import (
     SERVERS,
@@ -30,9 +30,9 @@ from headrace.sources.kafka.last_records import find_reused, read_marks
 from headrace.sources.kafka.meter import KafkaMeter
 from headrace.sources.kafka.parts import COORDINATES
 from headrace.sources.kafka.position import KafkaOffsets
+from headrace.sources.kafka.reader import read_between, read_kept
 from headrace.sources.kafka.starting import Start, check_start
 from headrace.sources.kafka.subscription import matching, shown
-from headrace.sources.kafka.topics import count_partitions
 from headrace.sources.requests import SourceRead
 from headrace.sources.source import Source
 from headrace.sources.systems import Past, Systems
@@ -251,3 +251,52 @@ def _common_topic(one: SourceFacts | None, two: SourceFacts | None) -> str | Non
         name for name, found in one.ids.items() if found is not None and two.ids.get(name) == found
     )
     return f"the topic `{common[0]}`" if common else None
+
+
+def count_partitions(
+    topics: Iterable[str],
+    cluster: KafkaCluster,
+    *,
+    assigned: Mapping[str, tuple[int, ...]],
+    pattern: str | None,
+    allow_no_topics: bool,
+    location: SourceLocation,
+) -> dict[str, int]:
+    """Count the partitions that are read of each topic."""
+    found: dict[str, int] = {}
+    try:
+        for topic in topics:
+            there = cluster.partitions(topic)
+            asked = assigned.get(topic, there)
+            if lacking := sorted(set(asked) - set(there)):
+                raise TopicNotFoundError(
+                    f"topic `{topic}` has no partition {lacking[0]}",
+                    facts=[f"its partitions: {', '.join(map(str, there))}"],
+                    remedies=["correct `assign`"],
+                    params={"topic": topic, "partition": lacking[0]},
+                )
+            found[topic] = len(asked)
+        if not found and not allow_no_topics:
+            raise _no_match(pattern or "", cluster)
+    except TopicNotFoundError as error:
+        raise error.with_(location=location) from error.__cause__
+    return found
+
+
+def _no_match(pattern: str, cluster: KafkaCluster) -> TopicNotFoundError:
+    import difflib
+
+    known = cluster.topics()
+    near = difflib.get_close_matches(re.sub(r"\W+", "", shown(pattern)), known, n=3, cutoff=0.4)
+    there = near or known[:3]
+    return TopicNotFoundError(
+        f"the pattern `{shown(pattern)}` matches no topic",
+        facts=[f"topics of the cluster: {', '.join(there)}" + (", .." if len(known) > len(there) else "")]
+        if there
+        else ["the cluster has no topic yet"],
+        remedies=[
+            "correct the pattern",
+            "or wait for topics with allow_no_match=True in read_kafka (option headrace.allowNoTopics=true)",
+        ],
+        params={"pattern": pattern, "topics": list(there)},
+    )

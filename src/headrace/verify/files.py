@@ -1,24 +1,39 @@
-"""The lists of files that batches read, as the ledger holds them, against commits and checkpoints."""
+"""Sources that read files: the lists of files that batches read, as the ledger holds them.
+
+The lists are compared with commits, with Spark's own logs, and with the files that lie in the folders now.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headrace.model.folders import FileFolder, FoundFile
 from headrace.model.texts import counted
 from headrace.verify.checkpoint_history import Generation, Lineage
-from headrace.verify.checkpoints import CheckpointLog
+from headrace.verify.checkpoints import IDENTITY, CheckpointLog, read_json
 from headrace.verify.commits import Batches
-from headrace.verify.ledger import Ledger
-from headrace.verify.report import GradeReport, Judgement
-from headrace.verify.source_range import SourceRange
-from headrace.verify.stored import StoredPath, plain_path
+from headrace.verify.evidence import Evidence
+from headrace.verify.reader import Context, SourceReader
+from headrace.verify.report import GradeReport, Judgement, unjudged_records
+from headrace.verify.source_range import Position, SourceRange
+from headrace.verify.stored import StoredFolders, StoredPath, plain_path
 
 _ATTEMPTS = 5
 _NOTHING = hashlib.sha256(b"").hexdigest()
+
+
+class FilesRange(SourceRange):
+    """The files that a batch read: their number is in ``files``, with the hash of their list.
+
+    ``carried`` marks the list of a seeded checkpoint: files that earlier ones have read.
+    """
+
+    def order_of(self, position: Position | None) -> tuple[int, ...]:
+        return () if position is None else (int(position["logOffset"]),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,15 +63,36 @@ Lists = Mapping[str, CheckpointLists]
 """By checkpoint."""
 
 
+class FilesReader(SourceReader):
+    """Judges which files a flow has read, and whether they are still there unchanged."""
+
+    range = FilesRange
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._lists: dict[str, Lists] = {}
+
+    def judge_ranges(
+        self, evidence: Evidence, lineage: Lineage, logs: Sequence[CheckpointLog], ranges: GradeReport
+    ) -> GradeReport:
+        return self._judge(evidence, lineage, logs).add_to(ranges)
+
+    def judge_records(self, evidence: Evidence, lineage: Lineage) -> GradeReport | None:
+        judged = self._judge(evidence, lineage, ())
+        return _judge_folder(lineage, judged.read, is_known=not judged.reasons)
+
+    def _judge(self, evidence: Evidence, lineage: Lineage, logs: Sequence[CheckpointLog]) -> _ListJudgement:
+        key = str(evidence.ledgers)
+        if key not in self._lists:
+            self._lists[key] = _load_lists(evidence.ledgers)
+        return _judge_lists(lineage, self._lists[key], logs, evidence.ledger.lost_files)
+
+
 @dataclass
-class ListJudgement(Judgement):
-    """What the lists of a flow show.
+class _ListJudgement(Judgement):
+    """What the lists of a flow show."""
 
-    Args:
-        read: The files that the flow has read, by path; those that are lost are among them.
-    """
-
-    read: dict[str, ListedFile] = field(default_factory=dict)
+    read: dict[str, ListedFile] = field(default_factory=dict)  # by path; lost files are among them
     by_source: dict[tuple[int, str], ListedFile] = field(default_factory=dict)
     count: int = 0  # how many files the commits state
 
@@ -71,10 +107,10 @@ class ListJudgement(Judgement):
     def find_files(self, code: str, uris: Iterable[str], words: str) -> None:
         """Add a finding about files."""
         paths = [plain_path(uri) for uri in sorted(uris)]
-        self.find(code, f"{named_files(paths)}: {words}", files=paths)
+        self.find(code, f"{_named(paths)}: {words}", files=paths)
 
 
-def load_lists(folder: StoredPath) -> dict[str, CheckpointLists]:
+def _load_lists(folder: StoredPath) -> dict[str, CheckpointLists]:
     """Read all lists of a dataset; to be read after the table's log, whose commits come after them."""
     for _ in range(_ATTEMPTS):
         found: dict[str, list[StoredPath]] = {}
@@ -88,13 +124,12 @@ def load_lists(folder: StoredPath) -> dict[str, CheckpointLists]:
     return {}
 
 
-def judge_lists(
-    lineage: Lineage, lists: Lists, logs: Sequence[CheckpointLog], ledger: Ledger
-) -> ListJudgement:
+def _judge_lists(
+    lineage: Lineage, lists: Lists, logs: Sequence[CheckpointLog], lost: Collection[tuple[str, str]]
+) -> _ListJudgement:
     """Judge which files a flow has read: each in one batch, none left out between."""
-    found = ListJudgement()
+    found = _ListJudgement()
     by_checkpoint = {log.checkpoint: log for log in logs}
-    lost = {(str(one.get("checkpoint")), str(one.get("path"))) for one in ledger.losses if "path" in one}
     for generation in lineage.generations:
         mine = lists.get(generation.checkpoint, CheckpointLists())
         for words in mine.damaged:
@@ -110,7 +145,7 @@ def judge_lists(
     return found
 
 
-def named_files(paths: Sequence[str], shown: int = 5) -> str:
+def _named(paths: Sequence[str], shown: int = 5) -> str:
     """``a, b and 3 more files``."""
     more = len(paths) - shown
     return ", ".join(paths[:shown]) + (f" and {counted(more, 'more file')}" if more > 0 else "")
@@ -147,13 +182,14 @@ def _first_batch(path: StoredPath) -> int:
     return int(path.name.removesuffix(".jsonl").partition("-")[0])
 
 
-def _judge_range(batch: Batches, source: SourceRange, lists: CheckpointLists, found: ListJudgement) -> None:
+def _judge_range(batch: Batches, source: SourceRange, lists: CheckpointLists, found: _ListJudgement) -> None:
     """Compare the files of a commit, or of a merged entry of the ledger, with their lists."""
-    if source.files is None:
+    files = source.marks.get("files")
+    if files is None:
         found.reasons.append(f"{batch.name} does not say which files it read")
         return
-    stated = int(source.files["count"])
-    if not source.files.get("carried"):
+    stated = int(files["count"])
+    if not files.get("carried"):
         found.count += stated
     numbers = range(batch.first, batch.last + 1)
     listed = sum(one.source == source.index and one.batch in numbers for one in lists.files)
@@ -161,7 +197,7 @@ def _judge_range(batch: Batches, source: SourceRange, lists: CheckpointLists, fo
         found.reasons.append(f"the ledger has no list of the {counted(stated, 'file')} of {batch.name}")
         return
     sums = [lists.sums.get((number, source.index), _NOTHING) for number in numbers]
-    if source.files["sha256"] not in (None, _chained(sums)) or listed != stated:
+    if files["sha256"] not in (None, _chained(sums)) or listed != stated:
         text = f"{batch.name}: its commit states {counted(stated, 'file')}, "
         text += f"and the ledger's list of {listed} differs"
         found.find("FILES_DIFFER", text, **batch.place, source=source.index)
@@ -179,8 +215,8 @@ def _judge_files(
     generation: Generation,
     lists: CheckpointLists,
     lineage: Lineage,
-    lost: set[tuple[str, str]],
-    found: ListJudgement,
+    lost: Collection[tuple[str, str]],
+    found: _ListJudgement,
 ) -> None:
     """No file in two batches, none carried over that was not read, none lost without a word."""
     committed = list(_committed(generation, lists))
@@ -212,15 +248,15 @@ def _committed(generation: Generation, lists: CheckpointLists) -> Iterator[Liste
 
 
 def _compare_log(
-    generation: Generation, lists: CheckpointLists, log: CheckpointLog, found: ListJudgement
+    generation: Generation, lists: CheckpointLists, log: CheckpointLog, found: _ListJudgement
 ) -> None:
     """Spark's own log of a checkpoint, as far as its batches are in the table."""
     if not generation.batches:
         return
     last = generation.batches[-1]
     for source in last.sources:
-        entries = log.files.get(source.index) if source.kind == "files" else None
-        if entries is None or source.files is None:
+        entries = _logged_files(log.folder, source.index) if source.kind == "files" else None
+        if entries is None or "files" not in source.marks:
             continue
         until = int(source.until["logOffset"])
         named = {path for path, entry in entries.items() if entry <= until}
@@ -231,3 +267,100 @@ def _compare_log(
         if listed - named:
             text = "read, but not in the checkpoint's log of files: the next run is refused"
             found.find_files("FILES_UNKNOWN", listed - named, text)
+
+
+def _logged_files(checkpoint: StoredPath, index: int) -> dict[str, int] | None:
+    """The URIs in Spark's log of the files that it read, with their entries; ``None`` if it is damaged."""
+    for source in read_json(checkpoint / IDENTITY).get("sources", ()):
+        if source.get("kind") == "files" and int(source["index"]) == index:
+            number = source.get("folder")
+            try:
+                return _file_entries(checkpoint / "sources" / str(index if number is None else number))
+            except (OSError, ValueError, KeyError, TypeError):
+                return None
+    return None
+
+
+def _file_entries(folder: StoredPath) -> dict[str, int]:
+    """Every URI of a log: the last compacted entry holds all before it."""
+    entries = {
+        int(file.name.removesuffix(".compact")): folder / file.name
+        for file in folder.list_files()
+        if file.name.removesuffix(".compact").isdigit()
+    }
+    first = max((n for n, path in entries.items() if path.name.endswith(".compact")), default=0)
+    found: dict[str, int] = {}
+    for number in sorted(n for n in entries if n >= first):
+        version, *lines = entries[number].read_text().split("\n")
+        if version != "v1":
+            raise ValueError(f"unknown version {version!r}")
+        for line in lines:
+            value = json.loads(line)
+            found[str(value["path"])] = int(value["batchId"])
+    return found
+
+
+def _judge_folder(lineage: Lineage, read: Mapping[str, ListedFile], *, is_known: bool) -> GradeReport:
+    """Compare the files that a flow has read with those that its folders hold now."""
+    sources = lineage.last_sources
+    try:
+        now = {file.path: file for source in sources for file in _folder(source).files()}
+    except OSError as error:
+        return unjudged_records(f"the folder cannot be listed: {error}")
+    if not is_known:
+        return unjudged_records("the ledger does not hold the names of all files that were read")
+    there = {**_left_behind(lineage, sources), **now}
+    known = {plain_path(uri): file for uri, file in read.items() if not file.lost}
+    lost = [plain_path(uri) for uri, file in read.items() if file.lost]
+    gone = sorted(path for path in known if path not in there)
+    changed = sorted(path for path, file in known.items() if path in there and _differs(file, there[path]))
+    pending = sorted(path for path in now if path not in known and path not in lost)
+    return _report(sources, known, {"changed": changed, "gone": gone, "pending": pending, "lost": lost})
+
+
+def _left_behind(lineage: Lineage, now: Sequence[SourceRange]) -> dict[str, FoundFile]:
+    """What is in the folders that a flow has read once, and reads no more."""
+    folders = {_folder(source) for source in lineage.sources}
+    folders -= {_folder(source) for source in now}
+    found = {}
+    for folder in folders:
+        # One that was removed since has no files any more.
+        with contextlib.suppress(OSError):
+            found.update({file.path: file for file in folder.files()})
+    return found
+
+
+def _folder(source: SourceRange) -> FileFolder:
+    return FileFolder.of_identity(source.identity, StoredFolders())
+
+
+def _differs(read: ListedFile, now: FoundFile) -> bool:
+    return (read.size, read.modified) != (now.size, now.modified_ms)
+
+
+def _report(
+    sources: Sequence[SourceRange], known: Mapping[str, ListedFile], found: Mapping[str, Sequence[str]]
+) -> GradeReport:
+    changed, gone, pending, lost = (found[name] for name in ("changed", "gone", "pending", "lost"))
+    same = len(known) - len(changed) - len(gone)
+    sign = "=" if same == len(known) else "≠"
+    parts = [f"{counted(len(known), 'file')} read {sign} {same:,} in the folder, unchanged"]
+    parts += [f"{len(pending):,} not read yet"] if pending else []
+    parts += [f"{len(lost):,} lost, as recorded"] if lost else []
+    report = Judgement()
+    if changed:
+        report.reasons.append(f"changed since they were read, and not read again: {_named(changed, 3)}")
+    if gone:
+        report.reasons.append(f"removed since they were read: {_named(gone, 3)}")
+    ages = {str(source.identity["max_age"]) for source in sources if "max_age" in source.identity}
+    if pending and ages:
+        age = f"maxFileAge={', '.join(ages)}"
+        report.reasons.append(f"not read yet, or skipped by {age}: {_named(pending, 3)}")
+    figures = {
+        "files": len(known),
+        "bytes": sum(file.size or 0 for file in known.values()),
+        "unchanged": same,
+        **{name: len(paths) for name, paths in found.items()},
+    }
+    details = {name: list(paths) for name, paths in found.items() if paths}
+    return report.report("records", ", ".join(parts), figures, details)

@@ -1,8 +1,4 @@
-"""Requests to the broker that end at once if it refuses this client.
-
-The same care as in a run is taken with code of verify's own; the caller explains
-what a refusal means.
-"""
+"""Requests to the broker that end at once if it refuses this client; the caller explains a refusal."""
 
 from __future__ import annotations
 
@@ -49,11 +45,7 @@ class BrokerRequests:
         self._explain_at = 0.0
 
     def open(self, kind: Callable[..., Any], **settings: Any) -> Any:
-        """A client of this kind, which reports here.
-
-        Raises:
-            HeadraceError: It does not begin with the connection's settings.
-        """
+        """A client of this kind, which reports here."""
         from confluent_kafka import KafkaException
 
         every = {**self.connection.for_librdkafka(), "log_level": "0", "error_cb": self._take, **settings}
@@ -63,12 +55,7 @@ class BrokerRequests:
             raise self.explained(error) or error from error
 
     def wait(self, future: concurrent.futures.Future[Any], client: Any, timeout_s: float) -> Any:
-        """The answer.
-
-        Raises:
-            HeadraceError: The broker refuses this client.
-            TimeoutError: It does not answer.
-        """
+        """The answer."""
         began = time.monotonic()
         while not future.done():
             concurrent.futures.wait([future], _TURN_S)

@@ -13,8 +13,8 @@ import numpy as np
 from headrace.errors import BrokerUnreachableError
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.ranges import NO_TIMESTAMP, RecordMark
-from headrace.verify.broker_requests import BrokerRequests, Explain, unexplained
-from headrace.verify.source_range import TopicPartition
+from headrace.verify.kafka.requests import BrokerRequests, Explain, unexplained
+from headrace.verify.source_range import Partition
 from headrace.verify.spans import Spans
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _AT_ONCE = 10_000
 _UNTIMED = 0
 """librdkafka's type of a timestamp that a record does not have."""
 
-_KNOCK_S = 2.0
+_CONNECT_S = 2.0
 _PAUSE_S = 0.1
 _PASSING = {"LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"}
 
@@ -33,36 +33,24 @@ _PASSING = {"LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "UNKNOWN_TOPIC_O
 class HeldOffsets:
     """What a question for offsets has found."""
 
-    spans: Mapping[TopicPartition, Spans] = field(default_factory=dict)
-    marks: Mapping[TopicPartition, Mapping[int, RecordMark]] = field(default_factory=dict)
+    spans: Mapping[Partition, Spans] = field(default_factory=dict)
+    marks: Mapping[Partition, Mapping[int, RecordMark]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic as the broker has it now.
-
-    Args:
-        compacted: Whether the broker may drop a record before its time; ``None`` if it does not answer.
-    """
+    """A topic as the broker has it now."""
 
     id: str  # kafka's id of the topic; another topic of the same name has another one
     low: Mapping[int, int]  # the first offset that each partition still holds
     high: Mapping[int, int]  # the offset after the last committed record of each partition
-    compacted: bool | None = None
+    compacted: bool | None = None  # whether the broker may drop a record before its time; ``None``: not known
 
 
 def load_topics(
     connection: KafkaConnection, names: Iterable[str], timeout_s: float, explain: Explain = unexplained
 ) -> dict[str, Topic | None]:
-    """Ask the broker for topics; ``None`` for one that it does not have.
-
-    Args:
-        timeout_s: How long it may take for one question.
-
-    Raises:
-        BrokerUnreachableError: It does not answer in time, or may not be asked.
-        HeadraceError: It turns this client away, as explained.
-    """
+    """Ask the broker for topics; ``None`` for one that it does not have."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -107,25 +95,21 @@ def _topics(
 
 def load_offsets(
     connection: KafkaConnection,
-    asked: Mapping[TopicPartition, Spans],
+    asked: Mapping[Partition, Spans],
     stall_s: float,
     explain: Explain = unexplained,
     *,
-    watched: Mapping[TopicPartition, Set[int]] | None = None,
+    watched: Mapping[Partition, Set[int]] | None = None,
     take: Callable[[Message], None] | None = None,
 ) -> HeldOffsets:
     """The offsets within ``asked`` that hold a committed record.
 
     Transaction markers, aborted records and what compaction took away are not among them.
-
-    Raises:
-        BrokerUnreachableError: It stopped answering.
-        HeadraceError: It turns this client away, as explained.
     """
     from confluent_kafka import Consumer, KafkaException
 
-    found: dict[TopicPartition, list[Spans]] = {key: [] for key in asked}
-    marks: dict[TopicPartition, dict[int, RecordMark]] = {key: {} for key in watched or {}}
+    found: dict[Partition, list[Spans]] = {key: [] for key in asked}
+    marks: dict[Partition, dict[int, RecordMark]] = {key: {} for key in watched or {}}
     todo = {key: spans.pairs() for key, spans in asked.items()}
     asking = BrokerRequests(connection, explain)
     settings: dict[str, Any] = {
@@ -155,7 +139,7 @@ def _connection_errors(connection: KafkaConnection) -> None:
     for server in connection.bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
             return
         except (OSError, ValueError) as error:
             reasons.append(str(error))
@@ -164,20 +148,20 @@ def _connection_errors(connection: KafkaConnection) -> None:
 
 def _read_round(
     consumer: Consumer,
-    wanted: dict[TopicPartition, tuple[int, int]],
-    found: dict[TopicPartition, list[Spans]],
+    wanted: dict[Partition, tuple[int, int]],
+    found: dict[Partition, list[Spans]],
     stall_s: float,
-    watched: Mapping[TopicPartition, Set[int]],
-    marks: Mapping[TopicPartition, dict[int, RecordMark]],
+    watched: Mapping[Partition, Set[int]],
+    marks: Mapping[Partition, dict[int, RecordMark]],
     take: Callable[[Message], None] | None,
 ) -> None:
     """Read one span of each partition, all partitions at once."""
-    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+    from confluent_kafka import KafkaError, KafkaException, TopicPartition as Assigned
 
-    consumer.assign([TopicPartition(topic, part, wanted[topic, part][0]) for topic, part in wanted])
+    consumer.assign([Assigned(topic, part, wanted[topic, part][0]) for topic, part in wanted])
     # What the round before has paused stays paused: librdkafka keeps it through a new assignment.
-    consumer.resume([TopicPartition(topic, part) for topic, part in wanted])
-    offsets: dict[TopicPartition, list[int]] = {key: [] for key in wanted}
+    consumer.resume([Assigned(topic, part) for topic, part in wanted])
+    offsets: dict[Partition, list[int]] = {key: [] for key in wanted}
     left = dict(wanted)
     deadline = time.monotonic() + stall_s
     while left:
@@ -200,25 +184,15 @@ def _read_round(
                     if take is not None:
                         take(message)
                     if offset in watched.get(key, ()):
-                        marks[key][offset] = _mark(message)
+                        kind, timestamp_ms = message.timestamp()
+                        at_ms = NO_TIMESTAMP if kind == _UNTIMED else timestamp_ms
+                        marks[key][offset] = RecordMark.of(at_ms, message.key(), message.value())
                 if offset >= left[key][1] - 1:
-                    _finish(consumer, left, key)
+                    # A partition that has reached its end must not fill the queue any more.
+                    left.pop(key)
+                    consumer.pause([Assigned(*key)])
     for key, several in offsets.items():
         found[key].append(Spans.of_offsets(np.array(several, dtype=np.int64)))
-
-
-def _mark(message: Message) -> RecordMark:
-    kind, timestamp_ms = message.timestamp()
-    at_ms = NO_TIMESTAMP if kind == _UNTIMED else timestamp_ms
-    return RecordMark.of(at_ms, message.key(), message.value())
-
-
-def _finish(consumer: Consumer, left: dict[TopicPartition, tuple[int, int]], key: TopicPartition) -> None:
-    """A partition that has reached its end must not fill the queue any more."""
-    from confluent_kafka import TopicPartition
-
-    left.pop(key)
-    consumer.pause([TopicPartition(*key)])
 
 
 def _describe(admin: Any, asking: BrokerRequests, names: list[str], timeout_s: float) -> dict[str, Any]:
@@ -243,25 +217,23 @@ def _describe(admin: Any, asking: BrokerRequests, names: list[str], timeout_s: f
 
 def _watermarks(
     admin: Any, asking: BrokerRequests, partitions: Mapping[str, list[int]], timeout_s: float
-) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
-    from confluent_kafka import IsolationLevel, TopicPartition
+) -> list[dict[str, dict[int, int]]]:
+    """The first offset of each partition, and the offset after its last committed record."""
+    from confluent_kafka import IsolationLevel, TopicPartition as Assigned
     from confluent_kafka.admin import OffsetSpec
 
-    keys = [TopicPartition(topic, part) for topic, parts in partitions.items() for part in parts]
-    both: list[dict[str, dict[int, int]]] = []
-    for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
-        offsets: dict[str, dict[int, int]] = {}
-        if keys:
-            asked = admin.list_offsets(
-                dict.fromkeys(keys, spec),
-                isolation_level=IsolationLevel.READ_COMMITTED,
-                request_timeout=timeout_s,
-            )
-            for key, future in asked.items():
-                answer = asking.wait(future, admin, timeout_s)
-                offsets.setdefault(key.topic, {})[key.partition] = answer.offset
-        both.append(offsets)
-    return both[0], both[1]
+    keys = [Assigned(topic, part) for topic, parts in partitions.items() for part in parts]
+    both: list[dict[str, dict[int, int]]] = [{}, {}]
+    for spec, offsets in zip((OffsetSpec.earliest(), OffsetSpec.latest()), both, strict=True) if keys else ():
+        asked = admin.list_offsets(
+            dict.fromkeys(keys, spec),
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=timeout_s,
+        )
+        for key, future in asked.items():
+            offset = asking.wait(future, admin, timeout_s).offset
+            offsets.setdefault(key.topic, {})[key.partition] = offset
+    return both
 
 
 def _compacted(admin: Any, names: list[str], timeout_s: float) -> dict[str, bool]:

@@ -9,30 +9,35 @@ from typing import TYPE_CHECKING
 from headrace.errors import BrokerUnreachableError
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.ranges import RecordMark
-from headrace.verify.broker_requests import Explain, unexplained
-from headrace.verify.offsets import Topic, load_offsets, load_topics
-from headrace.verify.source_range import TopicPartition
+from headrace.verify.kafka.offsets import Topic, load_offsets, load_topics
+from headrace.verify.kafka.requests import Explain, unexplained
+from headrace.verify.source_range import Partition
 from headrace.verify.spans import Spans
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
 
+@dataclass(frozen=True, kw_only=True)
+class KafkaAccess:
+    """How to reach the clusters."""
+
+    own: KafkaConnection  # the profile's cluster
+    others: Sequence[KafkaConnection] = ()  # other clusters whose logins are known
+    explain: Explain = unexplained  # finds the coded error behind what a client reports of it
+
+
 @dataclass
 class Broker:
-    """One cluster, and what it has answered.
-
-    Args:
-        unanswered: The reason to give if it does not answer; ``None`` takes that of the error.
-    """
+    """One cluster, and what it has answered."""
 
     connection: KafkaConnection
     answer_s: float  # how long it may take for one question
     explain: Explain
-    unanswered: str | None = None
+    unanswered: str | None = None  # the reason to give if it does not answer; by default the error's
     topics: Mapping[str, Topic | None] | None = None  # its topics; ``None`` as long as it has not answered
     silence: str = ""
-    marks: dict[TopicPartition, dict[int, RecordMark]] = field(default_factory=dict)
+    marks: dict[Partition, dict[int, RecordMark]] = field(default_factory=dict)
 
     def ask_topics(self, names: Iterable[str]) -> None:
         """Ask for topics."""
@@ -43,14 +48,13 @@ class Broker:
 
     def load(
         self,
-        asked: Mapping[TopicPartition, Spans],
-        watched: Mapping[TopicPartition, Set[int]],
+        asked: Mapping[Partition, Spans],
+        watched: Mapping[Partition, Set[int]],
         take: Callable[[Message], None] | None = None,
-    ) -> Mapping[TopicPartition, Spans] | None:
+    ) -> Mapping[Partition, Spans] | None:
         """The offsets that hold a record; ``None`` if it has stopped answering.
 
-        Args:
-            watched: The offsets whose marks are kept in ``marks``.
+        The marks of `watched` offsets are kept in ``marks``.
         """
         if not asked:
             return {}
@@ -70,45 +74,27 @@ class Broker:
 
 
 class Brokers:
-    """The clusters by the brokers that sources name.
+    """The clusters by the brokers that sources name."""
 
-    Args:
-        answer_s: How long a cluster may take for one question.
-        explain: Explains why the profile's cluster refuses this client.
-    """
-
-    def __init__(
-        self,
-        own: KafkaConnection,
-        others: Sequence[KafkaConnection],
-        answer_s: float,
-        explain: Explain = unexplained,
-    ) -> None:
-        self._others = others
+    def __init__(self, access: KafkaAccess | None, answer_s: float) -> None:
+        access = access or KafkaAccess(own=KafkaConnection({}))
+        self._others = access.others
         self._answer_s = answer_s
-        self._found: dict[str | None, Broker] = {None: Broker(own, answer_s, explain)}
+        self._found: dict[str | None, Broker] = {None: Broker(access.own, answer_s, access.explain)}
 
     def at(self, servers: str | None) -> Broker:
-        """A cluster; one whose login is not known is asked without a login.
-
-        Args:
-            servers: Its brokers, as commits name them; ``None`` for the profile's cluster.
-        """
+        """A cluster by its brokers, ``None`` for the profile's; an unknown one is asked without a login."""
         if servers not in self._found:
             assert servers is not None
             known = [one for one in self._others if _names(one.bootstrap_servers) & _names(servers)]
-            self._found[servers] = Broker(
-                known[0] if known else KafkaConnection({"bootstrap.servers": servers}),
-                self._answer_s,
-                unexplained,
-                unanswered=None if known else _without_login(servers),
+            refusal = (
+                f"verify has no login for the Kafka cluster {servers}, which does not answer without one"
             )
+            connection = known[0] if known else KafkaConnection({"bootstrap.servers": servers})
+            unanswered = None if known else refusal
+            self._found[servers] = Broker(connection, self._answer_s, unexplained, unanswered)
         return self._found[servers]
 
 
 def _names(servers: str) -> set[str]:
     return {server.strip().lower() for server in servers.split(",") if server.strip()}
-
-
-def _without_login(servers: str) -> str:
-    return f"verify has no login for the Kafka cluster {servers}, which does not answer without one"

@@ -8,28 +8,24 @@ from datetime import UTC, datetime
 from headrace.model.ranges import RecordMark
 from headrace.model.texts import counted
 from headrace.verify.checkpoint_history import Lineage
-from headrace.verify.offsets import Topic
+from headrace.verify.kafka.offsets import Topic
 from headrace.verify.report import Finding
-from headrace.verify.source_range import TopicPartition
+from headrace.verify.source_range import Partition, named
 
-Marks = Mapping[TopicPartition, Mapping[int, RecordMark]]
+Marks = Mapping[Partition, Mapping[int, RecordMark]]
 """The marks of records, by partition and offset."""
 
 
 def find_marks(
     lineage: Lineage, servers: str | None, topics: Mapping[str, Topic | None]
-) -> dict[TopicPartition, dict[int, RecordMark]]:
-    """The marks that a flow's commits and the ledger have, of records that the broker may still have.
-
-    Args:
-        servers: The brokers of the cluster; ``None`` for the profile's.
-        topics: Its topics; records of an earlier topic of the same name are left out.
-    """
-    found: dict[TopicPartition, dict[int, RecordMark]] = {}
-    for source in (source for batch in lineage.batches for source in batch.sources):
-        for topic, partitions in (source.last or {}).items():
+) -> dict[Partition, dict[int, RecordMark]]:
+    """The marks that a flow's commits and the ledger have, of records that a cluster may still have."""
+    found: dict[Partition, dict[int, RecordMark]] = {}
+    for source in lineage.sources:
+        for topic, partitions in source.marks.get("last", {}).items():
             now = topics.get(topic)
-            if now is None or source.servers != servers or source.topic_id(topic) != now.id:
+            # Another id is that of an earlier topic of the same name.
+            if now is None or source.identity.get("servers") != servers or source.id_of((topic,)) != now.id:
                 continue
             for number, (offset, *mark) in partitions.items():
                 key = (topic, int(number))
@@ -38,19 +34,17 @@ def find_marks(
     return found
 
 
-def newest_marks(marks: Marks) -> dict[TopicPartition, Set[int]]:
+def newest_marks(marks: Marks) -> dict[Partition, Set[int]]:
     """The offset of the newest mark of each partition."""
     return {key: {max(offsets)} for key, offsets in marks.items() if offsets}
 
 
 def compare_marks(
-    marks: Marks, held: Marks, asked: Mapping[TopicPartition, Set[int]], compacted: Collection[str]
+    marks: Marks, held: Marks, asked: Mapping[Partition, Set[int]], compacted: Collection[str]
 ) -> list[Finding]:
     """The partitions that have other records, or none, at offsets that were read.
 
-    Args:
-        asked: The offsets that the broker was asked for. Other offsets that are missing in `held` have
-            an unknown record.
+    An offset that is missing in `held` has no record if it is in `asked`, and an unknown one otherwise.
     """
     findings = []
     for key, offsets in sorted(marks.items()):
@@ -63,7 +57,7 @@ def compare_marks(
 
 
 def _finding(
-    key: TopicPartition, other: list[int], marks: Mapping[int, RecordMark], held: Mapping[int, RecordMark]
+    key: Partition, other: list[int], marks: Mapping[int, RecordMark], held: Mapping[int, RecordMark]
 ) -> Finding:
     topic, partition = key
     first = other[0]
@@ -78,7 +72,7 @@ def _finding(
     return Finding(
         code="OFFSETS_REUSED",
         text=(
-            f"{topic}/{partition}: the record that was read at offset {first} has the timestamp "
+            f"{named(key)}: the record that was read at offset {first} has the timestamp "
             f"{_shown(read.timestamp_ms)}, and {difference}{more}: the broker's log was rolled back and its "
             "offsets were used again"
         ),
