@@ -81,22 +81,9 @@ def compact_files(
         cube_bytes: Rows of a clustered table that lie in groups of so many bytes are not clustered again.
         limit_s: After so many seconds, no more large files are rewritten for their deleted rows; the next
             compaction continues.
-
-    Raises:
-        Exception: Spark's error, or Delta's after the last attempt.
     """
     policy = policy or TablePolicy()
-    size = newest_snapshot(session, table).sizeInBytes()
-    settings = {
-        # By default, OPTIMIZE would rewrite all files below 1 GB each time.
-        f"{_PREFIX}minFileSize": str(policy.small_bytes(size)),
-        f"{_PREFIX}maxFileSize": str(policy.target_bytes(size)),
-        f"{_PREFIX}maxDeletedRowsRatio": str(policy.deleted_ratio),
-        f"{_PREFIX}batchSize": str(_BATCH_BYTES),
-    }
-    if cube_bytes is not None:
-        cube = f"{_PREFIX}clustering.mergeStrategy.minCubeSize."
-        settings |= {f"{cube}threshold": str(cube_bytes), f"{cube}targetCubeSize": str(cube_bytes)}
+    settings = _settings(policy, newest_snapshot(session, table).sizeInBytes(), cube_bytes)
     where = f" WHERE {_predicate(session, table, partitions)}" if partitions else ""
     order = f" ZORDER BY ({', '.join(map(quoted_column, z_order))})" if z_order else ""
     statement = f"OPTIMIZE delta.`{table}`{where}{order}"
@@ -130,6 +117,20 @@ def compact_files(
                 duration_s=time.monotonic() - began,
                 conflicts=dict(conflicts),
             )
+
+
+def _settings(policy: TablePolicy, size: int, cube_bytes: int | None) -> dict[str, str]:
+    settings = {
+        # By default, OPTIMIZE would rewrite all files below 1 GB each time.
+        f"{_PREFIX}minFileSize": str(policy.small_bytes(size)),
+        f"{_PREFIX}maxFileSize": str(policy.target_bytes(size)),
+        f"{_PREFIX}maxDeletedRowsRatio": str(policy.deleted_ratio),
+        f"{_PREFIX}batchSize": str(_BATCH_BYTES),
+    }
+    if cube_bytes is not None:
+        cube = f"{_PREFIX}clustering.mergeStrategy.minCubeSize."
+        settings |= {f"{cube}threshold": str(cube_bytes), f"{cube}targetCubeSize": str(cube_bytes)}
+    return settings
 
 
 def _rewrite_masked(
