@@ -203,7 +203,7 @@ class _Looks:
         return DatasetStatus(
             dataset=name,
             kind=kind,
-            version=tail.version if tail.commits else None,
+            version=tail.version if tail.version >= 0 else None,
             rows=tail.rows,
             files=tail.files,
             size_bytes=tail.size_bytes,
