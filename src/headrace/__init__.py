@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headrace.declare.sinks import create_sink, foreach_batch_sink
     from headrace.declare.stored_reads import read_changes, read_files, read_table_stream
     from headrace.errors import HeadraceError
-    from headrace.project.ingest import ingest
+    from headrace.project.ingesting import ingest
     from headrace.project.pipeline import Pipeline
     from headrace.project.reading import read_delta
 
@@ -102,7 +102,7 @@ _HOMES = {
     "declare.sinks": ("create_sink", "foreach_batch_sink"),
     "declare.stored_reads": ("read_changes", "read_files", "read_table_stream"),
     "errors": ("HeadraceError",),
-    "project.ingest": ("ingest",),
+    "project.ingesting": ("ingest",),
     "project.pipeline": ("Pipeline",),
     "project.reading": ("read_delta",),
 }

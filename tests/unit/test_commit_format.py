@@ -165,7 +165,7 @@ def read(name: str, transactions: Mapping[str, int]) -> CommitClaims:
 def test_verify_reads_a_batch() -> None:
     said = read("batch", {"headrace-2": 3})
     assert said.roles == {6: "batch"}
-    assert said.batches == (
+    assert said.batches == [
         Batches(
             flow="sales",
             checkpoint="headrace-2",
@@ -175,20 +175,20 @@ def test_verify_reads_a_batch() -> None:
             last_version=6,
             counts=RowCounts("append", {"input": 8, "accepted": 5, "quarantined": 2, "dropped": 1}),
             sources=tuple(map(as_read, RANGES)),
-        ),
-    )
+        )
+    ]
 
 
 def test_verify_believes_no_range_without_its_transaction() -> None:
-    assert read("batch", {}).batches == ()
-    assert read("batch", {"headrace-2": 2}).batches == ()
+    assert read("batch", {}).batches == []
+    assert read("batch", {"headrace-2": 2}).batches == []
 
 
 def test_verify_reads_a_replay() -> None:
     name = "headrace-replays-sales#6"
     said = read("replay", {"headrace-replays-sales": 6})
     assert [(one.id, one.rows, one.counts.added) for one in said.replays] == [(name, 3, 2)]
-    assert read("replay", {"headrace-replays-sales": 8}).replays == ()
+    assert read("replay", {"headrace-replays-sales": 8}).replays == []
     assert (replay_transaction(name), verified_transaction(name)) == (("headrace-replays-sales", 6),) * 2
     assert replay_transaction("headrace-replay-1f") == ("headrace-replay-1f", 0)
 

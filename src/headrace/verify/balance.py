@@ -146,6 +146,7 @@ def build_balance(
         last = max(undone)
         deltas[last] = replace(deltas[last], undone=tuple(sorted(undone[last])))
     now = log.active()
+    late_ms = [commit.written_ms - commit.timestamp_ms for commit in log.commits]
     if baseline.version == log.version:
         opened_with = sum(_live(file, facts)[0] for file in now.values())
     return RowBalance(
@@ -156,7 +157,7 @@ def build_balance(
         files=now,
         origins={key: version for key, version in origins.items() if key in now},
         rows=sum(_live(file, facts)[0] for file in now.values()),
-        copied=_is_copied(log.commits),
+        copied=not late_ms or median(late_ms) > _COPIED_MS,
     )
 
 
@@ -195,9 +196,3 @@ def _live(file: DataFile, facts: Mapping[str, FileFacts]) -> tuple[int, str]:
     if rows is None:
         return 0, file.path
     return rows - file.deleted, ""
-
-
-def _is_copied(commits: Sequence[Commit]) -> bool:
-    if not commits:
-        return True
-    return median(commit.written_ms - commit.timestamp_ms for commit in commits) > _COPIED_MS

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headrace.verify.delta_log import Commit, TableLog
@@ -103,55 +103,47 @@ class Replay:
     counts: RowCounts
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class CommitClaims:
     """The metadata of all commits of a table."""
 
-    batches: tuple[Batches, ...]
-    openings: tuple[Opening, ...]
-    refreshes: tuple[Refresh, ...]
-    replays: tuple[Replay, ...]
-    roles: Mapping[int, Role]
-    repeated: Mapping[int, str]  # why versions do not count as the batch of ours that they name
+    batches: list[Batches] = field(default_factory=list)
+    openings: list[Opening] = field(default_factory=list)
+    refreshes: list[Refresh] = field(default_factory=list)
+    replays: list[Replay] = field(default_factory=list)
+    roles: dict[int, Role] = field(default_factory=dict)
+    repeated: dict[int, str] = field(default_factory=dict)  # why versions do not count as the batch they name
 
 
 def build_claims(log: TableLog, kinds: Kinds) -> CommitClaims:
     """Read the meaning of every commit that the log still holds."""
-    batches, openings, refreshes, replays = [], [], [], []
-    roles: dict[int, Role] = {}
-    repeated: dict[int, str] = {}
+    found = CommitClaims()
     known = {value for key, value in log.metadata.properties.items() if key.startswith(PROPERTY_CHECKPOINT)}
     for commit in log.commits:
-        metadata = _ours(commit.user_metadata)
-        role = roles[commit.version] = _role(commit, metadata)
-        numbered = metadata is not None and _is_numbered(metadata, commit)
+        version = commit.version
+        metadata = _user_metadata(commit)
+        metadata = metadata if metadata.get("headrace") == 1 else {}
+        role = found.roles[version] = _role(commit, metadata)
+        numbered = _is_numbered(metadata, commit)
         for application, batch in commit.transactions.items():
             if application in known and batch != FENCED and not numbered:
-                repeated[commit.version] = f"it has the transaction of batch {batch}, and no ranges"
+                found.repeated[version] = f"it has the transaction of batch {batch}, and no ranges"
         if role == "unnumbered":
-            repeated[commit.version] = (
-                "its metadata names a batch or a replay, and it has no transaction of it"
-            )
+            text = "its metadata names a batch or a replay, and it has no transaction of it"
+            found.repeated[version] = text
         try:
-            if metadata is not None and role == "view":
-                refreshes.append(_refresh(metadata, commit))
-            if metadata is not None and role == "replay":
-                replays.append(read_replay(metadata, commit.version))
-            if metadata is not None and role == "opening":
-                openings.append(read_opening(metadata, commit.version, commit.transactions, kinds))
+            if role == "view":
+                found.refreshes.append(_refresh(metadata, commit))
+            if role == "replay":
+                found.replays.append(read_replay(metadata, version))
+            if role == "opening":
+                found.openings.append(read_opening(metadata, version, commit.transactions, kinds))
                 known.add(metadata["checkpoint"])
-            if metadata is not None and numbered:
-                batches.append(read_batches(metadata, commit.version, kinds))
+            if numbered:
+                found.batches.append(read_batches(metadata, version, kinds))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            repeated[commit.version] = f"its metadata cannot be read ({error!r})"
-    return CommitClaims(
-        batches=tuple(batches),
-        openings=tuple(openings),
-        refreshes=tuple(refreshes),
-        replays=tuple(replays),
-        roles=roles,
-        repeated=repeated,
-    )
+            found.repeated[version] = f"its metadata cannot be read ({error!r})"
+    return found
 
 
 def feeding_checkpoints(properties: Mapping[str, str]) -> dict[str, str]:
@@ -174,23 +166,23 @@ def is_erasure(commit: Commit) -> bool:
 
 def declares_erasure(commit: Commit) -> bool:
     """Whether the commit's user metadata is JSON with ``"headrace_erasure": true``."""
-    return _user_metadata(commit.user_metadata).get(ERASURE) is True
+    return _user_metadata(commit).get(ERASURE) is True
 
 
-def _role(commit: Commit, metadata: Mapping[str, Any] | None) -> Role:
-    if metadata is not None and "opens" in metadata:
+def _role(commit: Commit, metadata: Mapping[str, Any]) -> Role:
+    if "opens" in metadata:
         return "opening"
-    if metadata is not None and "view" in metadata and (commit.changes_data or not commit.added):
+    if "view" in metadata and (commit.changes_data or not commit.added):
         return "view"
-    if metadata is not None and _is_numbered(metadata, commit):
+    if _is_numbered(metadata, commit):
         return "batch"
-    if metadata is not None and "fenced" not in metadata:
+    if metadata and "fenced" not in metadata:
         name, number = replay_transaction(str(metadata.get("replay")))
         if commit.transactions.get(name) == number:
             return "replay"
     if not commit.changes_data:
         return "rewrite" if commit.added or commit.removed else "metadata"
-    return "unnumbered" if metadata is not None and {"batch", "replay"} & metadata.keys() else "foreign"
+    return "unnumbered" if {"batch", "replay"} & metadata.keys() else "foreign"
 
 
 def replay_transaction(replay: str) -> tuple[str, int]:
@@ -211,22 +203,15 @@ def holds_replay(replay: str, held: int | None, *, settled: bool) -> bool:
 
 
 def _is_numbered(metadata: Mapping[str, Any], commit: Commit) -> bool:
-    return (
-        "batch" in metadata and commit.transactions.get(str(metadata.get("checkpoint"))) == metadata["batch"]
-    )
+    checkpoint = str(metadata.get("checkpoint"))
+    return "batch" in metadata and commit.transactions.get(checkpoint) == metadata["batch"]
 
 
-def _ours(text: str | None) -> Mapping[str, Any] | None:
-    value = _user_metadata(text)
-    return value if value.get("headrace") == 1 else None
-
-
-def _user_metadata(text: str | None) -> Mapping[str, Any]:
+def _user_metadata(commit: Commit) -> Mapping[str, Any]:
     """A commit's user metadata where it is a JSON object, else an empty one."""
-    if text is None or '"headrace' not in text:
-        return {}
+    text = commit.user_metadata or ""
     try:
-        value = json.loads(text)
+        value = json.loads(text) if '"headrace' in text else None
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
@@ -280,15 +265,12 @@ def read_opening(
 
 
 def _refresh(metadata: Mapping[str, Any], commit: Commit) -> Refresh:
+    inputs = metadata["inputs"].items()
+    stated = metadata.get("accepted")
     return Refresh(
         version=commit.version,
-        rows=None
-        if metadata.get("accepted") is None
-        else int(metadata["accepted"]) - int(metadata.get("kept", 0)),
+        rows=None if stated is None else int(stated) - int(metadata.get("kept", 0)),
         update=str(metadata.get("update", "")),
         quarantined=int(metadata.get("quarantined", 0)),
-        inputs={
-            name: (str(value["table_id"]), int(value["version"]))
-            for name, value in metadata["inputs"].items()
-        },
+        inputs={name: (str(value["table_id"]), int(value["version"])) for name, value in inputs},
     )

@@ -130,17 +130,14 @@ class DeletedRows:
 
     def load(self, log: TableLog, file: DataFile) -> NDArray[np.int64]:
         """The positions of the deleted rows of a file that has a deletion vector, ascending."""
-        assert file.deletion_vector is not None
         version = log.version_with(file)
         key = (str(log.path), version)
         if key not in self._read:
             self._read[key] = _load_vectors(log, version)
         rows = self._read[key].get(log.path.relative(file.path), np.empty(0, dtype=np.int64))
-        if rows.size != file.deletion_vector.cardinality:
-            raise CoordinatesUnreadableError(
-                f"deletion vector {file.deletion_vector.id} marks {rows.size} rows, "
-                f"and the log states {file.deletion_vector.cardinality}"
-            )
+        if rows.size != file.deleted:
+            text = f"deletion vector {file.vector} marks {rows.size} rows, and the log states {file.deleted}"
+            raise CoordinatesUnreadableError(text)
         return rows
 
 
@@ -257,7 +254,7 @@ def _load(log: TableLog, file: DataFile, columns: Columns, deleted: DeletedRows)
     try:
         with log.file_path(file.path).open() as source, pq.ParquetFile(source) as parquet:
             table = parquet.read(columns=[one for one in columns.paths if one not in file.partition_values])
-        if file.deletion_vector is not None:
+        if file.vector:
             kept = np.ones(table.num_rows, dtype=bool)
             kept[deleted.load(log, file)] = False
             table = table.filter(pa.array(kept))

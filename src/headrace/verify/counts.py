@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 
 from headrace.model.texts import counted
@@ -38,7 +38,8 @@ def judge_counts(lineage: Lineage, balance: RowBalance, files: FileFindings) -> 
     """Judge the second grade of one flow: batch by batch, and the files of its batches."""
     found = Judgement()
     for batch in lineage.batches:
-        _judge_equations(batch, found)
+        for equation in batch.counts.broken:
+            found.find("COUNTS_UNBALANCED", f"{batch.name}: {equation}", **batch.place)
         delta = balance.deltas.get(batch.first_version) if batch.first == batch.last else None
         if delta is not None:
             _judge_delta(batch, delta, found)
@@ -73,67 +74,49 @@ def judge_table(
         text += f"{log.first_version}: the commit is not part of the table"
         found.find("COMMIT_STRAY", text, version=version)
     _judge_baseline(balance, baseline, lineages, found)
-    _judge_earlier(balance, found)
+    # What other writers removed before the baseline may have been rows of ours.
+    for other in balance.earlier:
+        if not other.erasure and other.removed != 0:
+            found.reasons.append(f"{other.text}: it is not known whether it removed rows of this pipeline")
     _judge_rewrites(balance, found)
     _judge_foreign(balance, found)
     sums = _sum_deltas(balance)
     _judge_sum(balance, sums, found)
     made = "by refreshes" if metadata.refreshes else "accepted"
     text = _equation(balance, sums, baseline.why, made)
-    figures = {"rows": balance.rows, "accepted": sums.ours, "foreign": sums.foreign, "removed": sums.removed}
-    return found.report("counts", text, figures)
+    figures = {"accepted": sums["ours"], "foreign": sums["foreign"], "removed": sums["removed"]}
+    return found.report("counts", text, {"rows": balance.rows, **figures})
 
 
-@dataclass(frozen=True)
-class _Sums:
-    """The rows that commits added since the baseline, by who did; and those that others removed."""
-
-    ours: int
-    replayed: int
-    foreign: int
-    moved: int
-    removed: int
-
-    @property
-    def net(self) -> int:
-        return self.ours + self.replayed + self.foreign + self.moved - self.removed
+_ADDERS = {"batch": "ours", "opening": "ours", "view": "ours", "replay": "replayed", "rewrite": "moved"}
 
 
-def _sum_deltas(balance: RowBalance) -> _Sums:
-    ours = replayed = foreign = moved = removed = 0
+def _sum_deltas(balance: RowBalance) -> Counter[str]:
+    """The rows that commits added since the baseline, by who did; ``removed`` is what others removed."""
+    sums: Counter[str] = Counter()
     for delta in balance.deltas.values():
-        if delta.role in ("batch", "opening", "view"):
-            ours += delta.net
-        elif delta.role == "replay":
-            replayed += delta.net
-        elif delta.role == "rewrite":
-            moved += delta.net
-        elif delta.net < 0:
-            removed -= delta.net
+        who = _ADDERS.get(delta.role, "foreign")
+        if who == "foreign" and delta.net < 0:
+            sums["removed"] -= delta.net
         else:
-            foreign += delta.net
-    return _Sums(ours, replayed, foreign, moved, removed)
+            sums[who] += delta.net
+    return sums
 
 
-def _equation(balance: RowBalance, sums: _Sums, why: str, made: str) -> str:
+def _equation(balance: RowBalance, sums: Counter[str], why: str, made: str) -> str:
     """``60 rows in 3 files = 40 accepted + 25 by other writers - 5 removed``."""
-    parts = [
-        (balance.opened_with, why),
-        (sums.ours, made),
-        (sums.replayed, "replayed"),
-        (sums.foreign, "by other writers"),
-        (sums.moved, "by rewrites"),
-    ]
+    words = {"ours": made, "replayed": "replayed", "foreign": "by other writers", "moved": "by rewrites"}
+    parts = [(balance.opened_with, why), *((sums[name], text) for name, text in words.items())]
     shown = [f"{number:,} {words}" for number, words in parts if number or words == made]
-    removed = f" - {sums.removed:,} removed" if sums.removed else ""
+    removed = f" - {sums['removed']:,} removed" if sums["removed"] else ""
     rows = f"{counted(balance.rows, 'row')} in {counted(len(balance.files), 'file')}"
     return f"{rows} = {' + '.join(shown)}{removed}"
 
 
-def _judge_sum(balance: RowBalance, sums: _Sums, found: Judgement) -> None:
+def _judge_sum(balance: RowBalance, sums: Counter[str], found: Judgement) -> None:
     """The rows of the table are those that its commits added and did not remove."""
     unknown = sorted({path for delta in balance.deltas.values() for path in delta.unknown})
-    expected = balance.opened_with + sums.net
+    expected = balance.opened_with + sums.total() - 2 * sums["removed"]
     if unknown:
         found.reasons.append(
             f"{counted(len(unknown), 'file')} without statistics cannot be counted: no longer on disk "
@@ -142,13 +125,6 @@ def _judge_sum(balance: RowBalance, sums: _Sums, found: Judgement) -> None:
     elif balance.rows != expected:
         text = f"the table has {balance.rows:,} rows, but its commits add up to {expected:,}"
         found.find("ROWS_DIFFER", text)
-
-
-def _judge_earlier(balance: RowBalance, found: Judgement) -> None:
-    """What other writers removed before the baseline may have been rows of ours."""
-    for other in balance.earlier:
-        if not other.erasure and other.removed != 0:
-            found.reasons.append(f"{other.text}: it is not known whether it removed rows of this pipeline")
 
 
 def _judge_rewrites(balance: RowBalance, found: Judgement) -> None:
@@ -169,7 +145,10 @@ def _judge_foreign(balance: RowBalance, found: Judgement) -> None:
             continue
         knows = delta.commit.restores is not None
         if delta.undone and (knows or delta.added >= delta.removed):
-            text = f"{delta.text}: it has undone {_versions_text(delta.undone)} of this pipeline"
+            first, last = delta.undone[0], delta.undone[-1]
+            several = f"{len(delta.undone)} commits, versions {first} to {last},"
+            what = f"version {first}" if first == last else several
+            text = f"{delta.text}: it has undone {what} of this pipeline"
             found.find("ROWS_REWRITTEN", text, version=version, undone=list(delta.undone))
             continue
         if knows or not delta.removed_ours:
@@ -182,11 +161,6 @@ def _judge_foreign(balance: RowBalance, found: Judgement) -> None:
             "that deletes, or one that is declared as an erasure, may remove them"
         )
         found.find("ROWS_REWRITTEN", text, version=version)
-
-
-def _versions_text(versions: Sequence[int]) -> str:
-    first, last = versions[0], versions[-1]
-    return f"version {first}" if first == last else f"{len(versions)} commits, versions {first} to {last},"
 
 
 def describe_others(balance: RowBalance) -> list[str]:
@@ -204,11 +178,6 @@ def describe_others(balance: RowBalance) -> list[str]:
     if balance.copied:
         notes.append("the files were copied after their commits: their times are not checked")
     return notes
-
-
-def _judge_equations(batch: Batches, found: Judgement) -> None:
-    for equation in batch.counts.broken:
-        found.find("COUNTS_UNBALANCED", f"{batch.name}: {equation}", **batch.place)
 
 
 def _judge_delta(batch: Batches, delta: RowDelta, found: Judgement) -> None:
@@ -252,16 +221,12 @@ def _judge_baseline(
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Input:
-    """A table that a view reads, as it is now."""
-
-    table_id: str
-    version: int
+FindInput = Callable[[str], tuple[str, int] | None]
+"""Gives the id and the version of a table, as it is now; ``None`` where the storage does not have it."""
 
 
 def judge_view(
-    metadata: CommitClaims, balance: RowBalance, find_input: Callable[[str], Input | None], found: Judgement
+    metadata: CommitClaims, balance: RowBalance, find_input: FindInput, found: Judgement
 ) -> ViewProof | None:
     """Whether a view is what its last refresh wrote, and whether its inputs have moved on since."""
     if not metadata.refreshes:
@@ -286,14 +251,14 @@ def judge_view(
     return ViewProof(version=last.version, rows=rows, fresh=not late, text=text)
 
 
-def _moved_on(last: Refresh, find_input: Callable[[str], Input | None]) -> list[str]:
+def _moved_on(last: Refresh, find_input: FindInput) -> list[str]:
     late = []
     for name, (table_id, version) in sorted(last.inputs.items()):
         now = find_input(name)
         if now is None:
             late.append(f"{name} is not in the storage any more")
-        elif now.table_id != table_id:
+        elif now[0] != table_id:
             late.append(f"{name} was created again")
-        elif now.version > version:
-            late.append(f"{name} has v{now.version}")
+        elif now[1] > version:
+            late.append(f"{name} has v{now[1]}")
     return late

@@ -35,14 +35,6 @@ class LogDamagedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class DeletionVector:
-    """Which rows of a file are deleted: the vector's unique id, and how many rows it marks."""
-
-    id: str
-    cardinality: int
-
-
-@dataclass(frozen=True, slots=True)
 class DataFile:
     """A file that a commit added."""
 
@@ -52,15 +44,12 @@ class DataFile:
     rows: int | None  # rows in the file, by the log's statistics; ``None`` where it keeps none
     data_change: bool  # whether the rows are new; false for a rewrite of rows that the table had
     partition_values: Mapping[str, str | None] = field(default_factory=dict)
-    deletion_vector: DeletionVector | None = None
+    vector: str = ""  # the id of its deletion vector; empty if it has none
+    deleted: int = 0  # how many rows the deletion vector marks
 
     @property
     def key(self) -> FileKey:
-        return (self.path, "" if self.deletion_vector is None else self.deletion_vector.id)
-
-    @property
-    def deleted(self) -> int:
-        return 0 if self.deletion_vector is None else self.deletion_vector.cardinality
+        return (self.path, self.vector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +168,10 @@ def commit_mark(table: StoredPath, version: int) -> str | None:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def load_table_log(table: StoredPath, at: int | None = None, since: int | None = None) -> TableLog:
+def load_table_log(table: StoredPath, since: int | None = None) -> TableLog:
     """Read a table's log up to its newest version; what lies before `since` only as a state."""
-    versions = [version for version in list_versions(table) if at is None or version <= at]
-    checkpoints = {v: paths for v, paths in _checkpoints(table).items() if at is None or v <= at}
+    versions = list_versions(table)
+    checkpoints = _checkpoints(table)
     newest = max([*versions[-1:], *checkpoints], default=None)
     if newest is None:
         raise LogDamagedError(f"{table} is not a Delta table: its log holds no commit")
@@ -222,7 +211,8 @@ def load_commit(table: StoredPath, version: int) -> Commit:
                     case "add":
                         added.append(_data_file(value))
                     case "remove":
-                        removed.append((_key(value), bool(value.get("dataChange", True))))
+                        key = (decode_path(value["path"]), _vector(value)[0])
+                        removed.append((key, bool(value.get("dataChange", True))))
                     case "txn":
                         transactions[value["appId"]] = int(value["version"])
                     case "metaData":
@@ -356,6 +346,7 @@ def _checkpoint_actions(path: StoredPath) -> Iterator[tuple[str, dict[str, Any]]
 def _data_file(value: Mapping[str, Any]) -> DataFile:
     stats = json.loads(value["stats"]) if value.get("stats") else value.get("stats_parsed") or {}
     rows = stats.get("numRecords")
+    vector, deleted = _vector(value)
     return DataFile(
         path=decode_path(value["path"]),
         size=int(value["size"]),
@@ -363,24 +354,18 @@ def _data_file(value: Mapping[str, Any]) -> DataFile:
         rows=None if rows is None else int(rows),
         data_change=bool(value.get("dataChange", True)),
         partition_values=value.get("partitionValues") or {},
-        deletion_vector=_vector(value),
+        vector=vector,
+        deleted=deleted,
     )
 
 
-def _key(value: Mapping[str, Any]) -> FileKey:
-    vector = _vector(value)
-    return (decode_path(value["path"]), "" if vector is None else vector.id)
-
-
-def _vector(value: Mapping[str, Any]) -> DeletionVector | None:
+def _vector(value: Mapping[str, Any]) -> tuple[str, int]:
+    """The id of a file's deletion vector, and how many rows it marks."""
     vector = value.get("deletionVector")
     if not vector or vector.get("storageType") is None:
-        return None
+        return "", 0
     offset = "" if vector.get("offset") is None else f"@{vector['offset']}"
-    return DeletionVector(
-        id=f"{vector['storageType']}{vector['pathOrInlineDv']}{offset}",
-        cardinality=int(vector["cardinality"]),
-    )
+    return f"{vector['storageType']}{vector['pathOrInlineDv']}{offset}", int(vector["cardinality"])
 
 
 def _metadata(value: Mapping[str, Any]) -> TableMetadata:

@@ -54,9 +54,9 @@ def load_expected(storage: Storage, pipeline: str) -> dict[TableName, ExpectedTa
         if owner in (None, pipeline):
             named_in.setdefault(name, set()).add("ledger")
     # A pipeline in the storage, as of `headrace ingest`, has a plan of its own.
-    for plan in storage.plans.list_files():
+    for plan in (storage.root / "plans").list_files():
         if plan.name.endswith("last.json"):
-            for name in _planned(storage.plans / plan.name, pipeline):
+            for name in _planned(storage.root / "plans" / plan.name, pipeline):
                 named_in.setdefault(name, set()).add("plan")
     return {
         name: ExpectedTable(name, frozenset(found), frozenset(ids.get(name, ())), sinks.get(name))

@@ -10,8 +10,9 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
-from headrace.model.folders import FileFolder, FoundFile
+from headrace.model.folders import FileFolder
 from headrace.model.texts import counted
 from headrace.verify.checkpoint_history import Generation, Lineage
 from headrace.verify.checkpoints import IDENTITY, CheckpointLog, read_json
@@ -196,19 +197,13 @@ def _judge_range(batch: Batches, source: SourceRange, lists: CheckpointLists, fo
     if listed == 0 and stated > 0:
         found.reasons.append(f"the ledger has no list of the {counted(stated, 'file')} of {batch.name}")
         return
-    sums = [lists.sums.get((number, source.index), _NOTHING) for number in numbers]
-    if files["sha256"] not in (None, _chained(sums)) or listed != stated:
+    sums = (lists.sums.get((number, source.index), _NOTHING) for number in numbers)
+    # The hash of several batches: each joined to what came before.
+    chain = reduce(lambda before, one: hashlib.sha256(f"{before}{one}".encode()).hexdigest(), sums)
+    if files["sha256"] not in (None, chain) or listed != stated:
         text = f"{batch.name}: its commit states {counted(stated, 'file')}, "
         text += f"and the ledger's list of {listed} differs"
         found.find("FILES_DIFFER", text, **batch.place, source=source.index)
-
-
-def _chained(sums: Sequence[str]) -> str:
-    """The hash of several batches: each joined to what came before."""
-    chain = sums[0]
-    for one in sums[1:]:
-        chain = hashlib.sha256(f"{chain}{one}".encode()).hexdigest()
-    return chain
 
 
 def _judge_files(
@@ -251,10 +246,7 @@ def _compare_log(
     generation: Generation, lists: CheckpointLists, log: CheckpointLog, found: _ListJudgement
 ) -> None:
     """Spark's own log of a checkpoint, as far as its batches are in the table."""
-    if not generation.batches:
-        return
-    last = generation.batches[-1]
-    for source in last.sources:
+    for source in generation.batches[-1].sources if generation.batches else ():
         entries = _logged_files(log.folder, source.index) if source.kind == "files" else None
         if entries is None or "files" not in source.marks:
             continue
@@ -309,33 +301,25 @@ def _judge_folder(lineage: Lineage, read: Mapping[str, ListedFile], *, is_known:
         return unjudged_records(f"the folder cannot be listed: {error}")
     if not is_known:
         return unjudged_records("the ledger does not hold the names of all files that were read")
-    there = {**_left_behind(lineage, sources), **now}
+    there = dict(now)
+    # What is in the folders that the flow has read once; one that was removed since has no files any more.
+    for folder in {_folder(source) for source in lineage.sources} - {_folder(source) for source in sources}:
+        with contextlib.suppress(OSError):
+            there.update({file.path: file for file in folder.files() if file.path not in now})
     known = {plain_path(uri): file for uri, file in read.items() if not file.lost}
     lost = [plain_path(uri) for uri, file in read.items() if file.lost]
     gone = sorted(path for path in known if path not in there)
-    changed = sorted(path for path, file in known.items() if path in there and _differs(file, there[path]))
+    changed = sorted(
+        path
+        for path, file in known.items()
+        if path in there and (file.size, file.modified) != (there[path].size, there[path].modified_ms)
+    )
     pending = sorted(path for path in now if path not in known and path not in lost)
     return _report(sources, known, {"changed": changed, "gone": gone, "pending": pending, "lost": lost})
 
 
-def _left_behind(lineage: Lineage, now: Sequence[SourceRange]) -> dict[str, FoundFile]:
-    """What is in the folders that a flow has read once, and reads no more."""
-    folders = {_folder(source) for source in lineage.sources}
-    folders -= {_folder(source) for source in now}
-    found = {}
-    for folder in folders:
-        # One that was removed since has no files any more.
-        with contextlib.suppress(OSError):
-            found.update({file.path: file for file in folder.files()})
-    return found
-
-
 def _folder(source: SourceRange) -> FileFolder:
     return FileFolder.of_identity(source.identity, StoredFolders())
-
-
-def _differs(read: ListedFile, now: FoundFile) -> bool:
-    return (read.size, read.modified) != (now.size, now.modified_ms)
 
 
 def _report(

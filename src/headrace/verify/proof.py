@@ -17,7 +17,6 @@ from headrace.model.texts import counted
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.counts import (
     FileFindings,
-    Input,
     describe_others,
     judge_counts,
     judge_files,
@@ -88,7 +87,7 @@ def verify_pipeline(
         proof = judge.judge(evidence, records.judge(evidence))
         replayed = None
         if sample is not None:
-            paths = storage.table(name), storage.tombstones(name)
+            paths = storage.table(name), storage.side_table("tombstones", name)
             replayed = judge_sample(evidence, *paths, readers, sample)
         table = proof.table.with_findings(tables.replaced.get(name, []))
         unsampled = sample is None and bool(keys_of(evidence.log))
@@ -214,13 +213,13 @@ class _DatasetJudge:
             notes=(*describe_checkpoint(lineage, logs), *describe_pending(lineage, evidence.quarantine)),
         )
 
-    def _find_input(self, text: str) -> Input | None:
+    def _find_input(self, text: str) -> tuple[str, int] | None:
         try:
             log = load_table_log(self._storage.table(TableName.parse(text, self._database)))
         except LogDamagedError:
             return None
         changes = [commit.version for commit in log.commits if commit.changes_data]
-        return Input(table_id=log.metadata.id, version=max(changes, default=log.base_version))
+        return log.metadata.id, max(changes, default=log.base_version)
 
 
 def _notes(evidence: Evidence, undecoded: int) -> list[str]:

@@ -19,13 +19,13 @@ from headrace.verify.equations import RowCounts
 from headrace.verify.report import Judgement
 from headrace.verify.source_range import Kinds, Partition
 from headrace.verify.spans import Spans
-from headrace.verify.stored import StoredPath
+from headrace.verify.stored import StoredPath, query
 
 BatchKey = tuple[str, int]
 """The checkpoint and number of a batch; of a refresh its update, and -1."""
 
 _QUERY = """SELECT coalesce(checkpoint, update) AS checkpoint, coalesce(batch, -1) AS batch, state, replay{}
-    FROM rejected"""
+    FROM t"""
 _DISCARDED = "discarded"
 _REPLAYED = ("replaying", "replayed")
 """A row is replayed when the table holds its replay, whatever of both the quarantine states."""
@@ -86,23 +86,15 @@ class Quarantine:
 
     def pending(self, lineage: Lineage) -> int:
         """Rows of a batch that the table does not hold yet."""
-        last = max((one.last for one in lineage.batches if one.checkpoint == lineage.checkpoint), default=-1)
-        return sum(
-            count
-            for (checkpoint, number), count in self.rows.items()
-            if checkpoint == lineage.checkpoint and number > last
-        )
+        mine = lineage.checkpoint
+        last = max((one.last for one in lineage.batches if one.checkpoint == mine), default=-1)
+        return sum(count for key, count in self.rows.items() if key[0] == mine and key[1] > last)
 
-    def unclaimed(self, lineages: Iterable[Lineage], refresh: str | None) -> int:
+    def unclaimed(self, lineages: Sequence[Lineage], refresh: str | None) -> int:
         """Rows of batches and refreshes that the table does not hold, without those that are pending."""
-        known = {refresh}
-        claimed = {
-            (batch.checkpoint, number)
-            for lineage in lineages
-            for batch in lineage.batches
-            for number in range(batch.first, batch.last + 1)
-        }
-        known |= {one.checkpoint for one in lineages}
+        batches = [batch for lineage in lineages for batch in lineage.batches]
+        claimed = {(b.checkpoint, number) for b in batches for number in range(b.first, b.last + 1)}
+        known = {refresh, *(one.checkpoint for one in lineages)}
         return sum(count for key, count in self.rows.items() if key not in claimed and key[0] not in known)
 
 
@@ -113,17 +105,16 @@ def load_quarantine(
     if not has_log(path):
         return Quarantine()
     import pyarrow as pa
-    from deltalake import QueryBuilder
 
     try:
         rejected = path.open_table()
         held = {one.name for one in pa.schema(rejected.schema()).field("source").type}
         parts = sorted(held & {name for one in kinds.coordinates for name in one.names})
         columns = "".join(f", source['{part}'] AS \"{part}\"" for part in parts)
-        found = QueryBuilder().register("rejected", rejected).execute(_QUERY.format(columns)).read_all()
-    except Exception as error:  # the engine of `QueryBuilder` raises no narrower class
+        found = query(rejected, _QUERY.format(columns))
+    except Exception as error:  # the engine raises no narrower class
         return Quarantine(damage=str(error).splitlines()[0])
-    quarantine = _build(pa.table(found), parts, transactions, kinds)
+    quarantine = _build(found, parts, transactions, kinds)
     if not quarantine.lost:
         return quarantine
     # A replay may have ended since the dataset's table was read.

@@ -141,8 +141,7 @@ def _unjudged(evidence: Evidence, reason: str, *, applies: bool = True) -> dict[
 
 def _quarantined(evidence: Evidence) -> Present:
     """The coordinates of the rejected rows of committed batches that were not replayed."""
-    batches = [batch for lineage in evidence.lineages for batch in lineage.batches]
-    found = Rejected.of(batches, evidence.quarantine.kept, evidence.quarantine.discarded)
+    found = Rejected.of(evidence.batches, evidence.quarantine.kept, evidence.quarantine.discarded)
     spans = found.spans
     return Present(spans, found.rows - sum(one.total for one in spans.values()), found.rows)
 

@@ -23,13 +23,13 @@ from headrace.model.coordinates import RecordCoordinates
 from headrace.model.texts import counted
 from headrace.verify.delta_log import LogDamagedError, has_log, load_table_log
 from headrace.verify.evidence import Evidence
-from headrace.verify.keys import keys_of
+from headrace.verify.keys import columns_of, keys_of, quoted
 from headrace.verify.quarantine import Rejected
-from headrace.verify.reader import Readers, SourceReader, SourceRecord
+from headrace.verify.reader import CannotJudgeError, Readers, SourceReader, SourceRecord
 from headrace.verify.report import GradeReport, Judgement, unjudged_records
 from headrace.verify.source_range import Partition, named
 from headrace.verify.spans import Spans
-from headrace.verify.stored import StoredPath
+from headrace.verify.stored import StoredPath, query
 
 PROPERTY_REPLAYABLE = "headrace.replayable"
 _SEQUENCE = "_sequence"
@@ -47,6 +47,16 @@ _TYPES = {
     "decimal": Decimal,
 }
 """The Python type of the values of a column."""
+_READ_FROM: Mapping[type, tuple[type, ...]] = {
+    bool: (bool,),
+    str: (str,),
+    int: (int,),
+    float: (int, float),
+    Decimal: (int, float, str),
+    date: (str,),
+    datetime: (str,),
+}
+"""The types of JSON's values that a column of a type reads."""
 
 Key = tuple[Any, ...]
 Order = tuple[Any, int, str, int]
@@ -57,14 +67,6 @@ def _order(value: Any, coordinates: RecordCoordinates, partition: Partition, off
     """The order of a record."""
     names = "/".join(str(one) for one in partition[: len(coordinates.sources)])
     return value, 0 if coordinates.partition is None else int(partition[-1]), names, offset
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A row of the sample: its key, and the sequence and the coordinates of its record."""
-
-    key: Key
-    order: Order
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class _SampledKeys:
 class _Records:
     """The records of the sampled keys: those with the key in fields of the value, and in the record's key."""
 
-    rows: Mapping[Key, _Row]
+    rows: Mapping[Key, Order]  # the rows of the sample
     columns: Sequence[str]
     types: Sequence[Any]  # delta's types of the key columns
     rejected: Mapping[Partition, frozenset[int]]
@@ -117,10 +119,9 @@ class _Records:
     seen: set[tuple[int, str, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        one = next(iter(self.rows.values()))
         self._read = {key: spans.pairs() for key, spans in self.read.items()}
-        self._sequence_type = type(one.order[0])
-        self._places = {row.order[1:] for row in self.rows.values()}
+        self._sequence_type = type(next(iter(self.rows.values()))[0])
+        self._places = {order[1:] for order in self.rows.values()}
 
     def take(self, record: SourceRecord) -> None:
         """Keep a record if it has a sampled key."""
@@ -130,7 +131,8 @@ class _Records:
             self.seen.add(at)
         if record.offset in self.rejected.get(record.partition, ()):
             return
-        value = _object(record.value)
+        given = _json(record.value)
+        value = given if isinstance(given, dict) else None
         for kind, key in self._keys(record.key, value):
             one = _Record(at, dict(self._sequences(value, record.timestamp_ms)))
             if key in self.rows:
@@ -158,7 +160,9 @@ class _Records:
                 yield f"the fields {', '.join(self.columns)}", read
         if len(self.columns) == 1 and key is not None:
             text = key.decode("utf-8", errors="replace")
-            one = text if self.types[0] == "string" else _read_value(self.types[0], _number(text))
+            given = _json(text)
+            number = text if given is _NOTHING else given
+            one = text if self.types[0] == "string" else _read_value(self.types[0], number)
             if one is not _NOTHING and one is not None:
                 yield _RECORD_KEY, (one,)
 
@@ -181,21 +185,19 @@ def judge_sample(
     keys = keys_of(evidence.log)
     if not keys:
         return None
-    columns = _columns(evidence)
-    reader = _find_reader(evidence, readers)
-    reason = reader if isinstance(reader, str) else _find_obstacle(evidence)
-    if isinstance(reader, str) or reason is not None:
-        return unjudged_records(reason or "", applies=False)
+    columns = columns_of(evidence.log)
     try:
+        reader = _find_reader(evidence, readers)
         where = f'"{_END}" IS NULL' if _END in columns else "true"
         rows = _sample(table, evidence.log.version, keys, size, where)
-    except Exception as error:  # the engine of `QueryBuilder` raises no narrower class
+    except CannotJudgeError as error:
+        return unjudged_records(str(error), applies=False)
+    except Exception as error:  # the engine raises no narrower class
         return unjudged_records(f"the rows cannot be read: {str(error).splitlines()[0]}", applies=False)
     coordinates = reader.range.coordinates
     if not rows or coordinates is None:
         return unjudged_records("the table has no row", applies=False)
-    batches = [batch for lineage in evidence.lineages for batch in lineage.batches]
-    rejected = Rejected.of(batches, evidence.quarantine.kept, evidence.quarantine.discarded)
+    rejected = Rejected.of(evidence.batches, evidence.quarantine.kept, evidence.quarantine.discarded)
     records = _Records(
         rows,
         keys,
@@ -213,48 +215,34 @@ def judge_sample(
     return _compare(records, _Held(evidence, table, tombstones, keys))
 
 
-def _find_reader(evidence: Evidence, readers: Readers) -> SourceReader | str:
-    """The reader of the one kind of source that the flows read; or why their records cannot be read again."""
-    kinds = {kind for lineage in evidence.lineages for kind in lineage.source_kinds}
-    found = readers.of(kinds)
-    if not found:
-        return "the table has no row"
-    reasons = [reader.check_replay(lineage) for reader in found for lineage in evidence.lineages]
-    reason = next(filter(None, reasons), None)
-    return reason or (found[0] if len(found) == 1 else "its flows read sources of several kinds")
+def _find_reader(evidence: Evidence, readers: Readers) -> SourceReader:
+    """The reader of the one kind of source that the flows read."""
+    found = readers.of({kind for lineage in evidence.lineages for kind in lineage.source_kinds})
+    reasons = (reader.check_replay(lineage) for reader in found for lineage in evidence.lineages)
+    if _SEQUENCE not in columns_of(evidence.log):
+        reason: str | None = "the table does not have one current row for each key"
+    elif (reason := next(filter(None, reasons), None)) is not None:
+        pass
+    elif evidence.log.metadata.properties.get(PROPERTY_REPLAYABLE) != "true":
+        reason = "the query of a flow is more than a reader: it does not give one change for each record"
+    elif any(batch.counts.dropped for batch in evidence.batches):
+        reason = "batches have dropped records, and which ones is not recorded"
+    elif len(found) != 1:
+        reason = "its flows read sources of several kinds" if found else "the table has no row"
+    if reason is not None:
+        raise CannotJudgeError(reason)
+    return found[0]
 
 
-def _find_obstacle(evidence: Evidence) -> str | None:
-    """Why the rows of a table cannot be compared with records."""
-    if _SEQUENCE not in _columns(evidence):
-        return "the table does not have one current row for each key"
-    if evidence.log.metadata.properties.get(PROPERTY_REPLAYABLE) != "true":
-        return "the query of a flow is more than a reader: it does not give one change for each record"
-    if any(batch.counts.dropped for lineage in evidence.lineages for batch in lineage.batches):
-        return "batches have dropped records, and which ones is not recorded"
-    return None
-
-
-def _columns(evidence: Evidence) -> dict[str, Any]:
-    """The type of each column of the table."""
-    return {one["name"]: one["type"] for one in json.loads(evidence.log.metadata.schema)["fields"]}
-
-
-def _sample(table: StoredPath, version: int, keys: Sequence[str], size: int, where: str) -> dict[Key, _Row]:
+def _sample(table: StoredPath, version: int, keys: Sequence[str], size: int, where: str) -> dict[Key, Order]:
     """Random rows that fulfil a condition."""
-    import pyarrow as pa
-    from deltalake import QueryBuilder
-
-    listed = ", ".join('"' + key.replace('"', '""') + '"' for key in keys)
-    query = f'SELECT {listed}, "{_SEQUENCE}" FROM t WHERE {where} ORDER BY random() LIMIT {size}'
-    held = table.open_table(version)
-    rows = pa.table(QueryBuilder().register("t", held).execute(query).read_all()).to_pylist()
-    found = {}
-    for row in rows:
+    listed = ", ".join(map(quoted, [*keys, _SEQUENCE]))
+    sql = f"SELECT {listed} FROM t WHERE {where} ORDER BY random() LIMIT {size}"
+    found: dict[Key, Order] = {}
+    for row in query(table.open_table(version), sql).to_pylist():
         key = tuple(_plain(row[name]) for name in keys)
         at = row[_SEQUENCE]
-        order = (_plain(at["value"]), int(at["partition"]), str(at["source"]), int(at["position"]))
-        found[key] = _Row(key, order)
+        found[key] = _plain(at["value"]), int(at["partition"]), str(at["source"]), int(at["position"])
     return found
 
 
@@ -303,8 +291,7 @@ class _Held:
         evidence = self.evidence
         if any(lineage.unknown_versions for lineage in evidence.lineages):
             return "some commits of the table are not known"
-        batches = [batch for lineage in evidence.lineages for batch in lineage.batches]
-        if any(batch.counts.by_name.get("truncated") for batch in batches):
+        if any(batch.counts.by_name.get("truncated") for batch in evidence.batches):
             return "records have truncated the table"
         deltas = evidence.balance.deltas.values()
         if evidence.balance.earlier or any(one.removed and one.is_foreign for one in deltas):
@@ -330,11 +317,10 @@ def _rows_of(
     import pyarrow as pa
     from deltalake import QueryBuilder
 
-    listed = ", ".join('"' + one.replace('"', '""') + '"' for one in columns)
-    query = f"SELECT {listed} FROM t WHERE {where}"
+    sql = f"SELECT {', '.join(map(quoted, columns))} FROM t WHERE {where}"
     size = len(next(iter(wanted), ()))
     found: dict[Key, Any] = {}
-    rows = QueryBuilder().register("t", table.open_table(version)).execute(query)
+    rows = QueryBuilder().register("t", table.open_table(version)).execute(sql)
     for batch in pa.RecordBatchReader.from_stream(rows):
         for row in _possible(batch, size, wanted).to_pylist():
             key, *order = (_plain(value) for value in _split(list(row.values()), size))
@@ -374,19 +360,20 @@ def _compare(records: _Records, table: _Held) -> GradeReport:
     if not fields:
         return unjudged_records("no field of the records has the sequence of the rows", applies=False)
     found = Judgement()
-    stale: list[tuple[_Row, Order]] = []
+    stale: list[tuple[Key, Order]] = []
     for key, row in records.rows.items():
         newest = [_newest(held.get(key, ()), name) for name in fields]
         # Several fields may have the sequence of all rows: a row is stale if it is by each of them.
-        newer = [one for one in newest if one is not None and one > row.order]
+        newer = [one for one in newest if one is not None and one > row]
         if len(newer) == len(fields):
-            stale.append((row, newer[0]))
-    for row, order in stale[:_SHOWN]:
+            stale.append((key, newer[0]))
+    for key, order in stale[:_SHOWN]:
+        row = records.rows[key]
         text = (
-            f"the row of the key {_text(row.key)} comes from {records.describe(row.order)}, "
+            f"the row of the key {_text(key)} comes from {records.describe(row)}, "
             f"and its newest record is {records.describe(order)}"
         )
-        found.find("ROW_STALE", text, **records.place(row.order))
+        found.find("ROW_STALE", text, **records.place(row))
     if len(stale) > _SHOWN:
         found.find("ROW_STALE", f"{len(stale) - _SHOWN:,} more rows are not those of their newest records")
     others = records.keys[kind].records if kind in records.keys else {}
@@ -408,17 +395,17 @@ def _compare(records: _Records, table: _Held) -> GradeReport:
 
 def _gives_keys(records: _Records, held: Mapping[Key, Sequence[_Record]]) -> bool:
     """Whether each row comes from a record of its key, as far as these records were read."""
-    rows = [row for row in records.rows.values() if row.order[1:] in records.seen]
-    return bool(rows) and all(row.order[1:] in {one.at for one in held.get(row.key, ())} for row in rows)
+    rows = [(key, row[1:]) for key, row in records.rows.items() if row[1:] in records.seen]
+    return bool(rows) and all(at in {one.at for one in held.get(key, ())} for key, at in rows)
 
 
 def _sequence_fields(records: _Records, held: Mapping[Key, Sequence[_Record]]) -> list[str]:
     """The fields that have the sequence of the row in each record that a row comes from."""
     fields: set[str] | None = None
-    for row in records.rows.values():
-        for one in held.get(row.key, ()):
-            if one.at == row.order[1:]:
-                equal = {name for name, value in one.sequences.items() if value == row.order[0]}
+    for key, row in records.rows.items():
+        for one in held.get(key, ()):
+            if one.at == row[1:]:
+                equal = {name for name, value in one.sequences.items() if value == row[0]}
                 fields = equal if fields is None else fields & equal
     return sorted(fields or ())
 
@@ -428,19 +415,12 @@ def _newest(records: Sequence[_Record], name: str) -> Order | None:
     return max(orders, default=None)
 
 
-def _object(value: Any) -> Mapping[str, Any] | None:
+def _json(text: bytes | str | None) -> Any:
+    """A JSON value; `_NOTHING` where the text is not JSON."""
     try:
-        found = json.loads(value)
-    except (ValueError, TypeError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _number(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+        return json.loads(text or "")
+    except (ValueError, RecursionError):
+        return _NOTHING
 
 
 def _read_value(kind: Any, value: Any) -> Any:
@@ -461,22 +441,14 @@ def _read_value(kind: Any, value: Any) -> Any:
 
 def _as(kind: type, value: Any) -> Any:
     """A value of JSON as a column of this type reads it; `_NOTHING` if the column would not."""
+    if not isinstance(value, _READ_FROM.get(kind, ())) or (isinstance(value, bool) and kind is not bool):
+        return _NOTHING
     try:
-        if kind in (bool, str):
-            return value if isinstance(value, kind) else _NOTHING
-        if isinstance(value, bool):
-            return _NOTHING
-        if kind is int:
-            return value if isinstance(value, int) else _NOTHING
-        if kind is float and isinstance(value, int | float):
-            return float(value)
-        if kind is Decimal and isinstance(value, int | float | str):
-            return Decimal(str(value))
-        if kind in (date, datetime) and isinstance(value, str):
-            return _plain(kind.fromisoformat(value))
+        if kind is date or kind is datetime:
+            return _plain(kind.fromisoformat(str(value)))
+        return Decimal(str(value)) if kind is Decimal else kind(value)
     except (ValueError, ArithmeticError):
         return _NOTHING
-    return _NOTHING
 
 
 def _plain(value: Any) -> Any:

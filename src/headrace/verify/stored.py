@@ -9,7 +9,7 @@ import posixpath
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
 from headrace.model.names import TableName
@@ -144,27 +144,24 @@ class Storage:
     def tables(self) -> StoredPath:
         return self.root / "tables"
 
-    @property
-    def plans(self) -> StoredPath:
-        return self.root / "plans"
-
     def table(self, dataset: TableName) -> StoredPath:
         return self.tables / dataset.schema / dataset.name
 
-    def quarantine(self, dataset: TableName) -> StoredPath:
-        """The table of a dataset's rejected rows."""
-        return self.root / "quarantine" / dataset.schema / dataset.name
+    def side_table(self, kind: Literal["quarantine", "tombstones"], dataset: TableName) -> StoredPath:
+        """The table of a dataset's rejected rows, or of its deleted keys."""
+        return self.root / kind / dataset.schema / dataset.name
 
-    def tombstones(self, dataset: TableName) -> StoredPath:
-        """The table of a dataset's deleted keys."""
-        return self.root / "tombstones" / dataset.schema / dataset.name
+    def flows(self, kind: Literal["checkpoints", "ledger"], dataset: TableName) -> StoredPath:
+        """The folder with the checkpoints, or with the ledger, of each flow of a dataset."""
+        return self.root / kind / str(dataset)
 
-    def flow_checkpoints(self, dataset: TableName, flow: str) -> StoredPath:
-        """The folder that holds the flow's generations, each a checkpoint of its own."""
-        return self.root / "checkpoints" / str(dataset) / flow
 
-    def ledger(self, dataset: TableName, flow: str) -> StoredPath:
-        return self.root / "ledger" / str(dataset) / flow
+def query(table: DeltaTable, sql: str) -> Any:
+    """The rows that SQL gives on the table ``t``; the engine raises no class narrower than `Exception`."""
+    import pyarrow as pa
+    from deltalake import QueryBuilder
+
+    return pa.table(QueryBuilder().register("t", table).execute(sql).read_all())
 
 
 class StoredFolders:

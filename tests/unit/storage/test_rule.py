@@ -24,7 +24,6 @@ THIS_MACHINE = {
     "plan/spark_checks.py": "a scratch copy",
     "project/engine.py": "logs",
     "project/pipeline.py": "the pipeline's files",
-    "project/ingest.py": "the pipeline's files",
     "project/ingesting.py": "the pipeline's files",
     "project/inferring.py": "the pipeline's files",
     "project/preview.py": "logs",

@@ -120,7 +120,7 @@ def _judge_records(tmp_path: Path, lost: Any, tombstone_at: int | None) -> list[
         }
         deltalake.write_deltalake(tmp_path / "dead", pa.table(dead))
     keys: list[sampled_keys.Key] = [((1, None),), ((2, (None,)),)]
-    sample = {key: sampled_keys._Row(key, (at, 0, "t", at)) for at, key in enumerate(keys)}
+    sample = {key: (at, 0, "t", at) for at, key in enumerate(keys)}
     kind = {
         "type": "struct",
         "fields": [
@@ -135,7 +135,7 @@ def _judge_records(tmp_path: Path, lost: Any, tombstone_at: int | None) -> list[
         value = json.dumps({"id": key, "at": offset}).encode()
         records.take(SourceRecord(("t", 0), offset, None, value, timestamp_ms=0))
     balance = SimpleNamespace(deltas={}, earlier=())
-    evidence: Any = SimpleNamespace(log=SimpleNamespace(version=0), lineages=(), balance=balance)
+    evidence: Any = SimpleNamespace(log=SimpleNamespace(version=0), lineages=(), batches=(), balance=balance)
     held = sampled_keys._Held(
         evidence, StoredPath(str(tmp_path / "t")), StoredPath(str(tmp_path / "dead")), ["id"]
     )

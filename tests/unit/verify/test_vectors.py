@@ -54,7 +54,7 @@ def test_a_vector_that_a_later_one_replaced(lake: Lake) -> None:
     for deleted in ([1], [1, 5]):
         table.delete(deleted, table.active()[0])
     log = load_table_log(StoredPath.at(str(table.path)))
-    added = [file for commit in log.commits for file in commit.added if file.deletion_vector is not None]
+    added = [file for commit in log.commits for file in commit.added if file.vector]
     read = DeletedRows()
     assert [read.load(log, file).tolist() for file in added] == [[1], [1, 5]]
 
