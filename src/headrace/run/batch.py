@@ -103,13 +103,11 @@ class RecordFeed(Protocol):
 
     def look(self, stop: StopSignal) -> bool:
         """Record what is to be applied next, and return whether there is something."""
-        ...
 
     def records(
         self, batch: DataFrame, stamp: BatchStamp, checkpoint: Location
     ) -> AbstractContextManager[DataFrame]:
         """The rows in place of the marker of a batch."""
-        ...
 
 
 @dataclass

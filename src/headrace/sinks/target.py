@@ -140,26 +140,21 @@ class TargetState(Protocol):
     @property
     def table_id(self) -> str:
         """The id that a target gets when it is created; a target that was created again has another."""
-        ...
 
     @property
     def checkpoints(self) -> Mapping[str, str]:
         """The id of the checkpoint that feeds the target, by flow."""
-        ...
 
     @property
     def transactions(self) -> Mapping[str, int]:
         """The last batch that the target holds, by checkpoint id; `FENCED` for a replaced checkpoint."""
-        ...
 
     @property
     def refreshing(self) -> str | None:
         """What a full refresh still has to do, as the last `OpenedGeneration` says; ``None`` if nothing."""
-        ...
 
     def fenced(self, flow: str) -> tuple[str, int] | None:
         """The checkpoint that a flow has replaced, and the last batch of it whose rows the target kept."""
-        ...
 
 
 class TargetReader(TargetCommits, Protocol):
@@ -167,12 +162,10 @@ class TargetReader(TargetCommits, Protocol):
 
     def state(self) -> TargetState | None:
         """The target's newest state; ``None`` if it does not exist yet."""
-        ...
 
     def remove_strays(self, flow: str, found: Callable[[], object]) -> None:
         """Remove commits of a flow that are not part of the target, as a process can leave them that stood
         still. `found` is called first if there are any."""
-        ...
 
 
 class BatchWriter(ABC):
@@ -203,7 +196,6 @@ class Target(Protocol[StampT]):
     @property
     def location(self) -> str:
         """The URI or path that the writers write to."""
-        ...
 
     @property
     def guarantee(self) -> Guarantee: ...
@@ -211,7 +203,6 @@ class Target(Protocol[StampT]):
     def begin(self, session: SparkSession, stamp: StampT) -> BatchWriter | None:
         """Begin a batch. ``None`` if the target already holds the batch: it is replayed, and nothing may be
         written."""
-        ...
 
 
 class FlowTarget(Target[BatchStamp], Protocol):
@@ -220,11 +211,9 @@ class FlowTarget(Target[BatchStamp], Protocol):
     def open_generation(self, opened: OpenedGeneration) -> int:
         """Let a checkpoint feed the target, and fence the one before, in one commit. Returns the target's
         version after that."""
-        ...
 
     def fence_replay(self, session: SparkSession, stamp: BatchStamp) -> bool:
         """Keep a replay from being committed from now on; false if the target holds it."""
-        ...
 
 
 Applies = Literal["append", "changes", "partial changes", "truncates", "history"]
@@ -248,12 +237,9 @@ class SinkStore(FlowTarget, TargetReader, Protocol):
 
     def check(self) -> None:
         """Refuse what a run would fail with; writes nothing."""
-        ...
 
     def create(self) -> None:
         """Create what the rows and the state need, if it does not exist."""
-        ...
 
     def finish_refresh(self) -> None:
         """Record that nothing of a full refresh is left to do."""
-        ...

@@ -167,7 +167,6 @@ class SharesMemory(Protocol):
 
     def give_up(self) -> bool:
         """Release the memory, unless a batch uses the index."""
-        ...
 
 
 class IndexMemory:
