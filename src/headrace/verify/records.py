@@ -22,7 +22,8 @@ from headrace.verify.coordinates import (
 from headrace.verify.evidence import Evidence
 from headrace.verify.keys import keys_of
 from headrace.verify.quarantine import Rejected
-from headrace.verify.reader import CannotJudgeError, Context, Found, Readers, SourceReader
+from headrace.verify.reader import CannotJudgeError, Context, Found, SourceReader
+from headrace.verify.registry import Readers
 from headrace.verify.report import GradeReport, Judgement, unjudged_records
 from headrace.verify.source_range import Partition, named
 from headrace.verify.spans import Layers, Spans, spans_text
