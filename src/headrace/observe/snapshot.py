@@ -30,6 +30,7 @@ from headrace.state.identity import find_checkpoints, generations, load_identity
 from headrace.state.lease import VIEW, Driver, Observer
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_state
+from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
 _ANSWER_S = 1.0  # seconds that the broker may take to answer; without an answer, the status has no lag
