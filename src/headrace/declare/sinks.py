@@ -52,12 +52,13 @@ def create_sink(name: str, format: str, options: Mapping[str, str] | None = None
             "write to others in @hr.foreach_batch_sink",
         )
     active = current_pipeline()
-    if format == "delta" and "tableName" in chosen and active is not None:
+    needs = FORMATS[format].needs
+    if "path" in needs and "tableName" in chosen and active is not None:
         chosen = _with_path_of_table(chosen, arguments, active.settings)
-    for option in FORMATS[format].needs:
+    for option in needs:
         if not (chosen.get(option) or (option == "path" and chosen.get("tableName"))):
             raise arguments.invalid("options", f"has no {option}", f'write options={{"{option}": ".."}}')
-    if "path" in FORMATS[format].needs and active is not None:
+    if "path" in needs and active is not None:
         chosen = {**chosen, "path": mapped_path(chosen["path"], active.settings, arguments.location)}
     _register(arguments, arguments.text("name", name), Sink(format=format, options=chosen))
 
