@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,21 +87,13 @@ def open_spark(
     java, jars = find_java(), ensure_jars("spark")
     cache = aot.find_cache(java, jars)
 
-    def start(*options: str) -> RunningSpark:
-        return start_spark(
-            name,
-            conf=conf or {},
-            master=master,
-            memory=memory,
-            log_file=log_file,
-            redactor=redactor,
-            extra_options=options,
-        )
-
+    start = partial(
+        start_spark, name, conf=conf or {}, master=master, memory=memory, log_file=log_file, redactor=redactor
+    )
     if cache is None:
         return start()
     try:
-        return start(*aot.use_options(cache))
+        return start(extra_options=aot.use_options(cache))
     except SparkStartError:
         # Java does not check a cache completely; a damaged one must only cost time.
         running = start()
