@@ -119,9 +119,8 @@ class LocalFiles:
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
-    def move(self, path: str, new: str) -> None:
-        Path(new).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).rename(new)
+    def copy(self, path: str, new: str) -> None:
+        self.replace(new, Path(path).read_bytes())
 
 
 def lock_shared(stream: IO[Any]) -> None:

@@ -82,8 +82,8 @@ class Files(Protocol):
     def delete_folder(self, path: str) -> None:
         """Delete a folder with everything in it; a missing one is fine."""
 
-    def move(self, path: str, new: str) -> None:
-        """Give a file or a folder another path, at which there is nothing yet."""
+    def copy(self, path: str, new: str) -> None:
+        """Write a copy of a file whole, in place of a file that has the new path."""
 
 
 @dataclass(frozen=True, order=True)
@@ -280,14 +280,14 @@ class Location:
         with self._writing():
             self.files.delete_folder(self.path)
 
-    def move(self, new: Location) -> None:
-        """Give the file or the folder another path in the same storage, at which there is nothing yet.
+    def copy(self, new: Location) -> None:
+        """Write a copy of the file in the same storage, in place of a file that is there.
 
         Raises:
             StorageUnwritableError: The storage refuses it.
         """
-        with self._writing():
-            self.files.move(self.path, new.path)
+        with new._writing():
+            self.files.copy(self.path, new.path)
 
     def unwritable(self, error: OSError) -> StorageUnwritableError:
         """The error to raise if the storage refuses to write here."""

@@ -12,7 +12,7 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from object_files import memory_location
+from stores import memory_location
 
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage

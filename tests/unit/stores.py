@@ -1,13 +1,15 @@
 """The files of an object store, as `headrace.storage.location.Files` describes them.
 
-The tests of what lies in a storage run over obstore's memory store, too: it has the conditional puts of S3,
-and no folders, so nothing can depend on what only a local disk offers.
+The tests of what lies in a storage run over obstore's memory store, too: it has the conditional puts of S3.
+It has no folders, rename or append, so nothing can depend on what only a local disk offers.
 """
 
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
 import obstore
@@ -16,10 +18,24 @@ from obstore.store import MemoryStore
 
 from headrace.storage.location import FileState, Location
 
+At = Callable[[Path], Location]
+"""Gives the location of a folder that a test has written on this disk: there, or in an object store to which
+it is copied anew."""
+
 
 def memory_location() -> Location:
     """The root of a storage of its own in memory."""
     return Location("memory://lake", ObjectFiles(MemoryStore()))
+
+
+def copy_to(root: Location, folder: Path) -> Location:
+    """Copy the files of a folder of this disk below a location, in place of what was there."""
+    copied = Location(f"{root}{folder}", root.files)
+    copied.delete_folder()
+    for file in folder.rglob("*"):
+        if file.is_file():
+            root.files.replace(f"{root}{file}", file.read_bytes())
+    return copied
 
 
 @dataclass(frozen=True)
@@ -102,9 +118,8 @@ class ObjectFiles:
     def delete_folder(self, path: str) -> None:
         obstore.delete(self._store, self._below(path))
 
-    def move(self, path: str, new: str) -> None:
-        for key in self._below(path) or [_key(path)]:
-            obstore.rename(self._store, key, _key(new) + key.removeprefix(_key(path)), overwrite=False)
+    def copy(self, path: str, new: str) -> None:
+        obstore.copy(self._store, _key(path), _key(new))
 
     def _below(self, folder: str) -> list[str]:
         return [one["path"] for one in obstore.list(self._store, f"{_key(folder)}/").collect()]
