@@ -22,9 +22,10 @@ BUDGET_S = 1500.0
 _UNKNOWN_S = 20.0
 
 _LONG = (
-    "auto_cdc bad_records broker change_images changed_columns changes command_line dialects drift erase "
-    "examples folding groups history history_in_order ingest metastore names_in_use narrowing noop_check "
-    "partial_changes partial_history quarantine replay runs secrets secured snapshots table_care targets"
+    "auto_cdc auto_loader bad_records broker change_images changed_columns changes command_line dialects "
+    "drift erase examples folding groups history history_in_order ingest library limits metastore "
+    "names_in_use narrowing noop_check partial_changes partial_history quarantine replay runs secrets "
+    "secured snapshots table_care targets"
 )
 LONG = frozenset(f"test_{name}.py" for name in _LONG.split())
 """Files of integration and behaviour tests that take long: they are proofs, too."""
@@ -37,15 +38,18 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "observe": ("event_log",),
     "plan": ("noop_check", "changed_columns"),
     "model": ("secrets",),
-    "project": ("erase", "ingest", "upstream"),
-    "run": ("kill", "narrowing", "once", "replay", "stateful", "stop", "clock"),
+    "project": ("erase", "ingest", "library", "upstream"),
+    "run": ("kill", "limits", "narrowing", "once", "replay", "stateful", "stop", "clock"),
     "runtime": ("broker", "cluster", "engine", "engine_clients", "metastore", "orphan", "sessions"),
     "shell": ("sql_shell",),
     "sinks": (
         *("auto_cdc", "change_images", "changed_columns", "changes", "history", "history_in_order"),
         *("groups", "lost_commit", "partial_changes", "partial_history", "snapshots", "targets"),
     ),
-    "sources": ("files", "folders", "recovery", "runs", "secured", "subscription", "topic", "upstream"),
+    "sources": (
+        *("auto_loader", "files", "folders", "recovery", "runs", "secured", "subscription", "topic"),
+        "upstream",
+    ),
     "state": (
         *("checkpoint", "checkpoint_repair", "driver", "folders", "interrupted_opening", "reset_offsets"),
         "table",

@@ -33,8 +33,6 @@ pytestmark = pytest.mark.usefixtures("spark")
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-_FIRST = ("tutorial",)
-"""The page that `make test` runs; the others are proofs."""
 _PATH = re.compile(r"(?:#|--) (\S+\.(?:py|yml|yaml|sql|ddl|json|jsonl|csv|env|txt)|\.env)$")
 _EXIT_CODE = re.compile(r"\s+# exit code (\d+)\b.*$")
 _PYTEST = ("-p", "no:cacheprovider", "--rootdir", ".", "--import-mode", "importlib")
@@ -83,13 +81,8 @@ def own_names(bootstrap: str, spark: SparkSession) -> Iterator[None]:
         future.result(TIMEOUT_S)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, id=page.stem, marks=() if page.stem in _FIRST else pytest.mark.proof)
-        for page in PAGES
-    ],
-)
+@pytest.mark.proof
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_of_the_docs_does_what_it_says(
     page: Path, tmp_path: Path, own_names: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

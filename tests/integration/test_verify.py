@@ -17,6 +17,7 @@ from headrace.errors import ArgumentInvalidError
 from headrace.model.names import TableName
 from headrace.project.pipeline import Pipeline
 from headrace.runtime.broker import Broker
+from headrace.sinks.delta.reader import DeltaCommits
 from headrace.sources.ranges import join_marks
 from headrace.state.ledger import Ledger
 from headrace.verify.report import DatasetProof, GradeReport, Proof
@@ -221,7 +222,7 @@ def test_an_erasure_that_the_log_has_forgotten(
     with Pipeline.load(proven.root) as pipeline:
         storage, name = pipeline.settings.storage, TableName(proven.topic, "bronze")
         Ledger(storage.ledger(name, "bronze"), name, "bronze").fold(
-            storage.table(name), _table_id(proven.table()), join_marks
+            DeltaCommits(storage.table(name)), _table_id(proven.table()), join_marks
         )
     sql("OPTIMIZE {}")
     forget_log(spark, proven.table())

@@ -12,6 +12,7 @@ from typing import Any
 from headrace.errors import HeadraceError
 from headrace.model.names import TableName
 from headrace.model.ranges import Position
+from headrace.sinks.delta.reader import DeltaCommits
 from headrace.sinks.delta.table import CHECKPOINT_PROPERTY
 from headrace.sources.ranges import committed_positions
 from headrace.sources.registry import describe_source
@@ -109,7 +110,8 @@ class FlowCheckpoint:
     def _record(self, batch: int) -> Mapping[str, Any] | None:
         if self.identity is None or batch < 0:
             return None
-        return self._ledger.last_batch(self.storage.table(self.dataset), self.identity.checkpoint, batch)
+        target = DeltaCommits(self.storage.table(self.dataset))
+        return self._ledger.last_batch(target, self.identity.checkpoint, batch)
 
     @property
     def _ledger(self) -> Ledger:

@@ -35,6 +35,7 @@ from headrace.project.operations import logged_operation, new_update
 from headrace.runtime.gateway import release_unused
 from headrace.sinks.delta.compaction import compact_files
 from headrace.sinks.delta.erase import close_erasure
+from headrace.sinks.delta.reader import DeltaCommits
 from headrace.sources.ranges import join_marks
 from headrace.state.lease import Observer, has_driver, held_leases
 from headrace.state.ledger import Ledger
@@ -356,7 +357,7 @@ class TableMaintenance:
         storage = self.settings.storage
         for flow in storage.checkpoints(name).list_folders():
             ledger = Ledger(storage.ledger(name, flow), name, flow)
-            ledger.fold(storage.table(name), condition.snapshot.table_id, join_marks)
+            ledger.fold(DeltaCommits(storage.table(name)), condition.snapshot.table_id, join_marks)
 
 
 def _if_refused(error: HeadraceError) -> HeadraceError | None:

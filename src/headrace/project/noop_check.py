@@ -38,6 +38,7 @@ from headrace.run.checks import UNCHECKED
 from headrace.run.readiness import inputs_of
 from headrace.run.survey import FlowSurveyor, is_drained
 from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.sinks.delta.reader import DeltaReader
 from headrace.sinks.delta.replace import lacks_quarantine, last_refresh
 from headrace.sinks.delta.table import TableState, read_checksum
 from headrace.sources.kafka.clusters import KafkaClusters
@@ -164,11 +165,11 @@ def _require_drained(
         planned=planned,
         settings=settings,
         systems=systems,
-        read_table=_read_table,
+        target=DeltaReader(storage.table(planned.flow.target), _read_table),
         declared_flows=frozenset(p.flow.name for p in flows if p.flow.target == planned.flow.target),
     )
     survey = surveyor.survey(Remedies())
-    if not isinstance(decide(survey.flow, survey.facts, survey.checkpoint), Continue):
+    if survey is None or not isinstance(decide(survey.flow, survey.facts, survey.checkpoint), Continue):
         raise _Uncertain(f"flow {name} has a checkpoint to open")
     if not is_drained(planned, survey, systems):
         raise _Uncertain(f"flow {name} has something to read")

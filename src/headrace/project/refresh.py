@@ -19,10 +19,10 @@ from headrace.project.plan_queries import find_datasets
 from headrace.run.context import UpdateContext
 from headrace.run.readiness import inputs_of
 from headrace.run.runners import make_opener
-from headrace.run.survey import FlowSurveyor, ReadTable, Survey
+from headrace.run.survey import FlowSurveyor, Survey
 from headrace.run.tables import finish_refresh, open_table, register_tables
 from headrace.run.targets import side_tables
-from headrace.sinks.delta.table import REFRESHING_PROPERTY
+from headrace.sinks.delta.reader import DeltaReader, ReadTable
 from headrace.sinks.target import TableLayout
 from headrace.sources.registry import kind_of
 from headrace.sources.systems import Systems
@@ -123,7 +123,8 @@ def plan_refresh(
         flow = planned.flow
         if flow.target not in names or not is_table(storage.table(flow.target)):
             continue
-        if REFRESHING_PROPERTY in read_table(storage.table(flow.target)).properties:
+        target = DeltaReader(storage.table(flow.target), read_table)
+        if target.read(target.path).refreshing is not None:
             # An interrupted full refresh has removed the rows already.
             continue
         if planned.gone is not None:
@@ -134,11 +135,10 @@ def plan_refresh(
             gone += _lost_snapshots(planned, storage)
             continue
         try:
-            surveyor = FlowSurveyor(
-                planned=planned, settings=plan.project, systems=systems, read_table=read_table
-            )
+            surveyor = FlowSurveyor(planned=planned, settings=plan.project, systems=systems, target=target)
             # With this remedy, a checkpoint that cannot be read is skipped.
             survey = surveyor.survey(Remedies(reset=frozenset([flow.name])))
+            assert survey is not None
             gone += _gone(flow.target, survey, storage.ledger(flow.target, flow.name))
         except HeadraceError as error:
             text = f"it is not known whether its sources still hold all records: {error.headline}"

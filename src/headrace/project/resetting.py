@@ -22,9 +22,9 @@ from headrace.project.plan_queries import check_remedies
 from headrace.run.opening import prepare_flow
 from headrace.run.runners import make_opener
 from headrace.run.survey import FlowSurveyor
+from headrace.sinks.delta.reader import DeltaReader
 from headrace.sources.kafka.chosen import ranges_text
 from headrace.state.facts import Open
-from headrace.storage.table_log import is_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class Resetter:
                     planned=planned,
                     settings=settings,
                     systems=systems,
-                    read_table=self._engine.read_table,
+                    target=DeltaReader(settings.storage.table(planned.flow.target), self._engine.read_table),
                     declared_flows=plan.flows_of(planned.flow.target),
                 )
                 _require_table(planned, surveyor)
@@ -151,7 +151,7 @@ def _chosen(plan: Plan, remedies: Remedies) -> list[PlannedFlow]:
 
 def _require_table(planned: PlannedFlow, surveyor: FlowSurveyor) -> None:
     flow = planned.flow
-    if not is_table(surveyor.table):
+    if surveyor.target.state() is None:
         raise ResumeImpossibleError(
             f"flow {flow.name} cannot be reset: its table {flow.target.short} does not exist",
             location=flow.location,

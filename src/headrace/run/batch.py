@@ -27,17 +27,18 @@ from headrace.sources.guard import FlowRun
 from headrace.sources.guards import SourceGuards
 from headrace.sources.ranges import load_ranges
 from headrace.state.lease import Lease
+from headrace.state.ledger import TargetCommits
 from headrace.storage.location import Location
 
 
 class BatchRanges:
     """The ranges of a flow's batches."""
 
-    def __init__(self, run: FlowRun, guards: SourceGuards, *, pipeline: str, table: Location) -> None:
+    def __init__(self, run: FlowRun, guards: SourceGuards, *, pipeline: str, target: TargetCommits) -> None:
         self._run = run
         self._guards = guards
         self._pipeline = pipeline
-        self._table = table
+        self._target = target
 
     def load(self, number: int) -> BatchStamp:
         """Load the ranges of a batch that Spark has planned."""
@@ -69,7 +70,7 @@ class BatchRanges:
     def check_replay(self, stamp: BatchStamp) -> None:
         """Check that a replayed batch has the ranges that were committed."""
         flow, run = stamp.flow, self._run
-        held = run.ledger.last_batch(self._table, stamp.checkpoint, stamp.batch)
+        held = run.ledger.last_batch(self._target, stamp.checkpoint, stamp.batch)
         ours = [one.to_json()["until"] for one in stamp.ranges]
         theirs = None if held is None else [source["until"] for source in held["sources"]]
         if theirs == ours and self._guards.is_replay(stamp.batch):

@@ -79,7 +79,7 @@ class BatchSetup:
         return BatchFunction(
             planned=planned,
             lease=lease,
-            ranges=BatchRanges(run, guards, pipeline=settings.name, table=self.surveyor.table),
+            ranges=BatchRanges(run, guards, pipeline=settings.name, target=self.surveyor.target),
             split=self._split(opened, session, search),
             search=search,
             target=flow_target(planned, settings, session, self.maintenance),
@@ -115,7 +115,7 @@ class BatchSetup:
                 read=search.read,
                 drift=DriftCheck(planned=planned, find=find, update=self.update, emit=self.emit),
             ),
-            self.surveyor.table,
+            self.surveyor.target,
         )
         return ViewCountingSplit(split, planned.checked_views, session) if planned.checked_views else split
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import Any, assert_never
 
 from headrace.errors import RenameImpossibleError
 from headrace.model.project import ProjectSettings
@@ -16,8 +16,8 @@ from headrace.run.failures import state_changed
 from headrace.run.survey import FlowSurveyor, find_unfinished, unfinished_refresh
 from headrace.run.targets import side_tables
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sinks.delta.table import CLEARING, REFRESHING_PROPERTY, TableState
-from headrace.sinks.target import FlowTarget, OpenedGeneration, TableLayout
+from headrace.sinks.delta.table import CLEARING
+from headrace.sinks.target import FlowTarget, OpenedGeneration, TableLayout, TargetState
 from headrace.sources.answers import Seed
 from headrace.sources.ranges import join_marks
 from headrace.sources.registry import kind_of
@@ -38,7 +38,6 @@ from headrace.state.ledger import Ledger
 from headrace.state.offset_log import SHUFFLE_PARTITIONS, seed_files
 from headrace.state.opening import decide
 from headrace.storage.location import Location
-from headrace.storage.table_log import LoggedCommit, commit_file, is_table, load_commit, stray_versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,16 +46,16 @@ class FlowStart:
 
     opening: Opening  # whether the flow continues its checkpoint, opens a new one, or renames one
     sources: tuple[SourceFacts, ...]
-    table: TableState | None  # the newest state of the target; ``None`` if it does not exist yet
+    table: TargetState | None  # the newest state of the target; ``None`` if it does not exist yet
     checkpoint: CheckpointFacts | None = None
 
 
 def prepare_flow(surveyor: FlowSurveyor, remedies: Remedies) -> FlowStart:
     """Decide how a flow starts; writes nothing."""
-    if not is_table(surveyor.table):
+    survey = surveyor.survey(remedies)
+    if survey is None:
         start = FlowStart(opening=Open(reason="first"), sources=surveyor.look(), table=None)
     else:
-        survey = surveyor.survey(remedies)
         start = FlowStart(
             opening=decide(survey.flow, survey.facts, survey.checkpoint),
             sources=survey.sources,
@@ -72,7 +71,8 @@ def prepare_flow(surveyor: FlowSurveyor, remedies: Remedies) -> FlowStart:
 
 def prepare_full_refresh(surveyor: FlowSurveyor) -> FlowStart:
     """Let a flow start at the beginning of its sources, for a full refresh; writes nothing."""
-    table = surveyor.read_table(surveyor.table)
+    table = surveyor.target.state()
+    assert table is not None, "the run has found it"
     opening = Open(reason="full-refresh", fences=table.checkpoints.get(surveyor.planned.flow.name))
     sources = surveyor.look()
     _check_starts(surveyor, opening, sources)
@@ -112,18 +112,18 @@ class FlowOpener:
     """Opens the checkpoint of one flow.
 
     Args:
-        report: Takes each commit of another writer that the fold of the ledger has found.
+        report: Takes each change of another writer that a fold of the ledger has found.
     """
 
     surveyor: FlowSurveyor
     spark: SparkSession
     target: FlowTarget
-    report: Callable[[LoggedCommit], None]
+    report: Callable[[Mapping[str, Any]], None]
 
     def open(self, remedies: Remedies) -> OpenedFlow:
         """Find or make the checkpoint that the flow continues with."""
         table = self._tidy()
-        if table.properties.get(REFRESHING_PROPERTY) == CLEARING:
+        if table.refreshing == CLEARING:
             # A run clears what is left before it opens flows.
             raise unfinished_refresh(self._planned)
         start = prepare_flow(self.surveyor, remedies)
@@ -158,7 +158,7 @@ class FlowOpener:
         Args:
             flow: Whose ledger; by default this flow's.
         """
-        for commit in self._ledger(flow).fold(self.surveyor.table, table_id, join_marks):
+        for commit in self._ledger(flow).fold(self.surveyor.target, table_id, join_marks):
             self.report(commit)
 
     @property
@@ -175,18 +175,17 @@ class FlowOpener:
         target = self._planned.flow.target
         return Ledger(self._settings.storage.ledger(target, flow), target, flow)
 
-    def _tidy(self) -> TableState:
+    def _state(self) -> TargetState:
+        state = self.surveyor.target.state()
+        assert state is not None, "a run creates the target first"
+        return state
+
+    def _tidy(self) -> TargetState:
         """Fold the ledger, complete or undo an opening that was interrupted by a crash, and remove commits of
         the flow that are not part of the table."""
-        table = self.surveyor.read_table(self.surveyor.table)
-        strays = [load_commit(self.surveyor.table, one) for one in stray_versions(self.surveyor.table)]
-        if strays:
-            # An earlier version has folded them; without their files that would not show any more.
-            self._rewind_ledger(table)
-        for stray in strays:
-            is_mine = stray.is_ours and (stray.metadata or {}).get("flow") == self._planned.flow.name
-            if is_mine or not stray.changes_data:
-                commit_file(self.surveyor.table, stray.version).delete()
+        table = self._state()
+        # An earlier version has folded them; without their files that would not show any more.
+        self.surveyor.target.remove_strays(self._planned.flow.name, lambda: self._rewind_ledger(table))
         self.fold(table.table_id)
         tidy_renamed(self.surveyor.checkpoints, self.surveyor.declared_flows)
         unfinished = find_unfinished(self.surveyor.checkpoints, table)
@@ -195,7 +194,7 @@ class FlowOpener:
         self._fence_rows(table, self._planned.flow.name)
         return table
 
-    def _fence_rows(self, table: TableState, flow: str) -> None:
+    def _fence_rows(self, table: TargetState, flow: str) -> None:
         """Remove quarantined rows and tombstones of batches that a replaced checkpoint has not committed."""
         if (fenced := table.fenced(flow)) is not None:
             for side in side_tables(self._planned.flow.target, self._settings.storage):
@@ -253,7 +252,7 @@ class FlowOpener:
         )
         reach("generation-opened", flow.name, 0)
         if opening.fences is not None:
-            self._fence_rows(self.surveyor.read_table(self.surveyor.table), flow.name)
+            self._fence_rows(self._state(), flow.name)
         reach("rows-fenced", flow.name, 0)
         (path / QUERY).replace_json(self._planned.record.to_json())
         return OpenedFlow(path=path, identity=identity, sources=start.sources, checkpoint=None)
@@ -294,15 +293,15 @@ class FlowOpener:
             contents |= seed.contents
         return contents
 
-    def _rewind_ledger(self, table: TableState) -> None:
+    def _rewind_ledger(self, table: TargetState) -> None:
         """Set aside what the ledger holds of versions that a rolled-back table no longer has."""
-        if self._ledger().rewind(self.surveyor.table, table.table_id, table.version):
+        if self._ledger().rewind(self.surveyor.target, table.table_id, table.version):
             self.fold(table.table_id)
 
     def _take_over(self, old: str) -> None:
         """Rename the checkpoint of a renamed flow: first in the table, then in its folder."""
         flow, storage = self._planned.flow, self._settings.storage
-        table = self.surveyor.read_table(self.surveyor.table)
+        table = self._state()
         old_folder = storage.flow_checkpoints(flow.target, old)
         known = generations(old_folder)
         identity = load_identity(known[-1]) if known else None
@@ -323,7 +322,7 @@ class FlowOpener:
             self._rename(old, old_folder, identity, table)
 
     def _rename(
-        self, old: str, old_folder: Location, identity: CheckpointIdentity, table: TableState
+        self, old: str, old_folder: Location, identity: CheckpointIdentity, table: TargetState
     ) -> None:
         flow = self._planned.flow
         self.fold(table.table_id, old)

@@ -20,9 +20,10 @@ from headrace.plan.stages import (
 )
 from headrace.run.opening import prepare_flow
 from headrace.run.readiness import find_blocked, inputs_of
-from headrace.run.survey import FlowSurveyor, ReadTable
+from headrace.run.survey import FlowSurveyor
 from headrace.run.tables import check_table
 from headrace.run.views import input_missing
+from headrace.sinks.delta.reader import DeltaReader, ReadTable
 from headrace.sinks.delta.table import TableState
 from headrace.sources.systems import Systems
 from headrace.storage.location import Location
@@ -120,7 +121,7 @@ class PreflightCheck:
                 planned=planned,
                 settings=self._plan.project,
                 systems=self._systems,
-                read_table=self._read_opened,
+                target=DeltaReader(self._plan.project.storage.table(planned.flow.target), self._read_opened),
                 declared_flows=self._plan.flows_of(planned.flow.target),
             )
             prepare_flow(surveyor, Remedies())

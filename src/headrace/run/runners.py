@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from headrace.model.declarations import snapshots_of
 from headrace.model.events import ForeignCommitSeen
@@ -22,23 +24,23 @@ from headrace.run.split import RefreshSplit, ViewCountingRefreshSplit
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of, refresh_target
 from headrace.run.views import ViewRunner
+from headrace.sinks.delta.reader import DeltaReader
 from headrace.sinks.delta.table import read_state
-from headrace.storage.table_log import LoggedCommit, undone_versions
 
 
 def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> FlowOpener:
     """Create the object that opens the checkpoint of a flow."""
     target = planned.flow.target
 
-    def report(commit: LoggedCommit) -> None:
+    def report(commit: Mapping[str, Any]) -> None:
         context.emit(
             ForeignCommitSeen(
                 update=context.update,
                 dataset=target,
-                version=commit.version,
-                operation=commit.operation,
-                engine=commit.engine,
-                undone=undone_versions(context.settings.storage.table(target), commit),
+                version=commit["version"],
+                operation=commit["operation"],
+                engine=commit["engine"],
+                undone=commit.get("undone", ()),
             )
         )
 
@@ -46,7 +48,7 @@ def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> Flo
         planned=planned,
         settings=context.settings,
         systems=context.systems,
-        read_table=lambda table: read_state(context.spark, table),
+        target=DeltaReader(context.settings.storage.table(target), partial(read_state, context.spark)),
         declared_flows=plan.flows_of(target),
     )
     return FlowOpener(
@@ -86,7 +88,7 @@ def make_flow(
     elif snapshots_of(planned.flow) is not None:
         snapshots = SnapshotFeed(
             planned=planned,
-            table=opener.surveyor.table,
+            table=context.settings.storage.table(planned.flow.target),
             reading=context.queries.snapshots,
             report=partial(reports.snapshot_skipped, planned),
         )

@@ -19,13 +19,14 @@ from headrace.run.bad_records import BadRecordSearch, union
 from headrace.run.narrowing import RaisingRecord
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.target import BatchStamp, RefreshStamp, SplitRows
-from headrace.storage.location import Location
-from headrace.storage.table_log import batches_of
+from headrace.state.ledger import TargetCommits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 _SHOWN: Final = 5
+_SEARCHED: Final = 1000
+"""The number of newest versions among which the batches of a flow are searched."""
 
 
 def check_rejected(
@@ -119,13 +120,13 @@ class BatchSplit:
         quarantine: QuarantineTable,
         update: str,
         records: BadRecordSearch,
-        table: Location,
+        target: TargetCommits,
     ) -> None:
         self._planned = planned
         self._quarantine = quarantine
         self._update = update
         self._records = records
-        self._table = table
+        self._target = target
         self._is_first = True
 
     def begin(self, rows: DataFrame, stamp: BatchStamp, raising: Sequence[RaisingRecord] = ()) -> SplitRows:
@@ -189,7 +190,10 @@ class BatchSplit:
 
     def _past(self, batches: int) -> Iterator[Mapping[str, Any]]:
         """The metadata of the flow's last batches in the target."""
-        return islice(batches_of(self._table, self._planned.flow.name), batches) if batches else iter(())
+        if not batches:
+            return iter(())
+        newest = self._target.newest_batches(self._target.span.stop - _SEARCHED)
+        return islice((one for one in newest if one["flow"] == self._planned.flow.name), batches)
 
     def _rejection(self, stamp: BatchStamp) -> Rejection:
         planned = self._planned

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +18,8 @@ from headrace.model.ranges import Position
 from headrace.model.remedies import Remedies
 from headrace.plan.sources import refuse_read_twice
 from headrace.plan.stages import PlannedFlow
-from headrace.sinks.delta.table import CLEARING, REFRESHING_PROPERTY, TableState
+from headrace.sinks.delta.table import CLEARING
+from headrace.sinks.target import TargetReader, TargetState
 from headrace.sources.ranges import committed_positions, committed_sources, load_next_positions, load_ranges
 from headrace.sources.registry import describe_source
 from headrace.sources.systems import Past, Systems
@@ -29,9 +30,6 @@ from headrace.state.ledger import Ledger
 from headrace.state.offset_log import check_readable, is_seeded, load_state
 from headrace.state.opening import repair_command, resume_remedy
 from headrace.storage.location import Location
-
-ReadTable = Callable[[Location], TableState]
-"""Reads a table's newest snapshot: through Spark, or without a JVM."""
 
 
 class Surveyed(Protocol):
@@ -48,7 +46,7 @@ class Survey:
     """The facts that `state.opening.decide` needs."""
 
     flow: FlowFacts
-    table: TableState
+    table: TargetState
     facts: TableFacts
     checkpoint: CheckpointFacts | None
 
@@ -65,13 +63,8 @@ class FlowSurveyor:
     planned: PlannedFlow
     settings: ProjectSettings
     systems: Systems
-    read_table: ReadTable
+    target: TargetReader
     declared_flows: frozenset[str] = frozenset()
-
-    @property
-    def table(self) -> Location:
-        """The folder of the flow's target."""
-        return self.settings.storage.table(self.planned.flow.target)
 
     @property
     def checkpoints(self) -> Location:
@@ -84,15 +77,17 @@ class FlowSurveyor:
         flow = self.planned.flow
         return Ledger(self.settings.storage.ledger(flow.target, flow.name), flow.target, flow.name)
 
-    def survey(self, remedies: Remedies) -> Survey:
-        """Collect the facts that decide how the flow starts."""
+    def survey(self, remedies: Remedies) -> Survey | None:
+        """Collect the facts that decide how the flow starts; ``None`` if its target does not exist yet."""
         planned, flow, ledger = self.planned, self.planned.flow, self.ledger
-        table = self.read_table(self.table)
-        if table.properties.get(REFRESHING_PROPERTY, CLEARING) != CLEARING:
+        table = self.target.state()
+        if table is None:
+            return None
+        if table.refreshing not in (None, CLEARING):
             raise unfinished_refresh(planned)
         reset = flow.name in remedies.reset
         current = table.checkpoints.get(flow.name)
-        history = load_history(ledger, self.table, table.table_id, table.version, current)
+        history = load_history(ledger, self.target, table.table_id, table.version, current)
         last = self._last_batch(table, reset)
         if last is not None and reset:
             history = history.with_last(last)
@@ -117,18 +112,35 @@ class FlowSurveyor:
         return Survey(
             flow=facts,
             table=table,
-            facts=_table_facts(table, last, ledger, self.table, history),
+            facts=self._table_facts(table, last, history),
             checkpoint=_checkpoint(self.checkpoints, facts, table) if looks else None,
         )
 
-    def _last_batch(self, table: TableState, reset: bool) -> Mapping[str, Any] | None:
+    def _last_batch(self, table: TargetState, reset: bool) -> Mapping[str, Any] | None:
         """The metadata of the flow's last batch that the table holds, in a reset also from its checkpoint."""
         current = table.checkpoints.get(self.planned.flow.name)
         held = None if current is None else table.transactions.get(current)
         if current is None or held is None or held == FENCED:
             return None
-        last = self.ledger.last_batch(self.table, current, held)
+        last = self.ledger.last_batch(self.target, current, held)
         return _read_back(self.checkpoints, current, held) if last is None and reset else last
+
+    def _table_facts(
+        self, table: TargetState, last: Mapping[str, Any] | None, history: History
+    ) -> TableFacts:
+        ledger = self.ledger
+        return TableFacts(
+            table_id=table.table_id,
+            fresh=table.version == 0,
+            checkpoints=table.checkpoints,
+            transactions=table.transactions,
+            positions=None if last is None else committed_positions(last),
+            sources=() if last is None else committed_sources(last),
+            version=table.version,
+            folded=ledger.next_version(table.table_id) - 1,
+            ledger_stale=bool(ledger.stale_folds(self.target, table.table_id, table.version)),
+            history=history,
+        )
 
     def look(self, past: Past | None = None) -> tuple[SourceFacts, ...]:
         """The flow's sources as they are now.
@@ -142,7 +154,7 @@ class FlowSurveyor:
         return found
 
 
-def find_unfinished(folder: Location, table: TableState) -> Location | None:
+def find_unfinished(folder: Location, table: TargetState) -> Location | None:
     """A checkpoint that was created, but not committed to the table, because the process ended in between. It
     has planned no batches, so nothing is lost with it.
     """
@@ -160,7 +172,7 @@ def find_unfinished(folder: Location, table: TableState) -> Location | None:
     return known[-1] if planned < 0 or (planned == 0 and is_seeded(known[-1])) else None
 
 
-def _checkpoint(folder: Location, facts: FlowFacts, table: TableState) -> CheckpointFacts | None:
+def _checkpoint(folder: Location, facts: FlowFacts, table: TargetState) -> CheckpointFacts | None:
     known = generations(folder)
     try:
         if known and known[-1] == find_unfinished(folder, table):
@@ -170,7 +182,7 @@ def _checkpoint(folder: Location, facts: FlowFacts, table: TableState) -> Checkp
         raise _with_remedy(error, facts) from error
 
 
-def _load_checkpoint(path: Location, facts: FlowFacts, table: TableState) -> CheckpointFacts:
+def _load_checkpoint(path: Location, facts: FlowFacts, table: TargetState) -> CheckpointFacts:
     identity = load_identity(path)
     if identity.flow != facts.flow or identity.dataset != facts.dataset:
         raise CheckpointForeignError(
@@ -228,23 +240,6 @@ def unfinished_refresh(planned: PlannedFlow) -> RefreshUnfinishedError:
         facts=("its rows were removed, and not all of its flows start from the beginning yet",),
         remedies=(f"complete it:   headrace full-refresh {flow.target.short}",),
         params={"flow": flow.name, "dataset": str(flow.target)},
-    )
-
-
-def _table_facts(
-    table: TableState, last: Mapping[str, Any] | None, ledger: Ledger, path: Location, history: History
-) -> TableFacts:
-    return TableFacts(
-        table_id=table.table_id,
-        fresh=table.version == 0,
-        checkpoints=table.checkpoints,
-        transactions=table.transactions,
-        positions=None if last is None else committed_positions(last),
-        sources=() if last is None else committed_sources(last),
-        version=table.version,
-        folded=ledger.next_version(table.table_id) - 1,
-        ledger_stale=bool(ledger.stale_folds(path, table.table_id, table.version)),
-        history=history,
     )
 
 

@@ -30,10 +30,10 @@ from headrace.plan.properties import KEYS, keeps_history, keys_of
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
 from headrace.plan.stored import load_stored_at
 from headrace.run.failpoints import reach
-from headrace.run.survey import ReadTable
 from headrace.run.targets import side_tables
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.metastore import publish_table
+from headrace.sinks.delta.reader import ReadTable
 from headrace.sinks.delta.table import (
     CLEARING,
     COMMENT_PROPERTY,

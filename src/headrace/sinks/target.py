@@ -19,6 +19,7 @@ from headrace.model.counts import BatchCounts
 from headrace.model.ranges import SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.state.facts import Open
+from headrace.state.ledger import TargetCommits
 
 Guarantee = Literal["exactly once", "at least once"]
 """``exactly once``: rows and batch number are committed together. ``at least once``: a crash between the
@@ -168,7 +169,29 @@ class TargetState(Protocol):
 
     @property
     def transactions(self) -> Mapping[str, int]:
-        """The last batch that the target holds, by checkpoint id."""
+        """The last batch that the target holds, by checkpoint id; `FENCED` for a replaced checkpoint."""
+        ...
+
+    @property
+    def refreshing(self) -> str | None:
+        """What a full refresh still has to do, as the last `OpenedGeneration` says; ``None`` if nothing."""
+        ...
+
+    def fenced(self, flow: str) -> tuple[str, int] | None:
+        """The checkpoint that a flow has replaced, and the last batch of it whose rows the target kept."""
+        ...
+
+
+class TargetReader(TargetCommits, Protocol):
+    """What is asked of a target by those that do not write to it: a survey, the ledger, `headrace plan`."""
+
+    def state(self) -> TargetState | None:
+        """The target's newest state; ``None`` if it does not exist yet."""
+        ...
+
+    def remove_strays(self, flow: str, found: Callable[[], object]) -> None:
+        """Remove commits of a flow that are not part of the target, as a process can leave them that stood
+        still. `found` is called first if there are any."""
         ...
 
 

@@ -12,9 +12,7 @@ from typing import Any
 
 from headrace.model.ranges import marks_of
 from headrace.state.identity import SourceIdentity
-from headrace.state.ledger import Ledger, entry_of, last_version
-from headrace.storage.location import Location
-from headrace.storage.table_log import iter_commits
+from headrace.state.ledger import Ledger, TargetCommits, last_version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +70,7 @@ def _reads(entry: Mapping[str, Any]) -> tuple[PastRead, ...]:
 
 
 def load_history(
-    ledger: Ledger, table: Location, table_id: str, version: int, checkpoint: str | None
+    ledger: Ledger, target: TargetCommits, table_id: str, version: int, checkpoint: str | None
 ) -> History:
     """Collect the reads of a flow, from its current checkpoint back to the first one after the last full
     refresh.
@@ -86,31 +84,27 @@ def load_history(
     """
     if checkpoint is None:
         return History()
-    entries = _entries((ledger,), table, table_id, version)
+    entries = _entries((ledger,), target, table_id, version)
     chain, whole = _chain(entries, checkpoint)
     # Checkpoints go from name to name with `--rename-flow`, and their folds stay where they were written.
     if not whole or any(_is_rename(entry) for entry in entries if entry["checkpoint"] in chain):
-        entries = _entries({*ledger.siblings(), ledger}, table, table_id, version)
+        entries = _entries({*ledger.siblings(), ledger}, target, table_id, version)
         chain, whole = _chain(entries, checkpoint)
     said = sorted((entry for entry in entries if entry["checkpoint"] in chain), key=last_version)
     return History.of(said, whole=whole)
 
 
 def _entries(
-    ledgers: Iterable[Ledger], table: Location, table_id: str, version: int
+    ledgers: Iterable[Ledger], target: TargetCommits, table_id: str, version: int
 ) -> list[Mapping[str, Any]]:
-    """The commits in the folds of the ledger, and the later ones in the table's log."""
+    """The commits in the folds of the ledger, and the later ones that the target has."""
     held, first = [], version + 1
     for ledger in ledgers:
-        stale = ledger.stale_folds(table, table_id, version)
+        stale = ledger.stale_folds(target, table_id, version)
         held += [fold for fold in ledger.folds() if fold["table_id"] == table_id and fold not in stale]
         # The log says again what was taken back.
         first = min([first, ledger.next_version(table_id), *(fold["versions"][0] for fold in stale)])
-    logged = [
-        entry_of(commit)
-        for commit in iter_commits(table, first)
-        if commit.metadata is not None and commit.is_ours and "checkpoint" in commit.metadata
-    ]
+    logged = [one for one in target.commits(first) if "checkpoint" in one]
     return [*(entry for fold in held for entry in fold["batches"]), *logged]
 
 

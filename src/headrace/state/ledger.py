@@ -9,25 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.model.counts import sum_counts
 from headrace.model.names import TableName
 from headrace.model.ranges import RANGE_KEYS, marks_of
 from headrace.state.identity import corrupt
 from headrace.storage.location import Location
-from headrace.storage.row_counts import count_moved_rows
-from headrace.storage.table_log import (
-    LoggedCommit,
-    commit_mark,
-    find_batch,
-    iter_commits,
-    newest_version,
-    versions,
-)
 
 _LOSSES = "losses.json"
 _LATE = "late.json"
@@ -39,6 +30,28 @@ _ENTRIES = 200
 
 JoinMarks = Callable[[str, Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any] | None]
 """Joins the marks of two ranges of a kind of source that follow each other; ``None`` keeps them apart."""
+
+
+class TargetCommits(Protocol):
+    """The commits that a target still has of itself, each as the ledger keeps it."""
+
+    @property
+    def span(self) -> range:
+        """The versions of these commits, without a gap."""
+        ...
+
+    def mark(self, version: int) -> str | None:
+        """A text that no other commit of the same version has; ``None`` if the target lacks the commit."""
+        ...
+
+    def commits(self, first: int, last: int | None = None) -> Iterator[Mapping[str, Any]]:
+        """The commits of a range of versions: those of this pipeline by their metadata (`headrace`), and what
+        other writers have changed. Each has its ``version`` and ``timestamp``."""
+        ...
+
+    def newest_batches(self, after: int = -1) -> Iterator[Mapping[str, Any]]:
+        """The batches after a version, the newest first."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -54,34 +67,29 @@ class Ledger:
         above = self.folder.parent
         return tuple(Ledger(above / name, self.dataset, name) for name in above.list_folders())
 
-    def fold(self, table: Location, table_id: str, join_marks: JoinMarks) -> tuple[LoggedCommit, ...]:
-        """Add the commits of the table that the ledger does not have yet.
+    def fold(
+        self, target: TargetCommits, table_id: str, join_marks: JoinMarks
+    ) -> tuple[Mapping[str, Any], ...]:
+        """Add the commits of the target that the ledger does not have yet.
 
         Returns:
-            The commits of other writers that change data.
+            What other writers have changed.
 
         Raises:
             StorageUnwritableError: The ledger cannot be written.
         """
-        known = versions(table)
+        known = target.span
         expected = self.next_version(table_id)
-        if not known or known[-1] < expected or self.stale_folds(table, table_id, known[-1]):
+        if not known or known[-1] < expected or self.stale_folds(target, table_id, known[-1]):
             # What was taken back is put aside when the flow is opened anew, and never grown.
             return ()
         # What the log has lost before it was seen is a hole that stays visible between two folds.
         first = max(expected, known[0])
-        entries: list[dict[str, Any]] = []
-        replays: list[dict[str, Any]] = []
-        foreign: list[LoggedCommit] = []
-        for commit in iter_commits(table, first, known[-1]):
-            if commit.metadata is not None and commit.metadata.get("flow") == self.flow and commit.is_ours:
-                if "replay" not in commit.metadata:
-                    entries.append(entry_of(commit))
-                elif commit.changes_data:
-                    replays.append(entry_of(commit))
-            elif not commit.is_ours and commit.changes_data:
-                foreign.append(commit)
-        others = [_other(table, commit) for commit in foreign]
+        found = list(target.commits(first, known[-1]))
+        mine = [one for one in found if one.get("flow") == self.flow]
+        entries = [one for one in mine if "replay" not in one]
+        replays = [one for one in mine if "replay" in one]
+        foreign = others = [one for one in found if "headrace" not in one]
         before = self._growing(table_id) if first == expected else None
         if before is not None:
             first, entries = before["versions"][0], [*before["batches"], *entries]
@@ -93,7 +101,7 @@ class Ledger:
             "flow": self.flow,
             "table_id": table_id,
             "versions": [first, known[-1]],
-            "mark": commit_mark(table, known[-1]),
+            "mark": target.mark(known[-1]),
             "batches": compact(entries, join_marks),
             "others": others,
             "replays": replays,
@@ -134,31 +142,31 @@ class Ledger:
                 raise corrupt(self.folder / name, error) from error
         return tuple(found)
 
-    def stale_folds(self, table: Location, table_id: str, version: int) -> tuple[dict[str, Any], ...]:
+    def stale_folds(self, target: TargetCommits, table_id: str, version: int) -> tuple[dict[str, Any], ...]:
         """The folds of versions that no longer exist, because an older copy of the table was restored.
 
         If the table has used the same version numbers again, the mark of a fold's last commit differs from
         the log. A fold is stale, too, if its last commit was never part of the table (`versions`).
         """
-        first = min(versions(table), default=0)
+        first = target.span.start
 
         def is_stale(fold: Mapping[str, Any]) -> bool:
             last, mark = fold["versions"][1], fold.get("mark")
             if last > version:
                 return True
-            known = mark is not None and commit_mark(table, last)
+            known = mark is not None and target.mark(last)
             return known not in (None, False) and (known != mark or last < first)
 
         mine = [fold for fold in self.folds() if fold["table_id"] == table_id]
         start = min((fold["versions"][0] for fold in mine if is_stale(fold)), default=None)
         return () if start is None else tuple(fold for fold in mine if fold["versions"][0] >= start)
 
-    def rewind(self, table: Location, table_id: str, version: int) -> bool:
+    def rewind(self, target: TargetCommits, table_id: str, version: int) -> bool:
         """Set aside the folds of versions that the table no longer has; returns whether there were any.
 
         The commits that still exist are read from the log again.
         """
-        stale = self.stale_folds(table, table_id, version)
+        stale = self.stale_folds(target, table_id, version)
         # The newest first: what a crash leaves is stale as before, from the first one on.
         for fold in reversed(stale):
             path = self._path(fold["versions"][0], table_id)
@@ -199,21 +207,15 @@ class Ledger:
             # A count for people to look at: what cannot be read begins anew.
             return {}
 
-    def last_batch(self, table: Location, checkpoint: str, batch: int) -> Mapping[str, Any] | None:
-        """The metadata of a batch's commit, from the table's log or else from the ledger."""
-        newest, folds = newest_version(table), self.folds()
+    def last_batch(self, target: TargetCommits, checkpoint: str, batch: int) -> Mapping[str, Any] | None:
+        """The metadata of a batch's commit, from the target or else from the ledger."""
+        newest, folds = target.span.stop - 1, self.folds()
         folded = max((fold["versions"][1] for fold in folds), default=-1)
-        if any(self.stale_folds(table, table_id, newest) for table_id in {one["table_id"] for one in folds}):
+        if any(self.stale_folds(target, table_id, newest) for table_id in {one["table_id"] for one in folds}):
             folded = -1
         # A fold has the last batch before it, and the log of a busy table holds too many commits.
-        commit = find_batch(table, checkpoint, batch, after=folded)
-        if commit is not None:
-            return commit.metadata
-        entry = self._folded_batch(checkpoint, batch)
-        if entry is None and folded >= 0:
-            commit = find_batch(table, checkpoint, batch)
-            entry = None if commit is None else commit.metadata
-        return entry
+        entry = _find_batch(target, checkpoint, batch, folded) or self._folded_batch(checkpoint, batch)
+        return _find_batch(target, checkpoint, batch) if entry is None and folded >= 0 else entry
 
     def _folded_batch(self, checkpoint: str, batch: int) -> Mapping[str, Any] | None:
         # A flow that has another name now has left its folds with the old one.
@@ -275,24 +277,11 @@ def compact(entries: Iterable[Mapping[str, Any]], join_marks: JoinMarks) -> list
     return merged
 
 
-def entry_of(commit: LoggedCommit) -> dict[str, Any]:
-    """A commit of this pipeline in the form of a fold."""
-    assert commit.metadata is not None
-    return {**commit.metadata, "version": commit.version, "timestamp": commit.timestamp_ms}
-
-
-def _other(table: Location, commit: LoggedCommit) -> dict[str, Any]:
-    """A commit of another writer: the rows that it added and removed, ``None`` if they are not known."""
-    added, removed = count_moved_rows(table, commit.version)
-    return {
-        "version": commit.version,
-        "timestamp": commit.timestamp_ms,
-        "operation": commit.operation,
-        "engine": commit.engine,
-        "added": added,
-        "removed": removed,
-        "erasure": commit.is_erasure or commit.declares_erasure,
-    }
+def _find_batch(
+    target: TargetCommits, checkpoint: str, batch: int, after: int = -1
+) -> Mapping[str, Any] | None:
+    batches = target.newest_batches(after)
+    return next((one for one in batches if (one["checkpoint"], one["batch"]) == (checkpoint, batch)), None)
 
 
 def _joined_sources(

@@ -218,16 +218,6 @@ def commits_since_compaction(table: Location, newest: int, most: int) -> int:
     return number
 
 
-def batches_of(table: Location, flow: str) -> Iterator[Mapping[str, Any]]:
-    """The metadata of a flow's batches among the last commits of a table, the newest first."""
-    for commit in newest_commits(table, _NEWEST):
-        held = commit.metadata
-        if held is None or not commit.is_ours or held.get("flow") != flow:
-            continue
-        if "batch" in held and "input" in held:
-            yield held
-
-
 def iter_commits(table: Location, first: int = 0, last: int | None = None) -> Iterator[LoggedCommit]:
     """The commits of a range of versions that the log still has."""
     for version in versions(table):
@@ -282,17 +272,6 @@ def find_commit(table: Location, after: int, matches: Callable[[LoggedCommit], b
     # Listing a long log is slow, and the first version is nearly always there.
     found = next(filter(matches, follow_commits(table, after + 1)), None)
     return found or next(filter(matches, iter_commits(table, after + 1)), None)
-
-
-def find_batch(table: Location, checkpoint: str, batch: int, after: int = -1) -> LoggedCommit | None:
-    """The commit of a batch, if the log still has it after a version; the newest commits are tried first."""
-    for version in reversed(versions(table)):
-        if version <= after:
-            return None
-        commit = load_commit(table, version)
-        if commit.metadata is not None and commit.transactions.get(checkpoint) == batch:
-            return commit
-    return None
 
 
 def is_followed(table: Location, version: int) -> bool:

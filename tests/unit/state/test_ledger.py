@@ -12,6 +12,7 @@ from stores import At
 
 from headrace.errors import CheckpointCorruptError
 from headrace.model.names import TableName
+from headrace.sinks.delta.reader import DeltaCommits
 from headrace.sources.ranges import join_marks
 from headrace.state.ledger import Ledger, compact
 from headrace.storage.location import Location
@@ -113,7 +114,7 @@ def test_batches_that_follow_each_other_become_one_entry(table: Table, ledger: L
     table.commit()
     for number in range(4):
         table.batch(number, {"0": number * 5}, {"0": number * 5 + 5}, rows=5)
-    assert ledger.fold(table.path, TABLE_ID, join_marks) == ()
+    assert ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks) == ()
     (fold,) = ledger.folds()
     assert (fold["dataset"], fold["flow"], fold["table_id"]) == ("default.sales", "sales", TABLE_ID)
     assert fold["versions"] == [0, 4]
@@ -128,10 +129,10 @@ def test_batches_that_follow_each_other_become_one_entry(table: Table, ledger: L
 def test_a_fold_grows_and_takes_nothing_twice(table: Table, ledger: Ledger) -> None:
     table.commit()
     table.batch(0, {"0": 0}, {"0": 5})
-    ledger.fold(table.path, TABLE_ID, join_marks)
-    ledger.fold(table.path, TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     table.batch(1, {"0": 5}, {"0": 9})
-    ledger.fold(table.path, TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     (fold,) = ledger.folds()
     assert fold["versions"] == [0, 2]
     assert [(entry["batches"], entry["accepted"]) for entry in fold["batches"]] == [([0, 1], 2)]
@@ -144,7 +145,7 @@ def test_a_fold_that_has_grown_large_is_followed_by_another(
     monkeypatch.setattr("headrace.state.ledger._ENTRIES", 2)
     for number in range(0, 10, 2):
         table.batch(number, {"0": number}, {"0": number + 1})
-        ledger.fold(table.path, TABLE_ID, join_marks)
+        ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     assert [fold["versions"] for fold in ledger.folds()] == [[0, 1], [2, 3], [4, 4]]
     assert [entry["batch"] for entry in entries(ledger)] == [0, 2, 4, 6, 8]
 
@@ -153,56 +154,56 @@ def test_a_batch_is_found_when_the_table_s_log_is_gone(table: Table, ledger: Led
     table.commit()
     for number in range(3):
         table.batch(number, {"0": number}, {"0": number + 1})
-    ledger.fold(table.path, TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     for version in range(4):
         table.file(version).delete()
     table.commit()
-    said = ledger.last_batch(table.path, "headrace-sales", 2)
+    said = ledger.last_batch(DeltaCommits(table.path), "headrace-sales", 2)
     assert said is not None
     assert said["sources"][0]["until"] == {"t": {"0": 3}}
-    assert ledger.last_batch(table.path, "headrace-sales", 3) is None
-    assert ledger.last_batch(table.path, "headrace-other", 2) is None
+    assert ledger.last_batch(DeltaCommits(table.path), "headrace-sales", 3) is None
+    assert ledger.last_batch(DeltaCommits(table.path), "headrace-other", 2) is None
 
 
 def test_a_batch_is_not_searched_in_commits_that_are_folded(table: Table, ledger: Ledger) -> None:
     table.batch(0, {"0": 0}, {"0": 5})
     for _ in range(5):
         table.commit()
-    ledger.fold(table.path, TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     for version in range(1, 5):
         table.file(version).replace("damaged")
     table.commit()
-    said = ledger.last_batch(table.path, "headrace-sales", 0)
+    said = ledger.last_batch(DeltaCommits(table.path), "headrace-sales", 0)
     assert said is not None and said["batch"] == 0
 
 
 def test_a_commit_below_a_gap_of_the_log_is_not_folded(table: Table, ledger: Ledger) -> None:
     table.batch(0, {"0": 0}, {"0": 5})
-    ledger.fold(table.path, TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     table.batch(1, {"0": 5}, {"0": 9})
     for _ in range(5):
         table.commit()
     for version in (0, 2, 3):
         table.file(version).delete()
-    ledger.fold(table.path, TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     assert [entry["batch"] for fold in ledger.folds() for entry in fold["batches"]] == [0]
-    assert ledger.last_batch(table.path, "headrace-sales", 1) is None
+    assert ledger.last_batch(DeltaCommits(table.path), "headrace-sales", 1) is None
     (fold,) = (fold for fold in ledger.folds() if fold["versions"][1] == 6)
     path = ledger.folder / f"{fold['versions'][0]:020d}-{TABLE_ID[:8]}.json"
     path.replace_json({**fold, "versions": [0, 1], "mark": commit_mark(table.path, 1)})
-    assert ledger.stale_folds(table.path, TABLE_ID, 6), "an earlier run has folded it"
+    assert ledger.stale_folds(DeltaCommits(table.path), TABLE_ID, 6), "an earlier run has folded it"
 
 
 def test_a_batch_that_no_fold_holds_yet_is_found_in_the_log(table: Table, ledger: Ledger) -> None:
     table.batch(0, {"0": 0}, {"0": 5})
-    said = ledger.last_batch(table.path, "headrace-sales", 0)
+    said = ledger.last_batch(DeltaCommits(table.path), "headrace-sales", 0)
     assert said is not None and said["batch"] == 0
 
 
 def test_each_flow_of_a_table_keeps_its_own_batches(table: Table, ledger: Ledger) -> None:
     table.batch(0, {"0": 0}, {"0": 5})
     table.batch(0, {"0": 0}, {"0": 7}, flow="returns")
-    assert ledger.fold(table.path, TABLE_ID, join_marks) == ()
+    assert ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks) == ()
     assert [entry["checkpoint"] for entry in entries(ledger)] == ["headrace-sales"]
 
 
@@ -211,7 +212,7 @@ def test_metadata_without_its_transaction_is_no_batch(table: Table, ledger: Ledg
     table.batch(0, {"0": 0}, {"0": 5})
     said = json.dumps(metadata(0, {"0": 0}, {"0": 5}))
     table.commit(add(data=False), userMetadata=said, operation="OPTIMIZE")
-    assert ledger.fold(table.path, TABLE_ID, join_marks) == ()
+    assert ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks) == ()
     assert [entry["version"] for entry in entries(ledger)] == [0]
 
 
@@ -220,9 +221,9 @@ def test_a_writer_beside_ours_is_reported_once(table: Table, ledger: Ledger) -> 
     version = table.commit(add(), operation="WRITE", engineInfo="delta-rs")
     table.commit(operation="SET TBLPROPERTIES")
     table.commit(add(data=False), operation="OPTIMIZE")
-    (foreign,) = ledger.fold(table.path, TABLE_ID, join_marks)
-    assert (foreign.version, foreign.operation, foreign.engine) == (version, "WRITE", "delta-rs")
-    assert ledger.fold(table.path, TABLE_ID, join_marks) == ()
+    (foreign,) = ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
+    assert (foreign["version"], foreign["operation"], foreign["engine"]) == (version, "WRITE", "delta-rs")
+    assert ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks) == ()
 
 
 def test_rows_that_others_moved_are_counted_while_their_files_are_there(
@@ -235,7 +236,7 @@ def test_rows_that_others_moved_are_counted_while_their_files_are_there(
     deltalake.write_deltalake(path, pa.table({"id": list(range(10))}))
     deltalake.DeltaTable(path).delete("id < 3")
     deltalake.write_deltalake(path, pa.table({"id": [20, 21]}), mode="append")
-    ledger.fold(at(path), TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(at(path)), TABLE_ID, join_marks)
     (fold,) = ledger.folds()
     assert [(o["version"], o["operation"], o["added"], o["removed"]) for o in fold["others"]] == [
         (0, "WRITE", 10, 0),
@@ -245,7 +246,7 @@ def test_rows_that_others_moved_are_counted_while_their_files_are_there(
     deltalake.DeltaTable(path).delete("id = 5")
     for file in path.glob("*.parquet"):
         file.unlink()
-    ledger.fold(at(path), TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(at(path)), TABLE_ID, join_marks)
     assert ledger.folds()[-1]["others"][3]["removed"] is None
 
 
@@ -254,30 +255,30 @@ def test_what_the_log_lost_unseen_stays_a_hole_in_the_ledger(table: Table, ledge
     for number in range(5):
         table.batch(number, {"0": number}, {"0": number + 1})
         if number == 1:
-            ledger.fold(table.path, TABLE_ID, join_marks)
+            ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     for version in range(4):
         table.file(version).delete()
-    ledger.fold(table.path, TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     assert [fold["versions"] for fold in ledger.folds()] == [[0, 2], [4, 5]]
 
 
 def test_user_metadata_of_others_is_left_alone(table: Table, ledger: Ledger) -> None:
     for text in ("a note", '"headrace"', '{"headrace', '["headrace"]'):
         table.commit(add(), userMetadata=text)
-    assert len(ledger.fold(table.path, TABLE_ID, join_marks)) == 4
+    assert len(ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)) == 4
 
 
 def test_a_table_made_anew_is_folded_from_its_first_version(table: Table, ledger: Ledger) -> None:
     for number in range(3):
         table.batch(number, {"0": number}, {"0": number + 1})
-    ledger.fold(table.path, TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     assert ledger.next_version("table-2") == 0
-    ledger.fold(table.path, "table-2", join_marks)
+    ledger.fold(DeltaCommits(table.path), "table-2", join_marks)
     assert ledger.next_version("table-2") == 3
 
 
 def test_a_table_without_a_log_folds_nothing(location: Location, ledger: Ledger) -> None:
-    assert ledger.fold(location / "nowhere", TABLE_ID, join_marks) == ()
+    assert ledger.fold(DeltaCommits(location / "nowhere"), TABLE_ID, join_marks) == ()
     assert ledger.folds() == ()
 
 
@@ -292,11 +293,11 @@ def test_losses_are_added_to_those_already_known(ledger: Ledger) -> None:
 
 def test_a_fold_that_cannot_be_read_is_named(table: Table, ledger: Ledger) -> None:
     table.batch(0, {"0": 0}, {"0": 5})
-    ledger.fold(table.path, TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     (name,) = ledger.folder.list_files()
     (ledger.folder / name).replace("{half")
     with pytest.raises(CheckpointCorruptError) as caught:
-        ledger.fold(table.path, TABLE_ID, join_marks)
+        ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     assert caught.value.params["path"] == str(ledger.folder / name)
 
 
@@ -337,13 +338,13 @@ def test_compaction_changes_nothing_that_it_was_given() -> None:
 def test_folds_of_versions_that_a_restored_copy_took_back_are_put_aside(table: Table, ledger: Ledger) -> None:
     for number in range(3):
         table.batch(number, {"0": number}, {"0": number + 1})
-    ledger.fold(table.path, TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     table.file(2).delete()
-    assert ledger.rewind(table.path, TABLE_ID, 1)
+    assert ledger.rewind(DeltaCommits(table.path), TABLE_ID, 1)
     assert ledger.folds() == ()
     assert len((ledger.folder / "superseded").list_files()) == 1
-    assert not ledger.rewind(table.path, TABLE_ID, 1)
-    ledger.fold(table.path, TABLE_ID, join_marks)
+    assert not ledger.rewind(DeltaCommits(table.path), TABLE_ID, 1)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     assert [fold["versions"] for fold in ledger.folds()] == [[0, 1]]
 
 
@@ -371,13 +372,13 @@ def test_a_crash_at_any_step_of_a_rewind_loses_no_fold_and_the_next_one_goes_on(
             Table(root / "table").file(version).replace(json.dumps({"commitInfo": {"engineInfo": "after"}}))
 
     def rewind(root: Location) -> None:
-        assert flow_ledger(root).rewind(root / "table", TABLE_ID, 5)
+        assert flow_ledger(root).rewind(DeltaCommits(root / "table"), TABLE_ID, 5)
 
     crashed = crash_before_each_write(location, prepare, rewind)
     assert len(crashed) == 5, "two folds, each copied and deleted"
     for root in crashed:
         made = flow_ledger(root)
-        made.rewind(root / "table", TABLE_ID, 5)
+        made.rewind(DeltaCommits(root / "table"), TABLE_ID, 5)
         assert [fold["batches"] for fold in made.folds()] == [[2]]
         aside = made.folder / "superseded"
         kept = [(aside / name).read_json()["batches"] for name in aside.list_files()]

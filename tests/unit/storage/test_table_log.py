@@ -20,12 +20,10 @@ from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.row_counts import count_moved_rows, count_rows_on_disk
 from headrace.storage.table_log import (
-    batches_of,
     checksum_matches_log,
     commit_file,
     commit_mark,
     describe_rollback,
-    find_batch,
     find_commit,
     follow_commits,
     is_followed,
@@ -103,26 +101,6 @@ def test_commits_bear_out_only_what_they_say_themselves(tmp_path: Path) -> None:
     assert not checksum_matches_log(locate(tmp_path), 3, {"never": None}), (
         "a log that was cleaned does not say everything"
     )
-
-
-def test_the_batches_of_a_flow_come_newest_first(tmp_path: Path) -> None:
-    log = tmp_path / "_delta_log"
-    log.mkdir()
-
-    def commit(version: int, transaction: int | None = None, **held: object) -> None:
-        info = {"commitInfo": {"userMetadata": json.dumps({"headrace": 1, **held})}}
-        txn = {"txn": {"appId": held.get("checkpoint"), "version": transaction}}
-        lines = [info] if transaction is None else [info, txn]
-        (log / f"{version:020d}.json").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-
-    commit(0, opens={}, flow="a", checkpoint="c")
-    commit(1, 0, flow="a", checkpoint="c", batch=0, input=5)
-    commit(2, 0, flow="b", checkpoint="d", batch=0, input=6)
-    commit(3, flow="a", replay="r", input=7)
-    # Auto compaction repeats the metadata of the batch before it.
-    commit(4, flow="a", checkpoint="c", batch=0, input=5)
-    commit(5, 1, flow="a", checkpoint="c", batch=1, input=8)
-    assert [held["input"] for held in batches_of(locate(tmp_path), "a")] == [8, 5]
 
 
 def test_a_property_is_known_from_the_commit_that_set_it_last(table: Path) -> None:
@@ -251,7 +229,7 @@ def test_a_commit_below_a_gap_is_not_part_of_the_table(tmp_path: Path, kind: str
     _commit(log, 4, "ours", 6)
     assert not is_followed(table, 3)
     assert versions(table) == (8, 9)
-    assert find_batch(table, "ours", 6) is None
+    assert find_commit(table, -1, lambda one: one.transactions == {"ours": 6}) is None
     assert find_commit(table, 6, lambda one: one.transactions == {"theirs": 3}) == load_commit(table, 9)
     assert (load_held_batch(table, "ours"), load_held_batch(table, "theirs")) == (5, 3)
     assert load_held_batch(table, "unknown") == -1
@@ -265,16 +243,6 @@ def test_the_first_commit_of_a_table_is_part_of_it(table: Path) -> None:
     assert is_followed(locate(table), -1)
     deltalake.DeltaTable(table).create_checkpoint()
     assert [is_followed(locate(table), version) for version in (-1, 2, 3)] == [False, False, True]
-
-
-def test_a_batch_is_searched_only_after_a_version(tmp_path: Path) -> None:
-    log = locate(tmp_path) / "_delta_log"
-    log.make_folder()
-    for version in range(5):
-        _commit(log, version, "ours", version)
-    for version in range(3):
-        (log / f"{version:020d}.json").replace("damaged {")
-    assert find_batch(locate(tmp_path), "ours", 0, after=2) is None
 
 
 def test_a_restore_names_the_commits_that_it_has_undone(tmp_path: Path) -> None:

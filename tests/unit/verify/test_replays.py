@@ -11,6 +11,7 @@ from lake import HandFlow, Lake, LakeTable, Row, edit, rows
 from rejected_rows import rejected, write_rejected
 
 from headrace.model.names import TableName
+from headrace.sinks.delta.reader import DeltaCommits
 from headrace.state.ledger import Ledger
 from headrace.storage.locate import locate
 
@@ -154,7 +155,7 @@ def test_the_ledger_keeps_replays_whose_commits_are_gone(
     ledger = Ledger(
         locate(table.storage.ledger(table.name, flow.name)), TableName("default", "bronze"), flow.name
     )
-    assert ledger.fold(locate(table.path), table.id, lambda kind, one, two: {}) == ()
+    assert ledger.fold(DeltaCommits(locate(table.path)), table.id, lambda kind, one, two: {}) == ()
     (fold,) = ledger.folds()
     assert [one["replay"] for one in fold["replays"]] == [REPLAY]
     table.forget_log(version)
@@ -172,7 +173,7 @@ def test_a_replay_that_was_fenced_is_no_replay(table: LakeTable, flow: HandFlow,
     ledger = Ledger(
         locate(table.storage.ledger(table.name, flow.name)), TableName("default", "bronze"), flow.name
     )
-    ledger.fold(locate(table.path), table.id, lambda kind, one, two: {})
+    ledger.fold(DeltaCommits(locate(table.path)), table.id, lambda kind, one, two: {})
     assert verify().proven
     assert ledger.folds()[0]["replays"] == []
 

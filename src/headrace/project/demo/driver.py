@@ -21,11 +21,12 @@ from headrace.errors import DemoDriverError
 from headrace.model.events import Event
 from headrace.model.names import TableName
 from headrace.observe.events import event_from_json
+from headrace.sinks.delta.reader import DeltaCommits
 from headrace.state.identity import generations, load_identity
+from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_state
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
-from headrace.storage.table_log import find_batch
 
 _STOP_TIMEOUT_S = 45.0
 """A clean stop finishes the batches under way; then the process is killed."""
@@ -207,7 +208,8 @@ def look_at_crash(storage: Storage, dataset: TableName, flow: str) -> Crash:
     path = generations(storage.flow_checkpoints(dataset, flow))[-1]
     state = load_state(path)
     checkpoint = load_identity(path).checkpoint
-    held = find_batch(storage.table(dataset), checkpoint, state.last_planned)
+    ledger = Ledger(storage.ledger(dataset, flow), dataset, flow)
+    held = ledger.last_batch(DeltaCommits(storage.table(dataset)), checkpoint, state.last_planned)
     return Crash(
         flow=flow,
         planned=state.last_planned,

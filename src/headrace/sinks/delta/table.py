@@ -52,6 +52,11 @@ class TableState:
             if key.startswith(CHECKPOINT_PROPERTY) and value
         }
 
+    @property
+    def refreshing(self) -> str | None:
+        """`CLEARING` or ``true`` while a full refresh is not complete."""
+        return self.properties.get(REFRESHING_PROPERTY)
+
     def fenced(self, flow: str) -> tuple[str, int] | None:
         """The checkpoint that a flow has replaced, and the last batch of it whose rows the table kept."""
         checkpoint, _, batch = self.properties.get(FENCED_PROPERTY + flow, "").rpartition(":")

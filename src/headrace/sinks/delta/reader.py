@@ -1,0 +1,99 @@
+"""What a Delta table tells of itself as the target of flows: its state, and the commits that its log has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.sinks.delta.table import TableState
+from headrace.storage.location import Location
+from headrace.storage.row_counts import count_moved_rows
+from headrace.storage.table_log import (
+    LoggedCommit,
+    commit_file,
+    commit_mark,
+    is_table,
+    iter_commits,
+    load_commit,
+    stray_versions,
+    undone_versions,
+    versions,
+)
+
+ReadTable = Callable[[Location], TableState]
+"""Reads a table's newest snapshot: through Spark, or without a JVM."""
+
+
+@dataclass(frozen=True)
+class DeltaCommits:
+    """The commits that the log of a Delta table still has."""
+
+    path: Location
+
+    @property
+    def span(self) -> range:
+        known = versions(self.path)
+        return range(known[0], known[-1] + 1) if known else range(0)
+
+    def mark(self, version: int) -> str | None:
+        return commit_mark(self.path, version)
+
+    def commits(self, first: int, last: int | None = None) -> Iterator[Mapping[str, Any]]:
+        for commit in iter_commits(self.path, first, last):
+            entry = _entry(commit)
+            if entry is None and not commit.is_ours and commit.changes_data:
+                entry = self._other(commit)
+            if entry is not None:
+                yield entry
+
+    def newest_batches(self, after: int = -1) -> Iterator[Mapping[str, Any]]:
+        for version in reversed(versions(self.path)):
+            if version <= after:
+                return
+            entry = _entry(load_commit(self.path, version))
+            if entry is not None and "batch" in entry:
+                yield entry
+
+    def _other(self, commit: LoggedCommit) -> dict[str, Any]:
+        added, removed = count_moved_rows(self.path, commit.version)
+        undone = undone_versions(self.path, commit)
+        return {
+            "version": commit.version,
+            "timestamp": commit.timestamp_ms,
+            "operation": commit.operation,
+            "engine": commit.engine,
+            "added": added,
+            "removed": removed,
+            "erasure": commit.is_erasure or commit.declares_erasure,
+            **({"undone": undone} if undone else {}),
+        }
+
+
+@dataclass(frozen=True)
+class DeltaReader(DeltaCommits):
+    """A Delta table that flows feed, for those that only read it."""
+
+    read: ReadTable
+
+    def state(self) -> TableState | None:
+        return self.read(self.path) if is_table(self.path) else None
+
+    def remove_strays(self, flow: str, found: Callable[[], object]) -> None:
+        strays = [load_commit(self.path, version) for version in stray_versions(self.path)]
+        if strays:
+            found()
+        for stray in strays:
+            is_mine = stray.is_ours and (stray.metadata or {}).get("flow") == flow
+            if is_mine or not stray.changes_data:
+                commit_file(self.path, stray.version).delete()
+
+
+def _entry(commit: LoggedCommit) -> Mapping[str, Any] | None:
+    """A commit of this pipeline as the ledger keeps it; ``None`` for another writer's, and for one that only
+    fences a replay."""
+    if commit.metadata is None or not commit.is_ours:
+        return None
+    if "replay" in commit.metadata and not commit.changes_data:
+        return None
+    return {**commit.metadata, "version": commit.version, "timestamp": commit.timestamp_ms}
