@@ -5,7 +5,7 @@ from typing import Any
 
 import deltalake
 import pytest
-from stores import At, copy_to, memory_location
+from stores import At, memory_location, object_location
 
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
@@ -17,16 +17,16 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
     return memory_location() if request.param == "memory" else locate(tmp_path)
 
 
-@pytest.fixture
-def at(location: Location, monkeypatch: pytest.MonkeyPatch) -> At:
-    """Finds what a test has written on this disk: there, and in an object store."""
-    if location.files.scheme == "file":
+@pytest.fixture(params=["local", "objects"])
+def at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> At:
+    """Gives the location of a folder of this disk, once on a local disk and once in an object store."""
+    if request.param == "local":
         return locate
 
-    def open_original(path: str | Path, **options: Any) -> deltalake.DeltaTable:
-        # `deltalake` cannot read what `obstore` holds in memory.
-        return original(str(path).removeprefix(str(location)), **options)
+    def open_files(path: str | Path, **options: Any) -> deltalake.DeltaTable:
+        # `deltalake` has clients of its own.
+        return original(str(path).removeprefix("memory://"), **options)
 
     original = deltalake.DeltaTable
-    monkeypatch.setattr(deltalake, "DeltaTable", open_original)
-    return lambda path: copy_to(location, path)
+    monkeypatch.setattr(deltalake, "DeltaTable", open_files)
+    return object_location
