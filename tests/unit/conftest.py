@@ -5,8 +5,9 @@ from typing import Any
 
 import deltalake
 import pytest
-from stores import At, memory_location, object_location
+from stores import At, ObjectsOnDisk, memory_location, object_location
 
+from headrace.storage import locate as kinds
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
 
@@ -22,6 +23,8 @@ def at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> At:
     """Gives the location of a folder of this disk, once on a local disk and once in an object store."""
     if request.param == "local":
         return locate
+
+    monkeypatch.setattr(kinds, "KINDS", {**kinds.KINDS, ObjectsOnDisk.scheme: ObjectsOnDisk()})
 
     def open_files(path: str | Path, **options: Any) -> deltalake.DeltaTable:
         # `deltalake` has clients of its own.

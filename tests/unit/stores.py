@@ -21,8 +21,8 @@ from headrace.storage.local import LocalEntry, LocalFiles
 from headrace.storage.location import FileState, Location
 
 At = Callable[[Path], Location]
-"""Gives the location of a folder of this disk, which a test writes by hand: on a local disk, or in an object store
-whose objects are the files of this disk."""
+"""Gives the location of a folder of this disk, which a test writes by hand: on a local disk, or in an object
+store whose objects are the files of this disk."""
 
 
 def memory_location() -> Location:

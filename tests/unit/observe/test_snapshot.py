@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from lake import HandFlow, Lake, LakeTable, rows
+from stores import At
 
 from headrace.errors import BrokerUnreachableError
 from headrace.model.events import (
@@ -38,8 +39,8 @@ BRONZE = TableName("default", "bronze")
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path / "lake")
+def lake(at: At, tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "lake", at)
 
 
 @pytest.fixture
