@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from lake import HandFlow, Lake, rows
-from stores import At, on_disk
 
 from headrace.model.events import (
     BatchCommitted,
@@ -43,8 +42,8 @@ COUNTS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def storage(at: At, tmp_path: Path) -> Storage:
-    return Storage(at(tmp_path / "lake"))
+def storage(tmp_path: Path) -> Storage:
+    return Storage.at(tmp_path / "lake")
 
 
 def started(update: str = "u1") -> UpdateStarted:
@@ -189,7 +188,7 @@ def test_a_storage_that_cannot_be_written_delays_the_log_and_nothing_else(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(event_log_module, "_APPEND_S", 0.01)
-    in_the_way = on_disk(storage.events)
+    in_the_way = storage.events.local_path
     in_the_way.parent.mkdir(parents=True)
     in_the_way.write_text("a file in the way")
     with EventLog(storage, "shop", "u1") as log:
@@ -202,14 +201,14 @@ def test_a_storage_that_cannot_be_written_delays_the_log_and_nothing_else(
 
 
 def test_counts_that_memory_cannot_hold_come_from_the_commits(
-    at: At, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(event_log_module, "_APPEND_S", 0.01)
     monkeypatch.setattr(event_log_module, "_MOST_WAITING", 3)
-    lake = Lake(tmp_path / "lake", at)
+    lake = Lake(tmp_path / "lake")
     flow: HandFlow = lake.table().flow()
     storage, name = lake.settings.storage, TableName("default", "bronze")
-    on_disk(storage.events).write_text("a file in the way")
+    storage.events.local_path.write_text("a file in the way")
     with EventLog(storage, "shop", "u1") as log:
         log(started())
         until(lambda: "cannot be written" in caplog.text, "the log is not writable")
@@ -218,7 +217,7 @@ def test_counts_that_memory_cannot_hold_come_from_the_commits(
             event = batch(number, "bronze", version=version, rows=1, checkpoint=flow.checkpoint)
             log(replace(event, dataset=name))
             log(FlowStarted(update="u1", flow="bronze", dataset=name, checkpoint="c"))
-        on_disk(storage.events).unlink()
+        storage.events.local_path.unlink()
         until(lambda: len(committed(storage)) == 6, "the log is written again")
     assert sorted(committed(storage)) == [0, 1, 2, 3, 4, 5]
     assert [event.type for event in read(storage) if event.type == "maintenance"] == ["maintenance"]
@@ -232,8 +231,8 @@ def test_the_end_of_a_run_does_not_wait_for_a_storage_that_cannot_be_written(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(event_log_module, "_RETRIES_S", 0.5)
-    on_disk(storage.events).parent.mkdir(parents=True)
-    on_disk(storage.events).write_text("a file in the way")
+    storage.events.local_path.parent.mkdir(parents=True)
+    storage.events.local_path.write_text("a file in the way")
     began = time.monotonic()
     write(storage, *ONE_UPDATE)
     assert time.monotonic() - began < 60
@@ -287,8 +286,8 @@ class TestCompletion:
             table.append(found)
         return found
 
-    def test_batches_that_the_log_lacks_come_from_the_commits(self, at: At, tmp_path: Path) -> None:
-        lake = Lake(tmp_path / "lake", at)
+    def test_batches_that_the_log_lacks_come_from_the_commits(self, tmp_path: Path) -> None:
+        lake = Lake(tmp_path / "lake")
         flow: HandFlow = lake.table().flow()
         flow.append({0: (0, 10)})
         flow.append({0: (10, 15)})
@@ -298,8 +297,8 @@ class TestCompletion:
         flow.append({0: (15, 16)})
         assert len(self.missing(lake)) == 1
 
-    def test_the_commit_of_a_replay_is_no_batch(self, at: At, tmp_path: Path) -> None:
-        lake = Lake(tmp_path / "lake", at)
+    def test_the_commit_of_a_replay_is_no_batch(self, tmp_path: Path) -> None:
+        lake = Lake(tmp_path / "lake")
         flow: HandFlow = lake.table().flow()
         words = {"headrace": 1, "pipeline": "shop", "flow": flow.name, "replay": "r1", "rows": 1}
         counts = {"input": 1, "accepted": 1, "quarantined": 0, "dropped": 0}
@@ -307,8 +306,8 @@ class TestCompletion:
         flow.table.commit([number, flow.table.write(rows([10]))], metadata=words | counts)
         assert self.missing(lake) == []
 
-    def test_an_event_and_its_commit_give_the_same_row(self, at: At, tmp_path: Path) -> None:
-        lake = Lake(tmp_path / "lake", at)
+    def test_an_event_and_its_commit_give_the_same_row(self, tmp_path: Path) -> None:
+        lake = Lake(tmp_path / "lake")
         flow: HandFlow = lake.table().flow()
         flow.append({0: (0, 10)})
         (row,) = self.missing(lake)

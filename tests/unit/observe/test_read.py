@@ -115,8 +115,8 @@ def test_a_table_is_found_by_name_and_by_folder(at: At, lake: Lake, flow: HandFl
     path = flow.table.path
     assert find_table("bronze", lake.settings.storage, "default") == at(path)
     assert find_table("default.bronze", lake.settings.storage, "other") == at(path)
-    assert find_table(str(path), lake.settings.storage, "default") == at(path)
-    assert find_table(str(path), None, "default") == at(path)
+    assert find_table(str(at(path)), lake.settings.storage, "default") == at(path)
+    assert find_table(str(at(path)), None, "default") == at(path)
 
 
 def test_a_table_without_a_commit_is_not_created_yet(lake: Lake) -> None:
