@@ -79,7 +79,8 @@ def _read_once(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
 
 def _headrace(content: Content, bootstrap: str, topic: str) -> Callable[[Path], dict[str, float]]:
     from headrace import Pipeline
-    from headrace.model.events import Event, FlowStarted
+    from headrace.model.event_forms import Event
+    from headrace.model.events import FlowStarted
     from headrace.runtime.session import open_spark
 
     # Both runs find this session, so the second one is warm.

@@ -82,7 +82,8 @@ def main(records: int, rounds: int, sides: str, quick: bool) -> None:
 def _measure(side: str, bootstrap: str, root: Path, turn: int, records: int, rejected: int) -> float:
     """Run one side once; the seconds from the start of its query to its end."""
     from headrace import Pipeline
-    from headrace.model.events import Event, FlowStarted
+    from headrace.model.event_forms import Event
+    from headrace.model.events import FlowStarted
 
     name = f"{side}_{turn}"
     folder = root / name

@@ -53,9 +53,8 @@ def measure(spark: Any, folder: Path, records: int, times: int) -> dict[str, tup
     from pyspark.sql.avro.functions import to_avro
     from pyspark.sql.types import StructType
 
-    from headrace.sources.avro_decoder import AvroDecoder
-    from headrace.sources.csv_decoder import CsvDecoder
-    from headrace.sources.decoders import JsonDecoder
+    from headrace.sources.decoders import CsvDecoder, JsonDecoder
+    from headrace.sources.kafka.avro_decoder import AvroDecoder
     from headrace.sources.records import decode_or_stop
 
     row = F.struct("id", "customer", "amount", "at")

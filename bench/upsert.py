@@ -69,7 +69,8 @@ def headrace_side(
     A call takes the records of a batch, and the number of records that the topic has had.
     """
     from headrace import Pipeline
-    from headrace.model.events import BatchCommitted, Event
+    from headrace.model.event_forms import Event
+    from headrace.model.events import BatchCommitted
 
     folder = root / re.sub(r"\W+", "_", side)
     folder.mkdir()

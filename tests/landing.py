@@ -16,7 +16,8 @@ import deltalake
 
 from disk import Disk
 from headrace.errors import HeadraceError
-from headrace.model.events import Event, FlowRetrying
+from headrace.model.event_forms import Event
+from headrace.model.events import FlowRetrying
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
 from headrace.project.pipeline import Pipeline

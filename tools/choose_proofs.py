@@ -44,7 +44,15 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "shell": ("sql_shell",),
     "sinks": (
         *("auto_cdc", "change_images", "changed_columns", "changes", "history", "history_in_order"),
-        *("groups", "lost_commit", "partial_changes", "partial_history", "snapshots", "targets"),
+        *(
+            "groups",
+            "lost_commit",
+            "partial_changes",
+            "partial_history",
+            "sink_store",
+            "snapshots",
+            "targets",
+        ),
     ),
     "sources": (
         *("auto_loader", "files", "folders", "recovery", "runs", "secured", "subscription", "topic"),

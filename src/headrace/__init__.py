@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headrace.declare.sinks import create_sink, foreach_batch_sink
     from headrace.declare.stored_reads import read_changes, read_files, read_table_stream
     from headrace.errors import HeadraceError
-    from headrace.project.ingest import ingest
+    from headrace.project.ingesting import ingest
     from headrace.project.pipeline import Pipeline
     from headrace.project.reading import read_delta
 
@@ -85,48 +85,37 @@ __all__ = [
 ]
 
 _HOMES = {
-    "HeadraceError": "headrace.errors",
-    "Pipeline": "headrace.project.pipeline",
-    "append_flow": "headrace.declare.python",
-    "apply_changes": "headrace.declare.cdc",
-    "apply_changes_from_snapshot": "headrace.declare.cdc",
-    "create_auto_cdc_flow": "headrace.declare.cdc",
-    "create_auto_cdc_from_snapshot_flow": "headrace.declare.cdc",
-    "create_sink": "headrace.declare.sinks",
-    "create_streaming_table": "headrace.declare.python",
-    "debezium": "headrace.declare.reads",
-    "expect": "headrace.declare.expectations",
-    "expect_all": "headrace.declare.expectations",
-    "expect_all_or_drop": "headrace.declare.expectations",
-    "expect_all_or_fail": "headrace.declare.expectations",
-    "expect_all_or_quarantine": "headrace.declare.expectations",
-    "expect_fresh": "headrace.declare.expectations",
-    "expect_or_drop": "headrace.declare.expectations",
-    "expect_or_fail": "headrace.declare.expectations",
-    "expect_or_quarantine": "headrace.declare.expectations",
-    "expect_row_count": "headrace.declare.expectations",
-    "expect_unique": "headrace.declare.expectations",
-    "foreach_batch_sink": "headrace.declare.sinks",
-    "ingest": "headrace.project.ingest",
-    "materialized_view": "headrace.declare.python",
-    "parse_json": "headrace.declare.reads",
-    "read_changes": "headrace.declare.stored_reads",
-    "read_delta": "headrace.project.reading",
-    "read_files": "headrace.declare.stored_reads",
-    "read_kafka": "headrace.declare.reads",
-    "read_table_stream": "headrace.declare.stored_reads",
-    "spark": "headrace.declare.registry",
-    "table": "headrace.declare.python",
-    "temporary_view": "headrace.declare.python",
+    "declare.cdc": (
+        *("apply_changes", "apply_changes_from_snapshot"),
+        *("create_auto_cdc_flow", "create_auto_cdc_from_snapshot_flow"),
+    ),
+    "declare.expectations": tuple(name for name in __all__ if name.startswith("expect")),
+    "declare.python": (
+        "append_flow",
+        "create_streaming_table",
+        "materialized_view",
+        "table",
+        "temporary_view",
+    ),
+    "declare.reads": ("debezium", "parse_json", "read_kafka"),
+    "declare.registry": ("spark",),
+    "declare.sinks": ("create_sink", "foreach_batch_sink"),
+    "declare.stored_reads": ("read_changes", "read_files", "read_table_stream"),
+    "errors": ("HeadraceError",),
+    "project.ingesting": ("ingest",),
+    "project.pipeline": ("Pipeline",),
+    "project.reading": ("read_delta",),
 }
+"""The modules of the public names."""
 
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("headrace")
-    if (home := _HOMES.get(name)) is None:
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    value = getattr(importlib.import_module(f"headrace.{home}"), name)
     globals()[name] = value
     return value
 

@@ -23,7 +23,8 @@ from cdc_oracle import (
     random_events,
 )
 from headrace.errors import HeadraceError, PlanFailedError
-from headrace.model.events import Event, OperationProgressed
+from headrace.model.event_forms import Event
+from headrace.model.table_events import OperationProgressed
 from headrace.project.pipeline import Pipeline
 from headrace.run import targets
 from headrace.sinks.delta import placed_rows, table_index

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.model.events import BatchCommitted, DatasetChecked, FlowFailed
+from headrace.model.events import BatchCommitted, FlowFailed
+from headrace.model.table_events import DatasetChecked
 from headrace.project.pipeline import Pipeline
 from headrace.run import checks, stop
 from proof.shop import Shop

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql.types import StructType
 
-from headrace.sources.debezium import DebeziumDecoder
+from headrace.sources.kafka.debezium import DebeziumDecoder
 from headrace.sources.records import BadRecord, decode_or_stop
 from landing import Site
 

@@ -14,9 +14,9 @@ from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.table_index import TableIndex
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.storage.locate import locate
+from headrace.verify.coordinates import DeletedRows
 from headrace.verify.delta_log import load_table_log
 from headrace.verify.stored import StoredPath
-from headrace.verify.vectors import DeletedRows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,8 +39,8 @@ def test_the_rows_left_are_those_that_spark_reads(spark: SparkSession, tmp_path:
     left: list[int] = []
     for file in log.active().values():
         ids = pq.ParquetFile(log.file_path(file.path).open()).read(columns=["id"]).column("id").to_numpy()
-        left += np.delete(ids, deleted.load(log, file)).tolist() if file.deletion_vector else ids.tolist()
-    assert sum(file.deletion_vector is not None for file in log.active().values()) == 6
+        left += np.delete(ids, deleted.load(log, file)).tolist() if file.vector else ids.tolist()
+    assert sum(bool(file.vector) for file in log.active().values()) == 6
     assert sorted(left) == [row.id for row in spark.sql(f"SELECT id FROM {name} ORDER BY id").collect()]
 
 

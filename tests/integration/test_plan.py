@@ -27,7 +27,9 @@ from headrace.plan.stages import (
     RefreshViewStage,
     RunFlowStage,
 )
-from headrace.sources.limits import DELTA_MAX_BYTES_PER_TRIGGER, KAFKA_MAX_OFFSETS_PER_TRIGGER
+from headrace.sources.delta.reader import DELTA_MAX_BYTES_PER_TRIGGER
+from headrace.sources.kafka.meter import KAFKA_MAX_OFFSETS_PER_TRIGGER
+from headrace.sources.kafka.position import COORDINATES
 from headrace.storage.layout import Storage
 from proof.shop import tables_of
 
@@ -64,6 +66,10 @@ def orders():
 """
 
 Planned = Callable[..., Plan]
+
+
+def coordinates(*columns: str) -> Coordinates:
+    return Coordinates(columns=dict(zip(COORDINATES.names, columns, strict=True)), record=COORDINATES)
 
 
 @pytest.fixture
@@ -718,13 +724,11 @@ def c():
 def d():
     return spark.sql("SELECT t AS x, p AS y, o + 1 AS z FROM STREAM c WHERE p > 0")
 """)
-    assert flow(plan, "b").coordinates == Coordinates(
-        topic="_source.topic", partition="_source.partition", offset="_source.offset"
-    )
+    assert flow(plan, "b").coordinates == coordinates("_source.topic", "_source.partition", "_source.offset")
     assert flow(plan, "b").timestamp == "_source.timestamp"
-    assert flow(plan, "c").coordinates == Coordinates(topic="t", partition="p", offset="o")
+    assert flow(plan, "c").coordinates == coordinates("t", "p", "o")
     assert flow(plan, "c").timestamp is None
-    assert flow(plan, "d").coordinates == Coordinates(topic="x", partition="y", offset="z")
+    assert flow(plan, "d").coordinates == coordinates("x", "y", "z")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ import deltalake
 import pytest
 
 from headrace.model.counts import RowChanges
-from headrace.model.events import BatchCommitted, Event, SnapshotSkipped
+from headrace.model.event_forms import Event
+from headrace.model.events import BatchCommitted
+from headrace.model.table_events import SnapshotSkipped
 from headrace.plan.explain import Explanation
 from headrace.project.pipeline import Pipeline
 from headrace.run import snapshots

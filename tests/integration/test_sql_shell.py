@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 
 from headrace.cli.main import run
 from headrace.project.pipeline import Pipeline
-from headrace.shell.shell import lives
+from headrace.runtime.processes import is_running
 from waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -167,7 +167,7 @@ def test_a_detached_stream_is_shown_stopped_and_dropped_by_another_process(
         assert (described["pid"], described["lag"], described["error"]) == (str(pid), "0", None)
         assert described["statement"].startswith("CREATE STREAM")
         assert desk.elsewhere("STOP STREAM sales_job")[-1]["note"] == "stream sales_job stopped"
-        assert not lives(pid)
+        assert not is_running(pid)
         assert shown(desk)[1] == "stopped"
         with Pipeline.load(desk.folder / "lake" / "streams") as pipeline:
             assert pipeline.verify(require="ranges").proven
@@ -175,7 +175,7 @@ def test_a_detached_stream_is_shown_stopped_and_dropped_by_another_process(
         desk.elsewhere("DROP STREAM sales_job")
         assert desk.elsewhere("SHOW STREAMS")[-1]["rows"] == []
     finally:
-        if lives(pid):
+        if is_running(pid):
             psutil.Process(pid).kill()
 
 

@@ -12,7 +12,9 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.cli.main import build_output, run
-from headrace.model.events import Event, FlowFailed, FlowRetrying, OperationProgressed
+from headrace.model.event_forms import Event
+from headrace.model.events import FlowFailed, FlowRetrying
+from headrace.model.table_events import OperationProgressed
 from headrace.project.pipeline import Pipeline
 from headrace.run.stop import StopSignal
 from headrace.storage.locate import locate

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from disk import Disk
 from headrace.errors import HeadraceError
-from headrace.model.events import Event
+from headrace.model.event_forms import Event
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
 from headrace.project.pipeline import Pipeline

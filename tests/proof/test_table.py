@@ -12,8 +12,8 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from headrace.model.events import ForeignCommitSeen
 from headrace.model.names import TableName
+from headrace.model.table_events import ForeignCommitSeen
 from headrace.plan.stages import OpenTableStage
 from headrace.project import refresh
 from headrace.project.pipeline import Pipeline

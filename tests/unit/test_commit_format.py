@@ -14,7 +14,7 @@ from headrace.model.ranges import SourceRange
 from headrace.sinks.delta.commit import batch_metadata, generation_metadata, refresh_metadata
 from headrace.sinks.target import BatchStamp, OpenedGeneration, RefreshStamp
 from headrace.sources.delta.position import DeltaPosition
-from headrace.sources.files.position import FilePosition
+from headrace.sources.files.facts import FilePosition
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.state.facts import FENCED, Open
 from headrace.storage.table_log import replay_transaction
@@ -29,6 +29,8 @@ from headrace.verify.commits import (
 )
 from headrace.verify.delta_log import Commit, TableLog, TableMetadata
 from headrace.verify.equations import RowCounts
+from headrace.verify.registry import READERS, known_kinds
+from headrace.verify.source_range import DeclaredRange
 
 GOLDEN: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "golden" / "commits.json").read_text(encoding="utf-8")
@@ -70,10 +72,9 @@ SEED = SourceRange(
 
 def as_read(one: SourceRange) -> source_range.SourceRange:
     """A range as `verify` has it."""
-    said = one.to_json()
-    names = {"start": "from", "until": "until", "seen": "seen", "files": "files", "last": "last"}
-    values = {name: said.get(key) for name, key in names.items()}
-    return source_range.SourceRange(index=one.index, kind=one.kind, identity=one.identity, **values)
+    marks = {key: mark for key, mark in one.marks.items() if mark is not None}
+    values = (one.to_json()["from"], one.to_json()["until"])
+    return READERS[one.kind].range(one.index, one.kind, one.identity, *values, marks)
 
 
 LOSS = {"source": 0, "topic": "t", "partition": 0, "from": 4, "until": 9}
@@ -158,13 +159,13 @@ def read(name: str, transactions: Mapping[str, int]) -> CommitClaims:
         base_version=5,
         transactions=transactions,
     )
-    return build_claims(log)
+    return build_claims(log, known_kinds())
 
 
 def test_verify_reads_a_batch() -> None:
     said = read("batch", {"headrace-2": 3})
     assert said.roles == {6: "batch"}
-    assert said.batches == (
+    assert said.batches == [
         Batches(
             flow="sales",
             checkpoint="headrace-2",
@@ -174,20 +175,20 @@ def test_verify_reads_a_batch() -> None:
             last_version=6,
             counts=RowCounts("append", {"input": 8, "accepted": 5, "quarantined": 2, "dropped": 1}),
             sources=tuple(map(as_read, RANGES)),
-        ),
-    )
+        )
+    ]
 
 
 def test_verify_believes_no_range_without_its_transaction() -> None:
-    assert read("batch", {}).batches == ()
-    assert read("batch", {"headrace-2": 2}).batches == ()
+    assert read("batch", {}).batches == []
+    assert read("batch", {"headrace-2": 2}).batches == []
 
 
 def test_verify_reads_a_replay() -> None:
     name = "headrace-replays-sales#6"
     said = read("replay", {"headrace-replays-sales": 6})
     assert [(one.id, one.rows, one.counts.added) for one in said.replays] == [(name, 3, 2)]
-    assert read("replay", {"headrace-replays-sales": 8}).replays == ()
+    assert read("replay", {"headrace-replays-sales": 8}).replays == []
     assert (replay_transaction(name), verified_transaction(name)) == (("headrace-replays-sales", 6),) * 2
     assert replay_transaction("headrace-replay-1f") == ("headrace-replay-1f", 0)
 
@@ -201,7 +202,7 @@ def test_verify_reads_a_seeded_opening_and_its_losses() -> None:
     said = read("seeded opening", {"headrace-2": 0, "headrace-1": FENCED})
     (opening,) = said.openings
     assert (opening.reason, opening.fences, opening.fenced) == ("data-loss", "headrace-1", True)
-    assert opening.losses == (LOSS,)
+    assert opening.losses == (DeclaredRange(("topic", "partition"), ("t", 0), 4, 9),)
     (batch,) = said.batches
     assert (batch.first, batch.counts.added, batch.sources) == (0, 0, (as_read(SEED),))
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from headrace.cli.output import Output
 from headrace.cli.verb import Invocation
 from headrace.errors import TopicNotFoundError
 from headrace.model.kafka_settings import KafkaConnection
-
-if TYPE_CHECKING:
-    from headrace.sources.kafka.cluster import KafkaCluster
+from headrace.runtime.broker import ensure_embedded
+from headrace.runtime.fetch import ensure_jars
+from headrace.sources.kafka.cluster import KafkaCluster
 
 
 @dataclass(frozen=True)
 class ReachedKafka:
-    """A Kafka cluster that can be contacted."""
-
     connection: KafkaConnection
     is_embedded: bool  # whether it is the embedded broker, where commands create missing topics
 
@@ -28,14 +26,11 @@ class ReachedKafka:
 
 def reach_kafka(invocation: Invocation) -> ReachedKafka:
     """The Kafka cluster of the command; the embedded broker is started if it is needed."""
-    return reach(invocation.settings_anywhere().kafka, invocation.output)
+    return reach(invocation.settings(anywhere=True).kafka, invocation.output)
 
 
 def reach(connection: KafkaConnection, output: Output) -> ReachedKafka:
     """A Kafka cluster; the embedded broker is started if it is needed."""
-    from headrace.runtime.broker import ensure_embedded
-    from headrace.runtime.fetch import ensure_jars
-
     if not connection.is_embedded:
         return ReachedKafka(connection, is_embedded=False)
     ensure_jars("broker")
@@ -45,8 +40,6 @@ def reach(connection: KafkaConnection, output: Output) -> ReachedKafka:
 
 def not_found(error: TopicNotFoundError, kafka: ReachedKafka, cluster: KafkaCluster) -> TopicNotFoundError:
     """The error with similar names, or the command that creates the topic on the embedded broker."""
-    import difflib
-
     topic, known = str(error.params["topic"]), cluster.topics()
     near = difflib.get_close_matches(topic, known, n=1)
     if near:

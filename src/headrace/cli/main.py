@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import difflib
 import gc
 import importlib
 import io
@@ -121,7 +122,7 @@ class Terminated(BaseException):
 
 
 def load_command(name: str) -> click.Command:
-    """A command of the table; only its module is imported."""
+    """A command by its name; only its module is imported."""
     module = importlib.import_module(f"headrace.cli.commands.{_MODULES.get(name, name)}")
     command: click.Command = getattr(module, name.replace("-", "_"))
     return command
@@ -144,7 +145,12 @@ class LazyCommands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in {**COMMANDS, **ALIASES} and not name.startswith("-") and not ctx.resilient_parsing:
-            raise _no_such("command", name, list(COMMANDS), "headrace --help")
+            close = difflib.get_close_matches(name, list(COMMANDS), n=1)
+            raise CommandLineError(
+                f"there is no command `{name}`",
+                remedies=[*(f"did you mean headrace {match}?" for match in close), "headrace --help"],
+                params={"command": name, "possibilities": close},
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -191,7 +197,6 @@ def headrace() -> None:
 
 
 def main() -> None:
-    """The entry point of ``headrace``."""
     # Imports create many objects that stay. Looking for garbage among them takes a tenth of an import.
     gc.set_threshold(_GARBAGE, 10, 10)
     output = build_output(sys.argv[1:])
@@ -199,14 +204,13 @@ def main() -> None:
         if stream is not None:
             replace_unencodable(stream, is_json=output.is_json)
     set_up_logging(output.redactor, debug=output.debug)
-    # A command can handle its first signal itself; what reaches these handlers ends the process.
+    # A command can handle its first signal itself. Signals that reach these handlers end the process.
     signal.signal(signal.SIGINT, _end_process)
     signal.signal(signal.SIGTERM, _end_process)
     sys.exit(run(sys.argv[1:], output))
 
 
 def run(arguments: Sequence[str], output: Output | None = None) -> int:
-    """Run one command line, and return its exit code."""
     output = output or build_output(arguments)
     if signal.getsignal(signal.SIGTERM) is not _end_process:
         signal.signal(signal.SIGTERM, _terminate)
@@ -263,7 +267,6 @@ def _signal_behind(error: BaseException | None) -> int | None:
 
 
 def _driver_lost(error: BaseException | None) -> HeadraceError | None:
-    """The error for a JVM that has ended."""
     while error is not None:
         if type(error).__name__ == "Py4JNetworkError" or text_of(error) == GONE:
             from headrace.run.failures import driver_lost
@@ -291,7 +294,7 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 
 
 def _end_process(number: int, frame: FrameType | None) -> None:
-    """Break off the command; what still runs after `_END_S` ends with the process."""
+    """Interrupt the command; after `_END_S` the process ends."""
     timer = threading.Timer(_END_S, _exit, (128 + number,))
     timer.daemon = True
     timer.start()
@@ -319,17 +322,6 @@ def _usage_error(error: click.UsageError) -> CommandLineError:
         summary[:1].lower() + summary[1:],
         remedies=[*(f"did you mean {name}?" for name in possible[:1]), page],
         params={"command": command, "possibilities": list(possible)},
-    )
-
-
-def _no_such(kind: str, name: str, known: Sequence[str], page: str) -> CommandLineError:
-    import difflib
-
-    close = difflib.get_close_matches(name, known, n=1)
-    return CommandLineError(
-        f"there is no {kind} `{name}`",
-        remedies=[*(f"did you mean headrace {match}?" for match in close), page],
-        params={"command": name, "possibilities": close},
     )
 
 
@@ -373,7 +365,7 @@ def find_versions() -> Mapping[str, str | None]:
 
     jars = {
         name.partition("_")[0]: jar.coordinate.version
-        # The broker's set holds clients of its own.
+        # The jars of the broker have another version of the client.
         for jar in locked_jars("broker", "spark")
         for name in [jar.coordinate.artifact]
     }
@@ -393,7 +385,6 @@ def find_versions() -> Mapping[str, str | None]:
 
 
 def versions_text(versions: Mapping[str, str | None]) -> str:
-    """The versions as lines."""
     names = {"headrace": "headrace", "spark": "Spark", "delta": "Delta Lake", "kafka": "Kafka broker"}
     names |= {"kafka_clients": "Kafka clients", "java": "Java"}
     lines = [f"{names[name]} {found or 'not found: headrace doctor'}" for name, found in versions.items()]

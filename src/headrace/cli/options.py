@@ -8,19 +8,45 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import click
 
 from headrace.errors import HeadraceError
-from headrace.model.project import LogFormat, LogLevel
+from headrace.model.project import LogFormat, LogLevel, ProjectSettings
 from headrace.model.texts import parse_duration
-
-if TYPE_CHECKING:
-    from headrace.model.project import ProjectSettings
 
 _AGO = re.compile(r"-?(\d+)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+POSITIVE, WHOLE = click.IntRange(1), click.IntRange(0)
+
+
+def option(
+    given: str, help: str, reads: Any = None, *, name: str = "", default: Any = None, **settings: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option as a user types it: ``--retain TIME``, or ``--once`` for a flag. `reads`: a type of click, or
+    the callback that reads the value. `name`: the parameter of the function, if it differs."""
+    names, _, metavar = given.partition(" ")
+    if isinstance(reads, click.ParamType):
+        settings["type"] = reads
+    elif reads is not None:
+        settings["callback"] = reads
+    if metavar:
+        settings["metavar"] = metavar
+    elif "type" not in settings:
+        settings["is_flag"] = True
+    if default is not None:
+        settings |= {"default": default, "show_default": isinstance(default, str) or type(default) is int}
+    return click.option(*names.split(","), *filter(None, [name]), help=help, **settings)
+
+
+def refuse(*cases: tuple[bool, str]) -> None:
+    """Refuse the first combination of options that is wrong, with its text."""
+    for is_wrong, text in cases:
+        if is_wrong:
+            raise click.UsageError(text, click.get_current_context(silent=True))
 
 
 def parse_moment(text: str) -> datetime | None:
@@ -35,7 +61,6 @@ def parse_moment(text: str) -> datetime | None:
 
 
 def read_moment(ctx: click.Context, param: click.Parameter, text: str | None) -> datetime | None:
-    """The value of an option that is a point in time."""
     if text is None:
         return None
     moment = parse_moment(text)
@@ -86,7 +111,6 @@ def complete_dataset(ctx: click.Context, param: click.Parameter, incomplete: str
 
 
 def complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The profiles of the pipeline's spec."""
     from headrace.declare.spec import find_spec, profile_names
 
     try:
@@ -110,7 +134,7 @@ def _settings(ctx: click.Context) -> ProjectSettings | None:
 
 def _stored(settings: ProjectSettings) -> Iterator[str]:
     for table in settings.storage.find_tables():
-        yield table.name if table.schema == settings.database else str(table)
+        yield table.within(settings.database)
 
 
 def _declared(settings: ProjectSettings) -> Iterator[str]:

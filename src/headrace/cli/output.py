@@ -13,7 +13,7 @@ import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -62,7 +62,7 @@ def _place_lines(location: SourceLocation, folders: Sequence[Path]) -> list[str]
         cut = max(0, (column or 1) - _LONGEST // 2)
         source = f"{source[cut : cut + _LONGEST]} ..."
         column = None if column is None else column - cut
-    # Tabs would put the carets elsewhere than the eye expects.
+    # With tabs, the carets would not be below the marked characters.
     lines += [f"{gap}{bar}", f" {click.style(number, fg='blue', bold=True)} {bar} {source.expandtabs(4)}"]
     if column is not None:
         start = len(source[: column - 1].expandtabs(4))
@@ -73,11 +73,11 @@ def _place_lines(location: SourceLocation, folders: Sequence[Path]) -> list[str]
 
 def _source_line(location: SourceLocation, folders: Sequence[Path]) -> str | None:
     if location.path.startswith("<"):
-        # Statements that were typed, and not read from a file.
+        # Statements that were typed have no file.
         return linecache.getline(location.path, location.line).rstrip() or None
     for folder in (*folders, Path()):
         try:
-            # The place can be in a file of data, which is larger than a file of code.
+            # The location can be in a data file, which can be large.
             with (folder / location.path).open(encoding="utf-8", errors="replace") as lines:
                 found = next(itertools.islice(lines, max(location.line, 1) - 1, None), "")
         except OSError:
@@ -102,13 +102,11 @@ class _RedactedStream:
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
-        # Whether it is a terminal, its encoding, and whatever else a writer asks.
+        # Such as `isatty` and `encoding`.
         return getattr(self._stream, name)
 
 
 class RedactingFormatter(logging.Formatter):
-    """Formats log lines, with their traces, without the secrets."""
-
     def __init__(self, form: str, redactor: Redactor) -> None:
         super().__init__(form)
         self._redactor = redactor
@@ -129,8 +127,6 @@ EXIT_CHANGES = 4
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a command."""
-
     data: Any
     # The same facts as text (with ANSI styles), or a function that gives something `rich` can render; it is
     # called only for text output.
@@ -138,6 +134,10 @@ class Result:
     # Errors that are printed after the text; the data has them in its own form.
     errors: Sequence[HeadraceError] = ()
     exit_code: int = 0  # 0 done, 1 failed or not proven, 3 cannot be judged, 4 a run would change something
+
+
+UNCHANGED = Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
+"""The result of a command that the user has not confirmed."""
 
 
 class Output(ABC):
@@ -150,7 +150,8 @@ class Output(ABC):
     ) -> None:
         self.redactor = redactor or Redactor()
         """Learns the pipeline's secrets, and strikes them out of everything that is written."""
-        self.stdout = stdout
+        # JSON is redacted value by value.
+        self.stdout = stdout if self.is_json else redacted(stdout, self.redactor)
         self.stderr = redacted(stderr, self.redactor)
         self.debug = debug
         self.folders: list[Path] = []
@@ -174,13 +175,13 @@ class Output(ABC):
     def error(self, error: HeadraceError) -> None:
         """Render an error."""
 
-    @abstractmethod
-    def note(self, text: str, **facts: Any) -> None:
+    def note(self, text: str) -> None:
         """One fact on the way: a line for a person, nothing in a JSON document."""
+        return
 
-    @abstractmethod
     def line(self, data: Mapping[str, Any]) -> None:
         """One JSON line of a command that reports as it goes; nothing in the text form."""
+        return
 
     def pour(self, lines: Iterable[str], *, at_once: bool) -> None:
         """Print lines as they come; a reader such as `head` may end first."""
@@ -195,13 +196,21 @@ class Output(ABC):
             # Caught here: click would make a failure of it.
             discard_stdout()
 
-    @abstractmethod
-    def progress(self, title: str) -> Any:
-        """A context manager around work that may take long."""
+    def progress(self, title: str) -> AbstractContextManager[None]:
+        """Wraps work that may take long."""
+        return nullcontext()
 
-    @abstractmethod
-    def confirm(self, question: str, *, remedy: str) -> bool:
-        """Ask yes or no."""
+    def agrees(self, lines: Iterable[str], question: str, remedy: str) -> bool:
+        """Show what a command would do, and ask. `remedy`: the command that does not ask."""
+        self.note("\n".join(lines))
+        if self.is_json or not (sys.stdin.isatty() and self.stderr.isatty()):
+            raise NotConfirmedError(
+                "this command asks for confirmation, and it does not run in a terminal",
+                facts=[question, "nothing was done"],
+                remedies=[remedy],
+                params={"question": question},
+            )
+        return click.confirm(question, default=False, err=True)
 
 
 class TextOutput(Output):
@@ -209,14 +218,7 @@ class TextOutput(Output):
 
     is_json = False
 
-    def __init__(
-        self, *, stdout: IO[str], stderr: IO[str], debug: bool = False, redactor: Redactor | None = None
-    ) -> None:
-        super().__init__(stdout=stdout, stderr=stderr, debug=debug, redactor=redactor)
-        self.stdout = redacted(stdout, self.redactor)
-
     def console(self) -> Console:
-        """A rich console on standard output."""
         from rich.console import Console
 
         return Console(file=self.stdout, highlight=False, soft_wrap=not self.stdout.isatty())
@@ -245,11 +247,8 @@ class TextOutput(Output):
         if self.debug:
             click.echo(_trace(error), file=self.stderr)
 
-    def note(self, text: str, **facts: Any) -> None:
+    def note(self, text: str) -> None:
         click.echo(text, file=self.stderr)
-
-    def line(self, data: Mapping[str, Any]) -> None:
-        return
 
     @contextmanager
     def progress(self, title: str) -> Iterator[None]:
@@ -276,14 +275,9 @@ class TextOutput(Output):
         while not done.wait(_LOOK_S):
             # No spinner is shown while a download shows its progress.
             if not FETCHING.is_set():
-                with console.status(title, spinner=spinner_for(console)):
+                with console.status(title, spinner="line" if console.options.ascii_only else "dots"):
                     while not (FETCHING.is_set() or done.wait(_LOOK_S)):
                         pass
-
-    def confirm(self, question: str, *, remedy: str) -> bool:
-        if not (sys.stdin.isatty() and self.stderr.isatty()):
-            raise _not_confirmed(question, remedy)
-        return click.confirm(question, default=False, err=True)
 
 
 class JsonOutput(Output):
@@ -301,18 +295,8 @@ class JsonOutput(Output):
             fields["trace"] = _trace(error)
         self._write({"error": fields})
 
-    def note(self, text: str, **facts: Any) -> None:
-        return
-
     def line(self, data: Mapping[str, Any]) -> None:
         self._write(data)
-
-    @contextmanager
-    def progress(self, title: str) -> Iterator[None]:
-        yield
-
-    def confirm(self, question: str, *, remedy: str) -> bool:
-        raise _not_confirmed(question, remedy)
 
     def _write(self, data: Any, indent: int | None = None) -> None:
         # Whatever is no JSON value becomes text first, so that nothing gets around the redactor; it
@@ -323,23 +307,9 @@ class JsonOutput(Output):
         self.stdout.flush()
 
 
-def spinner_for(console: Console) -> str:
-    """A spinner of `rich` whose characters the terminal has."""
-    return "line" if console.options.ascii_only else "dots"
-
-
 def discard_stdout() -> None:
     """Discard further output; otherwise Python reports a closed pipe at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
-
-
-def _not_confirmed(question: str, remedy: str) -> NotConfirmedError:
-    return NotConfirmedError(
-        "this command asks for confirmation, and it does not run in a terminal",
-        facts=[question, "nothing was done"],
-        remedies=[remedy],
-        params={"question": question},
-    )
 
 
 def _trace(error: BaseException) -> str:

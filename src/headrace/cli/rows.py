@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
 
 from headrace.model.changes import COLUMN_SEQUENCES, SEQUENCE
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.table import Table
-    from rich.text import Text
-
-    from headrace.observe.read import Rows
+from headrace.observe.read import Rows, shown
 
 _LONG = ("string", "binary", "struct", "array", "map", "variant")
 _UNLIMITED = 100_000
@@ -30,8 +30,6 @@ class RowsTable:
     rows: Sequence[Sequence[Any]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        from rich.measure import Measurement
-
         table = self._table()
         measured = Measurement.get(console, options.update_width(_UNLIMITED), table)
         if not console.is_terminal:
@@ -44,10 +42,6 @@ class RowsTable:
             yield from self._lists()
 
     def _table(self) -> Table:
-        from rich.cells import cell_len
-        from rich.table import Table
-        from rich.text import Text
-
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")
         for name, kind in zip(self.columns, self.types, strict=True):
             table.add_column(
@@ -62,9 +56,6 @@ class RowsTable:
         return table
 
     def _lists(self) -> Iterator[RenderableType]:
-        from rich.table import Table
-        from rich.text import Text
-
         for number, row in enumerate(self.rows):
             if number:
                 yield ""
@@ -77,10 +68,6 @@ class RowsTable:
 
 
 def _cell(value: Any) -> Text:
-    from rich.text import Text
-
-    from headrace.observe.read import shown
-
     return Text(shown(value), style="dim" if value is None else "")
 
 

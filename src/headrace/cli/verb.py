@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.options import complete_profile
+from headrace.cli.options import complete_profile, option
 from headrace.cli.output import Output, Result
 from headrace.errors import SpecNotFoundError
+from headrace.model.project import ProjectSettings
 from headrace.model.secrets import is_secret_key
 
 _ENGINE = "HEADRACE_ENGINE"
 
 if TYPE_CHECKING:
-    from headrace.model.project import ProjectSettings
     from headrace.project.pipeline import Pipeline
 
 
@@ -44,23 +44,19 @@ class Invocation:
         storage = self.storage if is_uri(self.storage) else str(Path(self.storage).expanduser().absolute())
         return {**self.set, "storage": storage}
 
-    def settings(self) -> ProjectSettings:
-        """The pipeline's settings; none of its files run, and no JVM starts."""
+    def settings(self, *, anywhere: bool = False) -> ProjectSettings:
+        """The pipeline's settings; none of its files run, and no JVM starts. `anywhere`: outside of a
+        pipeline's folder, the settings of the command line alone."""
         from headrace.declare.spec import find_spec, load_project
-
-        self.output.folders.insert(0, find_spec(self.project).parent)
-        return load_project(
-            self.project, profile=self.profile, overrides=self.overrides, redactor=self.output.redactor
-        )
-
-    def settings_anywhere(self) -> ProjectSettings:
-        """The pipeline's settings, or outside of a pipeline's folder those of the command line alone."""
-        from headrace.declare.spec import find_spec, load_project_anywhere
 
         with suppress(SpecNotFoundError):
             self.output.folders.insert(0, find_spec(self.project).parent)
-        return load_project_anywhere(
-            self.project, profile=self.profile, overrides=self.overrides, redactor=self.output.redactor
+        return load_project(
+            self.project,
+            profile=self.profile,
+            overrides=self.overrides,
+            redactor=self.output.redactor,
+            anywhere=anywhere,
         )
 
     @contextmanager
@@ -81,7 +77,6 @@ class LocalFolder(click.Path):
         super().__init__(path_type=Path, **settings)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path."""
         from headrace.storage.locate import is_uri, locate
 
         local = locate(value).path if isinstance(value, str) and is_uri(value) else value
@@ -96,24 +91,12 @@ class Verb(click.Command):
         self.examples = examples
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        _write_examples(self.examples, formatter)
-
-
-class VerbGroup(click.Group):
-    """A command of commands, with examples too."""
-
-    def __init__(self, *args: Any, examples: tuple[str, ...] = (), **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.examples = examples
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        _write_examples(self.examples, formatter)
-
-
-def _write_examples(examples: tuple[str, ...], formatter: click.HelpFormatter) -> None:
-    if examples:
         with formatter.section("Examples"):
-            formatter.write_dl([(example, "") for example in examples])
+            formatter.write_dl([(example, "") for example in self.examples])
+
+
+class VerbGroup(Verb, click.Group):
+    """A command of commands, with examples too."""
 
 
 def verb(
@@ -136,14 +119,16 @@ def verb(
             )
             return function(Invocation(output, **chosen), **parameters)
 
-        options = [*(_project_options() if project else ()), *_output_options()]
+        options = [*(_OF_PROJECT if project else ()), *OF_OUTPUT]
         declared = list(reversed(getattr(function, "__click_params__", [])))
+        for one in options:
+            one(invoke)
         made = Verb(
             name or function.__name__.replace("_", "-"),
             callback=invoke,
             help=function.__doc__,
             short_help=(function.__doc__ or "").strip().split("\n")[0].rstrip("."),
-            params=[*declared, *options],
+            params=[*declared, *invoke.__click_params__],  # type: ignore[attr-defined]
             examples=examples,
         )
         if group is not None:
@@ -151,41 +136,6 @@ def verb(
         return made
 
     return decorate
-
-
-def _project_options() -> list[click.Parameter]:
-    folder = LocalFolder(resolve_path=True)
-    return [
-        click.Option(
-            ["--project", "--spec", "project"],
-            type=folder,
-            metavar="PATH",
-            help="The folder or spec of the pipeline; default: found in this folder or the folders above it.",
-        ),
-        click.Option(
-            ["--profile"],
-            metavar="NAME",
-            shell_complete=complete_profile,
-            help="The profile of the spec; default: HEADRACE_PROFILE, else dev.",
-        ),
-        click.Option(
-            ["--storage"], metavar="PATH", help="Use this storage instead of the storage of the spec."
-        ),
-        click.Option(
-            ["--no-engine"],
-            is_flag=True,
-            expose_value=False,
-            callback=_without_engine,
-            help="Start a separate JVM for this command if it needs Spark. Same as HEADRACE_ENGINE=off.",
-        ),
-        click.Option(
-            ["--set"],
-            multiple=True,
-            callback=read_overrides,
-            metavar="KEY=VALUE",
-            help="Override a value of the spec and its profile, such as runtime.memory=2g.",
-        ),
-    ]
 
 
 def _without_engine(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -218,11 +168,34 @@ def read_overrides(ctx: click.Context, param: click.Parameter, values: tuple[str
     return overrides
 
 
-def _output_options() -> list[click.Parameter]:
-    # `main` has read both before parsing began: a wrong command line must be answered in JSON, too.
-    return [
-        click.Option(["--json"], is_flag=True, expose_value=False, help="Print the result as JSON."),
-        click.Option(
-            ["--debug"], is_flag=True, expose_value=False, help="Print the stack trace of an error."
-        ),
-    ]
+_OF_PROJECT = (
+    option(
+        "--project,--spec PATH",
+        "The folder or spec of the pipeline; default: found in this folder or the folders above it.",
+        LocalFolder(resolve_path=True),
+        name="project",
+    ),
+    option(
+        "--profile NAME",
+        "The profile of the spec; default: HEADRACE_PROFILE, else dev.",
+        shell_complete=complete_profile,
+    ),
+    option("--storage PATH", "Use this storage instead of the storage of the spec."),
+    option(
+        "--no-engine",
+        "Start a separate JVM for this command if it needs Spark. Same as HEADRACE_ENGINE=off.",
+        _without_engine,
+        expose_value=False,
+    ),
+    option(
+        "--set KEY=VALUE",
+        "Override a value of the spec and its profile, such as runtime.memory=2g.",
+        read_overrides,
+        multiple=True,
+    ),
+)
+# `main` has read both before parsing began: a wrong command line must be answered in JSON, too.
+OF_OUTPUT = (
+    option("--json", "Print the result as JSON.", expose_value=False),
+    option("--debug", "Print the stack trace of an error.", expose_value=False),
+)

@@ -12,15 +12,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.output import Output, Result
+from headrace.model.event_forms import Event
+from headrace.model.project import ProjectSettings
 from headrace.model.texts import duration_text
 from headrace.observe.display import Display, open_display
 from headrace.observe.events import event_to_json
+from headrace.run.stop import StopSignal
+from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.processes import handling_signals
 
 if TYPE_CHECKING:
-    from headrace.model.events import Event
-    from headrace.model.project import ProjectSettings
-    from headrace.run.stop import StopSignal
     from headrace.run.update import RunResult
 
 
@@ -34,8 +35,6 @@ _NOTES_S = 1.0
 def spark_starting(output: Output, title: str) -> Iterator[None]:
     """Wraps work that starts Spark: downloads jars with their own progress, then shows a title."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # under spark-submit, Spark is there already
-        from headrace.runtime.fetch import ensure_jars
-
         # The jars of the broker are downloaded when a query reads Kafka.
         ensure_jars("spark")
     with output.progress(title):
@@ -154,33 +153,16 @@ def show_outcome(output: Output, result: RunResult, signals: Sequence[int]) -> R
 
 
 def _to_json(result: RunResult) -> dict[str, Any]:
+    def fields(one: Any, *names: str) -> dict[str, Any]:
+        error = None if one.error is None else one.error.to_dict()
+        return {name: getattr(one, name) for name in names} | {"error": error, "reason": one.reason}
+
+    of_flow = ("flow", "outcome", "rows", "batches", "late", "commits", "duration_s")
     return {
         "update": result.update,
         "outcome": result.outcome,
         "duration_s": result.duration_s,
         "log": None if result.log_file is None else str(result.log_file),
-        "flows": [
-            {
-                "flow": flow.flow,
-                "outcome": flow.outcome,
-                "rows": flow.rows,
-                "batches": flow.batches,
-                "late": flow.late,
-                "commits": flow.commits,
-                "duration_s": flow.duration_s,
-                "error": None if flow.error is None else flow.error.to_dict(),
-                "reason": flow.reason,
-            }
-            for flow in result.flows
-        ],
-        "views": [
-            {
-                "dataset": str(view.dataset),
-                "outcome": view.outcome,
-                "rows": view.rows,
-                "error": None if view.error is None else view.error.to_dict(),
-                "reason": view.reason,
-            }
-            for view in result.views
-        ],
+        "flows": [fields(flow, *of_flow) for flow in result.flows],
+        "views": [{"dataset": str(view.dataset), **fields(view, "outcome", "rows")} for view in result.views],
     }

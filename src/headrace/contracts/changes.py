@@ -28,11 +28,10 @@ from headrace.model.changes import (
 from headrace.model.names import quoted_column
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType, T
 from headrace.sinks.row_hash import holds_map, row_hash
+from headrace.sources.registry import COORDINATES
 
 _RECORD = "_source"
 """The struct that our readers add. The table does not get it, unless ``column_list`` names it."""
-
-"""The columns that a change data feed adds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +160,6 @@ def _kept(rows: DataFrame, columns: ChangeColumns) -> list[str]:
 
 
 def _find(rows: DataFrame, given: Any) -> str:
-    """The name of a column as the source writes it."""
     # The text of a Column is its name; the text of an expression matches no column.
     wanted = given if isinstance(given, str) else str(given).removeprefix("Column<'").removesuffix("'>")
     found = next((name for name in rows.columns if name.casefold() == wanted.casefold()), None)
@@ -180,8 +178,11 @@ def _place(rows: DataFrame) -> list[Column]:
     """The position of each record in its source, which orders records with equal sequences."""
     record = next((one for one in rows.schema.fields if one.name == _RECORD), None)
     fields = set() if record is None else set(getattr(record.dataType, "names", ()))
-    if {"topic", "partition", "offset"} <= fields:
-        place = (F.col("_source.partition"), F.col("_source.topic"), F.col("_source.offset"))
+    known = next((one for one in COORDINATES if {*one.names} <= fields), None)
+    if known is not None:
+        partition = F.lit(0) if known.partition is None else F.col(f"{_RECORD}.{known.partition}")
+        source = F.concat_ws("/", *(f"{_RECORD}.{name}" for name in known.sources))
+        place = (partition, source, F.col(f"{_RECORD}.{known.number}"))
     elif {"path", "modified"} <= fields:
         place = (F.unix_micros("_source.modified"), F.col("_source.path"), row_hash(rows))
     elif "_commit_version" in rows.columns:
@@ -222,7 +223,7 @@ _FITS = {
     "timestamp": ("date",),
     "string": ("integer", "long", "double", "boolean", "date", "timestamp"),
 }
-"""The types that Spark infers for some values of a column whose other values have a wider type."""
+"""For each type, the narrower types that Spark can infer from a part of the values."""
 _JSON = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -280,7 +281,10 @@ def find_differences(snapshot: DataFrame, held: DataFrame, keys: Sequence[str]) 
     is_missing = F.col(COPIES).isNull()
     differs = is_missing | F.col(_HELD).isNull() | (F.col(COPIES) > 1)
     for one in fields:
-        before, now = (_comparable(F.col(f"{side}.{quoted_column(one.name)}"), one) for side in (_OLD, _NEW))
+        before, now = (F.col(f"{side}.{quoted_column(one.name)}") for side in (_OLD, _NEW))
+        if holds_map(one.dataType):
+            # Spark cannot compare maps. Two maps are equal if their entries have the same order.
+            before, now = (F.to_json(F.struct(value), _JSON) for value in (before, now))
         differs = differs | ~before.eqNullSafe(now)
     for name in names:
         differs = differs | F.col(name).isNull()
@@ -301,11 +305,6 @@ def as_records(
         keys=keys, sequence_by=version, deletes=_DELETED, excluded=(_DELETED,), tracked=tracked
     )
     return as_changes(differences, columns)
-
-
-def _comparable(value: Column, field: Any) -> Column:
-    """A value as Spark can compare it. Two maps are equal if their entries have the same order."""
-    return F.to_json(F.struct(value), _JSON) if holds_map(field.dataType) else value
 
 
 def with_known_types(rows: DataFrame, known: Mapping[str, Any]) -> StructType:

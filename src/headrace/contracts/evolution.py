@@ -14,14 +14,11 @@ Type = str | Mapping[str, Any]
 
 _LARGEST = "decimal(38,0)"
 _UNNAMEABLE = re.compile(r"[ ,;{}()\n\t=]")
-_RESERVED = ("_source", "_metadata", RESCUED)
-"""Columns that readers add."""
+_RESERVED = ("_source", "_metadata", RESCUED)  # columns that readers add
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evolution:
-    """How a schema changes."""
-
     schema: Mapping[str, Any]
     added: tuple[str, ...] = ()  # the dotted names of the new fields
     # The names of new fields that cannot become columns, with the reason.
@@ -35,7 +32,6 @@ class Evolution:
 def evolve(
     schema: Mapping[str, Any], found: Mapping[str, Any], drift: Drift, taken: Iterable[str] = ()
 ) -> Evolution:
-    """Add the fields that records have and a schema does not."""
     change = _Change(drift, taken)
     fields = change.merged(schema["fields"], found["fields"], "", drift.default)
     return Evolution(

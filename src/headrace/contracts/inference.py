@@ -19,14 +19,11 @@ from headrace.contracts.shapes import Coordinates, Kind, Shape, decode_json
 from headrace.errors import FilesNotFoundError
 
 _EXAMPLES = 5
-_EXACT = 2**53
-"""The largest integer up to which a DOUBLE has all integers."""
+_EXACT = 2**53  # the largest integer up to which a DOUBLE has all integers
 
 
 @dataclass(frozen=True)
 class CorruptRecord:
-    """A record that is not a JSON object."""
-
     at: Coordinates
     problem: str
     excerpt: str
@@ -72,7 +69,6 @@ class Inference:
         self.shape.add(record, at)
 
     def leave_out(self, value: bytes, at: Coordinates, problem: str) -> None:
-        """Count a corrupt record."""
         self.corrupt += 1
         if len(self.corrupt_records) < _EXAMPLES:
             excerpt = value[:60].decode("utf-8", errors="backslashreplace")
@@ -147,12 +143,10 @@ _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True)
 class RecordFiles:
-    """The JSON or CSV files of a folder."""
-
     folder: Path
     format: FileFormat
     files: tuple[tuple[Path, dict[str, Any]], ...]  # each file with the values of its ``key=value`` folders
-    # Whether some files are in other folders below; ``key=value`` folders are no columns then.
+    # Whether some files are in subfolders that are not named ``key=value``; then no folder becomes a column.
     recursive: bool
 
 

@@ -10,21 +10,10 @@ from typing import Any, Final, Literal
 from headrace.model.names import quoted_column, quoted_path
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType, T
 from headrace.sources.parts import ROW_JSON
+from headrace.sources.registry import COORDINATES, RECORD
 
-REASONS = "__headrace_reasons"
-"""The column with the names of the expectations that a row fails."""
-
-_RECORD = {
-    "topic": "STRING",
-    "partition": "INT",
-    "offset": "BIGINT",
-    "timestamp": "TIMESTAMP",
-    "key": "BINARY",
-    "value": "BINARY",
-    "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
-    "path": "STRING",
-}
-_SOURCE = f"STRUCT<{', '.join(f'{name}: {kind}' for name, kind in _RECORD.items())}>"
+REASONS = "__headrace_reasons"  # the column with the names of the expectations that a row fails
+_SOURCE = f"STRUCT<{', '.join(f'{name}: {kind}' for name, kind in RECORD.items())}>"
 
 COLUMNS = f"""
     id STRING COMMENT 'identifies the row in this table',
@@ -48,7 +37,7 @@ COLUMNS = f"""
 
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
-    """What has rejected some rows: a batch of a flow, or a refresh of a materialized view."""
+    """The batch of a flow, or the refresh of a materialized view, that has rejected rows."""
 
     pipeline: str
     flow: str
@@ -57,20 +46,11 @@ class Rejection:
     ranges: Any  # what the batch has read, as its commit holds it; for a refresh the versions of its inputs
     checkpoint: str | None = None  # the checkpoint's id; ``None`` for a refresh
     batch: int | None = None  # the batch's number; ``None`` for a refresh
-    # The columns (dotted paths) of each row's topic, partition and offset.
+    # The columns (dotted paths) of each row's coordinates.
     coordinates: Mapping[str, str] = field(default_factory=dict)
 
 
-def describe_record(source: Mapping[str, Any]) -> str:
-    """The coordinates of an original record, in words; empty if it has none."""
-    if source.get("topic") is not None:
-        return f"{source['topic']}/{source['partition']} offset {source['offset']}"
-    row = "" if source.get("offset") is None else f", row {source['offset']}"
-    return f"{source['path']}{row}" if source.get("path") is not None else ""
-
-
 def as_rejected(rows: DataFrame, rejection: Rejection) -> DataFrame:
-    """Rows for the quarantine table."""
     no_text = F.lit(None).cast("string")
     returned = [name for name in rows.columns if name != REASONS]
     named = {name: quoted_path(path) for name, path in rejection.coordinates.items()}
@@ -85,7 +65,7 @@ def as_rejected(rows: DataFrame, rejection: Rejection) -> DataFrame:
         rejection,
         number=F.monotonically_increasing_id(),
         reasons=reasons,
-        # The original record, as far as the rows still have it.
+        # The parts of the original record that the rows still have.
         source=_source(_columns_of_record(rows.schema) | named),
         row=F.to_json(F.struct(*map(F.col, map(quoted_column, returned))), ROW_JSON),
     )
@@ -102,7 +82,7 @@ def as_bad_records(
 ) -> DataFrame:
     """Records that give no row; their columns become the fields of ``source`` with the same names."""
     reason = F.struct(F.lit(kind).alias("kind"), code.alias("name"), message.alias("message"))
-    held = {name: name for name in _RECORD if name in records.columns}
+    held = {name: name for name in RECORD if name in records.columns}
     return _table_rows(
         records,
         rejection,
@@ -142,7 +122,7 @@ def _source(held: Mapping[str, str]) -> Column:
     """The column ``source`` of columns by field; NULL without any."""
     fields = [
         (F.col(held[name]) if name in held else F.lit(None)).cast(kind).alias(name)
-        for name, kind in _RECORD.items()
+        for name, kind in RECORD.items()
     ]
     if held:
         return F.struct(*fields)
@@ -158,17 +138,16 @@ def _columns_of_record(schema: StructType) -> dict[str, str]:
     source = next((field.dataType for field in schema.fields if field.name == "_source"), None)
     if not isinstance(source, T.StructType):
         return {}
-    types = {name: kind.replace(": ", ":").lower() for name, kind in _RECORD.items()}
+    types = {name: kind.replace(": ", ":").lower() for name, kind in RECORD.items()}
     names = {one.name for one in source.fields if one.dataType.simpleString() == types.get(one.name)}
-    if not ({"topic", "partition", "offset"} <= names or "path" in names):
+    # The stream of a folder has the path of each row, and not its number.
+    if not any({*one.names} <= names for one in COORDINATES) and "path" not in names:
         return {}
-    return {name: f"_source.{name}" for name in _RECORD if name in names}
+    return {name: f"_source.{name}" for name in RECORD if name in names}
 
 
-ID: Final = "__headrace_id"
-"""The column with the id of the rejected row that a row comes from."""
-PROBLEM: Final = "__headrace_problem"
-"""The column that says why a row cannot be read back; NULL if it can."""
+ID: Final = "__headrace_id"  # the column with the id of the rejected row that a row comes from
+PROBLEM: Final = "__headrace_problem"  # the column that says why a row cannot be read back; NULL if it can
 _CORRUPT = "__headrace_corrupt"
 
 
@@ -182,7 +161,6 @@ class Rejected:
 
     @classmethod
     def because(cls, id: str, kind: str, name: str, message: str | None = None) -> Rejected:
-        """A row with one reason."""
         return cls(id, ({"kind": kind, "name": name, "message": message},))
 
     @classmethod
@@ -212,6 +190,5 @@ def rows_of_json(rejected: DataFrame, schema: StructType) -> DataFrame:
 
 
 def row_as_json(columns: Sequence[str]) -> Column:
-    """A row as the quarantine table keeps it."""
     quoted = ("`" + name.replace("`", "``") + "`" for name in columns if name not in (ID, REASONS))
     return F.to_json(F.struct(*map(F.col, quoted)), ROW_JSON)

@@ -94,7 +94,6 @@ def columns_ddl(schema: Type) -> str:
 
 
 def quote(name: str) -> str:
-    """A name as it is written in DDL."""
     return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else f"`{name.replace('`', '``')}`"
 
 
@@ -108,7 +107,6 @@ class TypeChange:
 
 
 def find_changes(before: Type, after: Type, path: str = "") -> Iterator[TypeChange]:
-    """The fields in which two types differ."""
     if before == after:
         return
     kinds = [one.get("type") if isinstance(one, Mapping) else None for one in (before, after)]

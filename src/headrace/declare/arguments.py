@@ -24,7 +24,7 @@ from headrace.syntax.bindings import required_parameters
 from headrace.syntax.locations import caller, function_location
 
 if TYPE_CHECKING:
-    from headrace.sources.new_fields import Evolving
+    from headrace.sources.bad_records import Evolving
 
 
 _PART = re.compile(r"[A-Za-z0-9_]{1,200}")
@@ -63,7 +63,6 @@ class Arguments:
         return None if value is None else self.text(argument, value)
 
     def settings(self, argument: str, value: Any) -> Mapping[str, str]:
-        """The value as a dict of text to text."""
         if value is None:
             return {}
         if not isinstance(value, Mapping):
@@ -118,7 +117,6 @@ class Arguments:
         return trigger
 
     def rejection_limit(self, value: Any) -> RejectionLimit | None:
-        """The limit of rejected records of a batch."""
         try:
             return None if value is None else RejectionLimit.parse(value)
         except ValueError as error:
@@ -152,7 +150,6 @@ class Arguments:
         )
 
     def delta(self, value: Any) -> str | None:
-        """The format; only Delta is supported."""
         name = self.optional_text("format", value)
         if name is None or name.lower() == "delta":
             return None if name is None else "delta"
@@ -164,7 +161,6 @@ class Arguments:
         )
 
     def layout(self, partition_cols: Any, cluster_by: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The partition and cluster columns; a Delta table cannot have both."""
         partitions, clusters = (
             self.columns("partition_cols", partition_cols),
             self.columns("cluster_by", cluster_by),
@@ -270,8 +266,8 @@ def checked_care(arguments: Arguments, given: Any) -> Mapping[str, Any]:
         return TableCareSpec.model_validate(dict(given)).values
     except ValidationError as error:
         first = error.errors()[0]
-        said = first.get("ctx", {}).get("error") or first["msg"][:1].lower() + first["msg"][1:]
-        raise arguments.invalid("maintenance", f"`{first['loc'][0]}`: {said}") from None
+        problem = first.get("ctx", {}).get("error") or first["msg"][:1].lower() + first["msg"][1:]
+        raise arguments.invalid("maintenance", f"`{first['loc'][0]}`: {problem}") from None
 
 
 _ACTIONS = get_args(DriftAction)
@@ -305,7 +301,7 @@ def evolving_schema(
 ) -> Evolving | None:
     """The schema of a read that takes up new fields; ``None`` if it does not."""
     from headrace.contracts.evolution import evolve
-    from headrace.sources.new_fields import Evolving
+    from headrace.sources.bad_records import Evolving
 
     if declared is None or not drift.has("evolve"):
         return None

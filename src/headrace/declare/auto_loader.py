@@ -60,8 +60,6 @@ def read_cloud_files(read: FormatRead) -> DataFrame:
 
 @dataclass(frozen=True)
 class _Files:
-    """One read."""
-
     arguments: Arguments
     active: ActivePipeline
     loader: AutoLoader

@@ -28,8 +28,6 @@ _KEPT = frozenset(
 
 @dataclass(frozen=True)
 class BundlePipeline:
-    """A pipeline of a bundle."""
-
     key: str
     values: Mapping[str, Any]
     folder: Path
@@ -37,8 +35,6 @@ class BundlePipeline:
 
 @dataclass(frozen=True)
 class NewSpec:
-    """A spec to write."""
-
     name: str
     file: Path
     text: str
@@ -48,8 +44,6 @@ class NewSpec:
 
 @dataclass
 class _Variables:
-    """The values of ``${..}`` in a bundle."""
-
     values: dict[str, str]
     unset: dict[str, None] = field(default_factory=dict)
 
@@ -102,8 +96,6 @@ def build_specs(source: Path, folder: Path, target: str | None = None) -> tuple[
 
 @dataclass(frozen=True)
 class _Settings:
-    """The settings of a pipeline of a bundle that a spec takes over."""
-
     values: Mapping[str, str]  # the keys and values of a spec, without `libraries` and `configuration`
     # The patterns of its files, with `glob` or `file`, relative to a folder.
     libraries: tuple[tuple[str, str], ...]

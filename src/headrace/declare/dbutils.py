@@ -94,7 +94,6 @@ class _Files:
         self._settings = settings
 
     def ls(self, dir: str) -> list[FileInfo]:
-        """The entries of a folder, or the file itself."""
         given = Path(mapped_path(dir, self._settings, caller(self._settings.root)))
         found = sorted(given.iterdir()) if given.is_dir() else [given]
         return [_file_info(entry) for entry in found]

@@ -190,7 +190,6 @@ def expect_fresh(column: str, *, within: str | float, fail: bool = False) -> Dec
 def checked_expectations(
     arguments: Arguments, given: Mapping[str, Conditions | None]
 ) -> tuple[Expectation, ...]:
-    """The expectations of a declaration without a function."""
     return tuple(
         one
         for argument, conditions in given.items()

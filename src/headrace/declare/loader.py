@@ -127,7 +127,6 @@ def _lacks_session(error: PipelineFileFailedError) -> bool:
 
 
 def find_files(settings: ProjectSettings) -> list[Path]:
-    """The pipeline's Python and SQL files, in sorted order, each once."""
     found: set[Path] = set()
     for pattern in settings.libraries:
         found.update(_matches(settings, pattern))
@@ -230,8 +229,6 @@ def run_file(file: Path, namespace: dict[str, Any], active: ActivePipeline, ran:
 
 
 class _Cells:
-    """Runs the cells of a notebook that are comments in its file."""
-
     def __init__(self, file: Path, namespace: dict[str, Any], active: ActivePipeline, ran: set[Path]) -> None:
         self._file = file
         self._namespace = namespace
@@ -310,7 +307,6 @@ _SHOWN_LINES = 6
 
 
 def build_file_error(error: BaseException, file: Path, root: Path) -> HeadraceError:
-    """The error for an exception that a pipeline's file raised."""
     shown = display_path(file, root)
     location = _location(error, file, root)
     if any(frame.name == _AUTO_CDC for frame in traceback.extract_tb(error.__traceback__)):

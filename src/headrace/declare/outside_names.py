@@ -31,8 +31,6 @@ _UNKNOWN = "\0"
 
 @dataclass(frozen=True)
 class OutsideName:
-    """A name or a path of another system."""
-
     kind: Literal["table", "path"]
     text: str
     location: SourceLocation

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace.declare.arguments import Arguments, arguments_of, evolving_schema, parse_drift
 from headrace.declare.registry import ActivePipeline, current_pipeline, require_pipeline
 from headrace.errors import SchemaInvalidError, SpecInvalidError
+from headrace.model.declarations import DriftAction
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType
 from headrace.sources.kafka.subscription import compile_pattern, is_topic_name
-from headrace.sources.schemas import SchemaFile
+from headrace.sources.schemas import SchemaFile, load_schema
 
 if TYPE_CHECKING:
-    from headrace.model.declarations import DriftAction
-    from headrace.sources.avro_decoder import AvroDecoder
+    from headrace.sources.kafka.avro_decoder import AvroDecoder, SchemaRegistry
     from headrace.sources.kafka.read import StartingOffsets
-    from headrace.sources.schema_registry import SchemaRegistry
 
 
 def read_kafka(
@@ -163,7 +162,6 @@ def parse_json(
     """
     from headrace.sources.decoders import JsonDecoder
     from headrace.sources.records import decode_or_stop
-    from headrace.sources.schemas import load_schema
 
     arguments = arguments_of("hr.parse_json")
     fields = declared_schema(arguments, schema) or load_schema(schema, Path(), arguments.location)
@@ -173,8 +171,6 @@ def parse_json(
 
 def declared_schema(arguments: Arguments, given: Any) -> StructType | None:
     """A schema as a ``StructType``; a schema file is recorded, since the plan depends on it."""
-    from headrace.sources.schemas import load_schema
-
     active = current_pipeline()
     root = active.settings.root if active else Path()
     found = arguments.schema(given, root)
@@ -184,7 +180,7 @@ def declared_schema(arguments: Arguments, given: Any) -> StructType | None:
 
 
 def value_limit(active: ActivePipeline, arguments: Arguments, given: Any) -> int:
-    """The longest value that a reader decodes, in bytes: its own limit, the spec's, or the default."""
+    """The maximum size of a value in bytes: the limit of the reader, of the spec, or the default."""
     from headrace.sources.bad_records import MAX_VALUE_BYTES
 
     if given is None:
@@ -260,7 +256,7 @@ class AvroRead:
         return None
 
     def _decoder(self, active: ActivePipeline, arguments: Arguments, topics: str | None) -> AvroDecoder:
-        from headrace.sources.avro_decoder import AvroDecoder
+        from headrace.sources.kafka.avro_decoder import AvroDecoder
 
         reader = None if self.schema is None else self._reader(active, arguments)
         registry = self._registry(active, arguments, has_reader=reader is not None)
@@ -299,7 +295,7 @@ class AvroRead:
     def _registry(
         self, active: ActivePipeline, arguments: Arguments, *, has_reader: bool
     ) -> SchemaRegistry | None:
-        from headrace.sources.schema_registry import URL, USER_INFO, SchemaRegistry
+        from headrace.sources.kafka.avro_decoder import URL, USER_INFO, SchemaRegistry
 
         settings = active.settings.kafka.settings
         wanted = self.registry
@@ -379,7 +375,7 @@ def debezium(
         ... def customer_changes():
         ...     return hr.debezium(hr.read_kafka("shop.public.customers"), "id LONG, email STRING")
     """
-    from headrace.sources.debezium import ENVELOPE
+    from headrace.sources.kafka.debezium import ENVELOPE
 
     arguments = arguments_of("hr.debezium")
     if set(ENVELOPE) <= set(df.columns):
@@ -398,7 +394,7 @@ def debezium(
 
 def _events_of_columns(df: DataFrame) -> DataFrame:
     """The rows of events whose parts are columns."""
-    from headrace.sources.debezium import ENVELOPE, flatten_columns
+    from headrace.sources.kafka.debezium import ENVELOPE, flatten_columns
 
     parts = (*ENVELOPE, "ts_ms", "ts_us", "ts_ns", "transaction")
     kept = [name for name in df.columns if name not in parts]
@@ -409,7 +405,7 @@ def _events_of_json(
     df: DataFrame, arguments: Arguments, schema: Any, timestamp_unit: Any, decimals: Any
 ) -> DataFrame:
     """The rows of events in JSON, in the column ``value``."""
-    from headrace.sources.debezium import ADDED, build_debezium_decoder
+    from headrace.sources.kafka.debezium import ADDED, build_debezium_decoder
     from headrace.sources.records import decode_or_stop
 
     fields = declared_schema(arguments, schema)

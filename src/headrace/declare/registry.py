@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from headrace.errors import (
     DuplicateNameError,
@@ -65,7 +65,6 @@ class Registry:
         return next(reversed(self._datasets.values()))
 
     def own(self, function: Any, dataset: TableName) -> None:
-        """Let a function's expectations be those of a dataset."""
         self._owners.append((function, str(dataset).casefold()))
 
     def let_query_decide(self, function: Any) -> None:
@@ -87,7 +86,6 @@ class Registry:
         renamed_columns: Mapping[str, str],
         dropped_columns: tuple[str, ...],
     ) -> None:
-        """Rename and drop columns of a streaming table, which can be declared before or after this call."""
         self._changed.append((table, location, renamed_columns, dropped_columns))
 
     def add_flow(self, flow: Flow) -> None:
@@ -187,6 +185,18 @@ class ActivePipeline:
     # evaluated again for it.
     quarantines: bool = False
     bad_records: list[BadRecords] | None = None  # takes the bad records of reads, if they are wanted
+
+    def note(
+        self,
+        text: str,
+        location: SourceLocation,
+        *,
+        level: Literal["warning", "note"] = "note",
+        remedy: str | None = None,
+    ) -> None:
+        """Add a note to the plan while the files are loaded."""
+        if self.registry is not None:
+            self.registry.add_note(Note(level=level, text=text, location=location, remedy=remedy))
 
 
 _active: ContextVar[ActivePipeline | None] = ContextVar("headrace_active_pipeline", default=None)

@@ -41,7 +41,6 @@ _PROBE = "probe"
 def check_keys(
     value: Value, model: type[BaseModel], path: tuple[str, ...] = (), also: Iterable[str] = ()
 ) -> None:
-    """Refuse unknown keys."""
     if not isinstance(value, Mapped):
         return
     known = [*model.model_fields, *also]
@@ -195,7 +194,6 @@ def _kind(value: Value | None) -> str:
 
 
 def check_kafka(connection: KafkaConnection, folder: Path) -> KafkaConnection:
-    """Check a connection's settings, and return it with absolute paths."""
     settings = connection.settings
     for key in sorted(_SPARKS_OWN.keys() & settings.keys()):
         raise _kafka_error(connection, key, f" cannot be set: {_SPARKS_OWN[key]}", "remove it")

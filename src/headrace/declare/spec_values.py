@@ -63,7 +63,7 @@ def load_dotenv(folder: Path, shown: str) -> dict[str, str]:
 
 
 class Filler:
-    """Fills in variables, and tells the redactor which values are secret."""
+    """Fills in variables, and adds secret values to the redactor."""
 
     def __init__(self, folder: Path, dotenv: Mapping[str, str], redactor: Redactor) -> None:
         self._folder = folder
@@ -72,7 +72,6 @@ class Filler:
         self._unset: dict[str, list[tuple[str, SourceLocation]]] = {}
 
     def fill(self, value: Value) -> Any:
-        """The value as plain Python data, for the model."""
         filled = self._plain(value, ())
         if self._unset:
             raise self._unset_error()
@@ -227,8 +226,6 @@ def _may_be_secret(key: str) -> bool:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A plain value."""
-
     text: str
     value: str | int | float | bool | None  # the value in YAML: text, number, boolean or None
     location: SourceLocation
@@ -349,7 +346,6 @@ class _Builder:
         return Mapped({**merged, **items}, keys, self.location(node))
 
     def merge_bases(self, node: Node) -> Iterator[Mapped]:
-        """The mappings of ``<<: *anchor`` or ``<<: [*one, *two]``."""
         for base in node.value if isinstance(node, SequenceNode) else [node]:
             value = self.value(base)
             if not isinstance(value, Mapped):

@@ -29,8 +29,6 @@ _REFUSED = ("read_pulsar", "read_kinesis", "read_pubsub", "read_state")
 
 @dataclass
 class _Arguments:
-    """The arguments of a call of a table function."""
-
     cursor: Cursor
     function: Token
     streaming: bool
@@ -148,7 +146,6 @@ def _cloud_files(arguments: _Arguments) -> _Reads:
 
 
 def _auto_loader(arguments: _Arguments, path: str, options: Mapping[str, str], schema: str | None) -> _Reads:
-    """A read with the defaults of Databricks."""
     named = {**options, READ_FILES: arguments.function.value.lower()}
     return partial(_load, arguments.streaming, CLOUD_FILES, path, named, schema), schema is not None
 
@@ -205,7 +202,6 @@ _FILE_OPTIONS = {"pathglobfilter": "glob", "filenamepattern": "glob", "recursive
 def _load(
     streaming: bool, format: str, path: str | None, options: Mapping[str, str], schema: str | None
 ) -> DataFrame:
-    """Spark's own reader."""
     reader: Any = spark.readStream if streaming else spark.read
     if schema is not None:
         reader = reader.schema(schema)

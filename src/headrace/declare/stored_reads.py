@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from headrace.declare.arguments import Arguments, arguments_of, evolving_schema, parse_drift
 from headrace.declare.reads import declared_schema, value_limit
 from headrace.declare.registry import ActivePipeline, require_pipeline
+from headrace.model.declarations import DriftAction
 from headrace.model.folders import FileFolder
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, StructType
 from headrace.storage.locate import locate_supported
 from headrace.storage.location import Location
 from headrace.storage.mapped_paths import mapped_path
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from headrace.model.declarations import DriftAction
 
 
 def read_files(

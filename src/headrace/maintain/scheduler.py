@@ -34,10 +34,11 @@ from headrace.maintain.policies import load_policy, load_properties, with_waterm
 from headrace.maintain.requests import answer_request, find_requests, take_request
 from headrace.maintain.turns import Turns
 from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuum, vacuum_table
-from headrace.model.events import Emitter, OperationProgressed
+from headrace.model.event_forms import Emitter
 from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.model.table_events import OperationProgressed
 from headrace.model.texts import DAY_S
 from headrace.runtime.engine.record import pool_name
 from headrace.runtime.lazy_pyspark import SparkSession

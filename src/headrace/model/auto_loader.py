@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from headrace.model.declarations import RESCUED
 
 EvolutionMode = Literal["addnewcolumns", "rescue", "failonnewcolumns", "none"]
 
-MODES: tuple[EvolutionMode, ...] = ("addnewcolumns", "rescue", "failonnewcolumns", "none")
+MODES: tuple[EvolutionMode, ...] = get_args(EvolutionMode)
 _PREFIX = "cloudfiles."
 _PART = r"(?:`[^`]+`|[\w-]+)"
 _UNITS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
@@ -35,8 +35,6 @@ _UNSUPPORTED = {"singlevariantcolumn": "a record becomes columns"}
 
 
 class AutoLoaderError(ValueError):
-    """An option that cannot be used."""
-
     def __init__(self, option: str, problem: str, remedy: str) -> None:
         super().__init__(problem)
         self.option = option
@@ -46,8 +44,6 @@ class AutoLoaderError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class AutoLoader:
-    """A read of Auto Loader."""
-
     format: str | None  # the format of the files; ``None`` if it is to be found out
     infers_types: bool = False  # whether types are inferred; else columns are strings
     hints: str | None = None  # names and types of columns, as DDL

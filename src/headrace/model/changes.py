@@ -38,18 +38,14 @@ TRUNCATE: Final = "truncate"
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenColumns:
-    """Some columns of a table."""
-
     included: tuple[str, ...] | None = None
     excluded: tuple[str, ...] = ()
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The columns that are listed."""
         return self.included or self.excluded
 
     def of(self, columns: Iterable[str]) -> list[str]:
-        """Those of a table's columns that are chosen."""
         left_out = {name.casefold() for name in self.excluded}
         wanted = None if self.included is None else {name.casefold() for name in self.included}
         return [

@@ -18,7 +18,6 @@ class BadRecordCount:
     records: int
 
     def to_json(self) -> dict[str, Any]:
-        """The count as a commit's metadata holds it."""
         return asdict(self)
 
 
@@ -72,7 +71,6 @@ class BatchCounts:
             raise ValueError(f"row counts do not add up: {self}")
 
     def to_json(self) -> dict[str, Any]:
-        """The counts as a commit's metadata holds them."""
         counts: dict[str, Any] = {name: getattr(self, name) for name in _ROWS}
         if self.kind != "append":
             counts[_KIND] = self.kind
@@ -119,7 +117,6 @@ def sum_counts(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str,
 
 
 def sum_bad_records(counts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The counts of bad records, one for each reason and action."""
     summed: dict[tuple[str, str], dict[str, Any]] = {}
     for one in counts:
         known = summed.setdefault((one["name"], one["action"]), {**one, "records": 0})
@@ -128,7 +125,6 @@ def sum_bad_records(counts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def sum_expectations(counts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The counts of expectations, one for each dataset and name."""
     summed: dict[tuple[str, str], dict[str, Any]] = {}
     for one in counts:
         known = summed.setdefault((one["dataset"], one["name"]), {**one, "passed": 0, "failed": 0})

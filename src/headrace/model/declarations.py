@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Self, assert_never
 
 from headrace.errors import SourceLocation
@@ -78,20 +78,12 @@ class ExpectationCount:
     failed: int
 
     def to_json(self) -> dict[str, Any]:
-        """The count as a batch's commit holds it."""
-        return {
-            "name": self.name,
-            "dataset": self.dataset,
-            "action": self.action,
-            "passed": self.passed,
-            "failed": self.failed,
-        }
+        return asdict(self)
 
 
 DriftAction = Literal["evolve", "rescue", "quarantine", "fail"]
 
-EVERY_COLUMN = "*"
-"""The key of the default among actions by column."""
+EVERY_COLUMN = "*"  # the key of the default among actions by column
 
 RESCUED = "_rescued_data"
 """The column with the fields of a record that have no column, or a value of another type, as JSON."""
@@ -169,35 +161,13 @@ class RejectionLimit:
         return limit if self.batches == 1 else f"{limit} of {self.batches} batches"
 
 
-SinkWriter = Literal["delta", "kafka", "parquet", "json", "csv", "orc", "function"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Sink:
     """Where the rows of a sink go."""
 
-    writer: SinkWriter  # spark's writer of a format, or a function of the user
+    format: str  # a format of `sinks.registry`; `function` for a function of the user
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     function: Callable[[Any, int], object] | None = None
-
-    @property
-    def guarantee(self) -> Literal["exactly once", "at least once"]:
-        """Delta skips a batch that it holds already; other systems get it again after a crash."""
-        return "exactly once" if self.writer == "delta" else "at least once"
-
-    @property
-    def text(self) -> str:
-        """What the sink does, for people."""
-        match self.writer:
-            case "delta":
-                where = f"appends to the Delta table {self.options['path']}"
-            case "kafka":
-                where = f"sends to the Kafka topic {self.options.get('topic', 'of each row')}"
-            case "parquet" | "json" | "csv" | "orc":
-                where = f"adds {self.writer} files to {self.options['path']}"
-            case "function":
-                where = f"calls {getattr(self.function, '__name__', 'its function')} with each batch"
-        return f"{where}: {self.guarantee}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +196,7 @@ class StoredDataset:
 class StreamingTable(StoredDataset):
     """A table fed by one or more flows, which either append rows or apply changes by key."""
 
-    sink: Sink | None = None  # where the rows go, if the table is a sink, which only records the batches
+    sink: Sink | None = None  # where the rows go, if it is a sink
     # Whether a query that reads no stream makes it a materialized view, as in Lakeflow.
     can_be_view: bool = False
     # New names for columns of an existing table, by their old names.
@@ -267,8 +237,6 @@ class Groups:
 
 @dataclass(frozen=True, kw_only=True)
 class TableFlow:
-    """A query that feeds a table."""
-
     target: TableName
     query: Query
     spark_conf: Mapping[str, str] = field(default_factory=dict)
@@ -348,16 +316,11 @@ class Declarations:
 
     @property
     def streaming_flows(self) -> tuple[StreamingFlow, ...]:
-        found: list[StreamingFlow] = []
-        for flow in self.flows:
-            match flow:
-                case AppendFlow() | AutoCdcFlow():
-                    found.append(flow)
-                case RefreshFlow():
-                    pass
-                case _:
-                    assert_never(flow)
-        return tuple(found)
+        return tuple(one for one in self.flows if not isinstance(one, RefreshFlow))
+
+    @property
+    def refresh_flows(self) -> tuple[RefreshFlow, ...]:
+        return tuple(one for one in self.flows if isinstance(one, RefreshFlow))
 
     def auto_cdc_of(self, table: TableName) -> AutoCdcFlow | None:
         """A flow that applies changes by key to a table; all its flows have the same keys."""
@@ -370,7 +333,6 @@ class Declarations:
         return next((one.groups for one in flows if isinstance(one, AppendFlow) and one.groups), None)
 
     def changes_rows(self, table: TableName) -> bool:
-        """Whether flows update or delete rows of a table."""
         groups = self.groups_of(table)
         return self.auto_cdc_of(table) is not None or (groups is not None and not groups.only_new)
 
@@ -391,16 +353,3 @@ class Declarations:
         )
         datasets = (view if one is table else one for one in self.datasets)
         return replace(self, datasets=tuple(datasets), flows=tuple(flows))
-
-    @property
-    def refresh_flows(self) -> tuple[RefreshFlow, ...]:
-        found: list[RefreshFlow] = []
-        for flow in self.flows:
-            match flow:
-                case RefreshFlow():
-                    found.append(flow)
-                case AppendFlow() | AutoCdcFlow():
-                    pass
-                case _:
-                    assert_never(flow)
-        return tuple(found)

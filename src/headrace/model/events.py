@@ -1,65 +1,96 @@
-"""What happens in an update, as frozen facts: `run` emits them, `observe` keeps and shows them."""
+"""What happens to updates, flows and views: `run` emits these events, `observe` keeps and shows them."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, Literal, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Literal
 
 from headrace.model.counts import RowChanges
+from headrace.model.event_forms import Event, FlowEvent, Level, TableEvent
 from headrace.model.names import TableName
 from headrace.model.ranges import SourceRange
+from headrace.model.texts import counted
+
+NAMESPACE = uuid.UUID("6f0f3c5e-6d0c-4b53-9d6b-1f6f1f0a7a11")
+"""The namespace of ids that are the same each time."""
+
+_BATCH_METRICS = (
+    *("num_upserted_rows", "num_deleted_rows"),
+    *("backlog_records", "backlog_bytes", "backlog_seconds"),
+)
+_WORK_METRICS = ("peak_memory_bytes", "spilled_bytes", "read_rows", "read_bytes")
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Event:
-    """Something that happened in one update."""
-
-    update: str
-    at: datetime = field(default_factory=_now)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FlowEvent(Event):
-    """Something that happened to one flow."""
-
-    flow: str
-    dataset: TableName
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViewEvent(Event):
+class ViewEvent(TableEvent):
     """Something that happened to one materialized view."""
 
-    dataset: TableName
+    technique: ClassVar[str | None] = None  # how the view is brought up to date, if this event decides it
 
 
-@dataclass(frozen=True, kw_only=True)
-class UpdateStarted(Event):
+class _Failed(Event, level="ERROR", is_notable=True, state="failed"):
+    details = "status=FAILED error"
+    message = "Flow '{subject}' has FAILED: {error}"
+    line = "failed: {error}"
+
+    error: Mapping[str, Any]
+
+
+class _Skipped(Event, level="WARN", is_notable=True, state="skipped"):
+    details = "status=SKIPPED reason"
+    message = "Flow '{subject}' is SKIPPED: {reason}."
+    line = "skipped: {reason}"
+
+    reason: str  # names the table that was never written, and the flow that failed
+
+
+class UpdateStarted(Event, log_type="create_update"):
+    message = "Update {update} of pipeline '{pipeline}' was created."
+    line = "{flows:flow}, {views:view}, {mode}"
+
     pipeline: str
     mode: Literal["triggered", "continuous"]
     flows: tuple[str, ...]
     views: tuple[TableName, ...]
 
+    @property
+    def subject(self) -> str:
+        return self.pipeline
 
-@dataclass(frozen=True, kw_only=True)
-class UpdateFinished(Event):
+    def build_details(self) -> dict[str, Any]:
+        return {"cause": "RUN", "mode": self.mode.upper()}
+
+
+class UpdateFinished(Event, log_type="update_progress"):
+    details = "state={final_state} duration_ms"
+    message = "Update {update} is {final_state}."
+    line = "{outcome} in {duration_s:duration}"
+
     outcome: Literal["completed", "failed", "stopped"]
     duration_s: float
 
+    @property
+    def severity(self) -> Level:
+        return "ERROR" if self.outcome == "failed" else "INFO"
 
-@dataclass(frozen=True, kw_only=True)
-class FlowStarted(FlowEvent):
+    @property
+    def final_state(self) -> str:
+        return "CANCELED" if self.outcome == "stopped" else self.outcome.upper()
+
+    @property
+    def duration_ms(self) -> int:
+        return round(self.duration_s * 1000)
+
+
+class FlowStarted(FlowEvent, state="starting"):
+    details = "status=STARTING checkpoint"
+    message = "Flow '{flow}' is STARTING."
+
     checkpoint: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchStarted(FlowEvent):
+class BatchStarted(FlowEvent, level="DEBUG", state="running"):
     batch: int
 
 
@@ -82,50 +113,148 @@ class BatchWork:
     read_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchCommitted(FlowEvent):
-    """A batch is in the table."""
+class Committed(Event, level="METRICS"):
+    """The commit of a batch or a refresh. The event log can also make it from the commit itself; fields with
+    a default are those that a commit can lack."""
 
-    batch: int
+    message = "Flow '{subject}' has committed {what} to '{dataset}': {counts_text}."
+
+    dataset: TableName
     version: int
-    rows: int
-    duration_s: float  # from the start of the batch function to the end of the commit
-    ranges: tuple[SourceRange, ...]
-    lag: int | None = None  # records that the source holds beyond the batch; ``None`` where unknown
-    lag_bytes: int | None = None  # their bytes, or those of files; ``None`` where unknown
-    # Oldest and newest record's age at the commit, by the record's own timestamp; `None` where the table
-    # keeps no timestamp.
-    latency_s: tuple[float, float] | None = None
+    rows: int  # rows that were added to the dataset, or change records that were applied to it
+    duration_s: float | None = (
+        None  # for a batch, from the start of the batch function to the end of the commit
+    )
     quarantined: int = 0  # rows that went to the quarantine table
     dropped: int = 0
     # The passed and failed rows of each expectation, as the commit holds them.
     expectations: tuple[Mapping[str, Any], ...] = ()
     # The records that gave no row, by reason, as the commit holds them.
     bad_records: tuple[Mapping[str, Any], ...] = ()
-    checkpoint: str = ""
     work: BatchWork | None = None  # what Spark's tasks have used; the event log finds it out
+
+    @property
+    def what(self) -> str:
+        return "a refresh"
+
+    @property
+    def key(self) -> tuple[str | int, ...]:
+        """What identifies the commit in its table, together with the version."""
+        return (self.update,)
+
+    @property
+    def row_id(self) -> str:
+        """The id of its row in the event log. It is the same each time, so no batch gets a second row."""
+        return str(uuid.uuid5(NAMESPACE, "/".join(map(str, (self.dataset, *self.key, self.version)))))
+
+    @property
+    def counts_text(self) -> str:
+        counts = {"quarantined": self.quarantined, "dropped": self.dropped}
+        return ", ".join([f"{self.rows:,} rows", *(f"{n:,} {name}" for name, n in counts.items() if n)])
+
+    def metrics(self) -> dict[str, Any]:
+        work = {} if self.work is None else asdict(self.work)
+        return {
+            "num_output_rows": self.rows,
+            **dict.fromkeys(_BATCH_METRICS),
+            "executor_time_ms": work.get("executor_ms"),
+            **{name: work.get(name) for name in _WORK_METRICS},
+            "duration_ms": None if self.duration_s is None else round(self.duration_s * 1000),
+        }
+
+    def build_details(self) -> dict[str, Any]:
+        quality: dict[str, Any] = {
+            "dropped_records": self.dropped,
+            "quarantined_records": self.quarantined,
+            "expectations": [
+                {
+                    "name": one["name"],
+                    "dataset": one["dataset"],
+                    "passed_records": one["passed"],
+                    "failed_records": one["failed"],
+                    "action": one["action"],
+                }
+                for one in self.expectations
+            ],
+            "bad_records": [*map(dict, self.bad_records)],
+        }
+        return {
+            "status": "COMPLETED" if isinstance(self, ViewRefreshed) else "RUNNING",
+            "metrics": self.metrics(),
+            "data_quality": {key: value for key, value in quality.items() if value != []},
+            "commit": {"version": self.version},
+        }
+
+
+class BatchCommitted(Committed, FlowEvent, state="running"):
+    """A batch is in the table."""
+
+    batch: int
+    ranges: tuple[SourceRange, ...] = ()
+    lag: int | None = None  # records that the source holds beyond the batch; ``None`` where unknown
+    lag_bytes: int | None = None  # their bytes, or those of files; ``None`` where unknown
+    # Oldest and newest record's age at the commit, by the record's own timestamp; `None` where the table
+    # keeps no timestamp.
+    latency_s: tuple[float, float] | None = None
+    checkpoint: str = ""
     changes: RowChanges | None = None  # what the accepted rows did, if they are change records
     without_index: str | None = None  # why the changes were applied without the index of the keys
 
+    @property
+    def what(self) -> str:
+        return f"batch {self.batch}"
 
-@dataclass(frozen=True, kw_only=True)
-class BatchReplayed(FlowEvent):
+    @property
+    def key(self) -> tuple[str | int, ...]:
+        return self.checkpoint, self.batch
+
+    def metrics(self) -> dict[str, Any]:
+        newest_s = None if self.latency_s is None else self.latency_s[1]
+        did = self.changes
+        return super().metrics() | {
+            "num_upserted_rows": None if did is None else did.inserted + did.updated,
+            "num_deleted_rows": None if did is None else did.deleted + did.truncated,
+            "backlog_records": self.lag,
+            "backlog_bytes": self.lag_bytes,
+            "backlog_seconds": 0.0 if self.lag == 0 else newest_s,
+        }
+
+
+class BatchReplayed(FlowEvent, is_notable=True, state="running"):
     """The table already held the batch, with equal ranges: nothing was written."""
 
+    details = "status=RUNNING replayed"
+    message = "Batch {batch} of flow '{flow}' was in the table already."
+    line = "batch {batch} is already in the table; it was not written again"
+
+    replayed: ClassVar[bool] = True
     batch: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class LateRowsDropped(FlowEvent):
+class FlowIdle(FlowEvent):
+    """The flow waits for new records; the event log finds it out."""
+
+    details = "status=IDLE"
+    message = "Flow '{flow}' is IDLE."
+
+
+class LateRowsDropped(FlowEvent, log_type="loss", level="WARN"):
     """A stateful query left out rows that came behind its watermark."""
 
+    details = "reason rows batch"
+    message = "Flow '{flow}' dropped {rows} rows later than the watermark."
+    line = "batch {batch}: dropped {rows:row} later than the watermark"
+
+    reason: ClassVar[str] = "later than the watermark"
     batch: int
     rows: int  # how many, as Spark counts them: an aggregation has merged some of them before
 
 
-@dataclass(frozen=True, kw_only=True)
-class SchemaDrifted(FlowEvent):
+class SchemaDrifted(FlowEvent, log_type="drift"):
     """Records have fields that have no column."""
+
+    message = "Fields of the records of '{flow}' {became}: {fields}."
+    line = "batch {batch}: {found}"
 
     batch: int
     fields: tuple[str, ...]
@@ -133,159 +262,133 @@ class SchemaDrifted(FlowEvent):
     number: int | None = None  # the number of the schema that has them, if they were added
     example: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def severity(self) -> Level:
+        return "INFO" if self.added else "WARN"
 
-@dataclass(frozen=True, kw_only=True)
-class FlowRetrying(FlowEvent):
+    @property
+    def became(self) -> str:
+        return "became columns" if self.added else "have no column"
+
+    @property
+    def found(self) -> str:
+        names = ", ".join(self.fields)
+        if self.added:
+            return f"new columns {names}; the batch is read again"
+        return f"records have fields without a column: {names}"
+
+    def build_details(self) -> dict[str, Any]:
+        found = {"fields": list(self.fields), "added": self.added, "schema": self.number}
+        return found | {"example": dict(self.example), "batch": self.batch}
+
+
+class FlowRetrying(FlowEvent, log_type="retry", level="WARN", is_notable=True, state="retrying"):
+    details = "state=retrying attempt wait_seconds={wait_s} error"
+    message = "Flow '{flow}' is retried: {error}"
+    line = "retrying in {wait_s:duration} (attempt {attempt}): {error}"
+
     error: Mapping[str, Any]
     attempt: int
     wait_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class LookFailed(Event):
-    """The storage did not answer; what was asked is not known, and is asked again. Nothing has ended."""
+class LookFailed(Event, log_type="storage", level="WARN", is_notable=True):
+    """The storage did not answer; the same request is repeated. Nothing has ended."""
 
-    flow: str | None  # the flow that has asked; ``None`` for the update itself
+    details = "look={what} attempt wait_s"
+    message = "The storage did not answer ({what}): {error}"
+    line = "the storage did not answer; looks again in {wait_s:.0f} s: {what}"
+
+    flow: str | None  # the flow that sent the request; ``None`` for the update itself
     what: str
     error: Mapping[str, Any]
     attempt: int
     wait_s: float
 
+    @property
+    def subject(self) -> str:
+        return self.flow or ""
 
-@dataclass(frozen=True, kw_only=True)
-class FlowReconnecting(FlowEvent):
+
+class FlowReconnecting(FlowEvent, log_type="retry", level="WARN", is_notable=True):
     """No Kafka broker answers; the flow waits for one."""
 
+    details = "state=reconnecting error"
+    message = "Flow '{flow}' waits for a broker: {error}"
+    line = "reconnecting: {error}; {help}"
+
     error: Mapping[str, Any]
 
+    @property
+    def help(self) -> str:
+        fact = next(iter(self.error.get("facts") or ()), "")
+        return f"{fact}   help: `{next(iter(self.error.get('remedies') or ()), 'headrace doctor')}`"
 
-@dataclass(frozen=True, kw_only=True)
-class FlowReconnected(FlowEvent):
+
+class FlowReconnected(FlowEvent, log_type="retry", is_notable=True):
     """A Kafka broker answers again."""
 
+    details = "state=reconnected"
+    message = "Flow '{flow}' has a broker again."
+    line = "the broker answers again"
 
-@dataclass(frozen=True, kw_only=True)
-class FlowFailed(FlowEvent):
-    error: Mapping[str, Any]
+
+class FlowFailed(_Failed, FlowEvent): ...
 
 
-@dataclass(frozen=True, kw_only=True)
 class FlowFinished(FlowEvent):
-    """The flow has ended without a failure."""
+    details = "status={final_status} outcome batches"
+    message = "Flow '{flow}' {verb} {final_status}."
+    line = "{outcome}{work}"
 
     outcome: Literal["drained", "stopped", "up to date"]
     rows: int
     batches: int
 
-
-@dataclass(frozen=True, kw_only=True)
-class FlowSkipped(FlowEvent):
-    """The flow was not started: a table that it reads was never written, because its own flow failed."""
-
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViewRefreshing(ViewEvent):
-    """The view is being computed; its readers still see what it was."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViewRefreshed(ViewEvent):
-    """The rows of the view were replaced; the counts are those of its commit."""
-
-    version: int
-    rows: int
-    duration_s: float
-    quarantined: int = 0
-    dropped: int = 0
-    expectations: tuple[Mapping[str, Any], ...] = ()
-    work: BatchWork | None = None  # what Spark's tasks have used; the event log finds it out
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViewUpToDate(ViewEvent):
-    """The view was not computed: nothing that it reads has changed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViewFailed(ViewEvent):
-    error: Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViewSkipped(ViewEvent):
-    """The view was not refreshed: a table that it reads was never written, because its flow failed."""
-
-    reason: str  # names the table and the flow that failed
-
-
-@dataclass(frozen=True, kw_only=True)
-class ForeignCommitSeen(Event):
-    """Another writer committed to a table of ours."""
-
-    dataset: TableName
-    version: int
-    operation: str
-    engine: str
-    undone: tuple[int, ...] = ()  # versions of the pipeline that a RESTORE has undone
+    @property
+    def final_status(self) -> str:
+        return "STOPPED" if self.outcome == "stopped" else "COMPLETED"
 
     @property
-    def remedy(self) -> str:
-        """What was undone, and what to do; empty if nothing was."""
-        if not self.undone:
+    def verb(self) -> str:
+        return "is" if self.outcome == "stopped" else "has"
+
+    @property
+    def work(self) -> str:
+        if self.outcome == "up to date":
             return ""
-        first, last = self.undone[0], self.undone[-1]
-        return (
-            f"it has undone {len(self.undone)} commits of this pipeline, versions {first} to {last}; "
-            f"bring them back: RESTORE .. TO VERSION AS OF {self.version - 1}, or read everything again: "
-            f"headrace full-refresh {self.dataset.short}"
-        )
+        return f": {counted(self.rows, 'row')} in {counted(self.batches, 'batch')}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class SnapshotSkipped(FlowEvent):
-    """A snapshot of a source was not applied."""
-
-    version: str
-    reason: str
+class FlowSkipped(_Skipped, FlowEvent):
+    """The flow was not started: a table that it reads was never written, because its own flow failed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DatasetChecked(FlowEvent):
-    """A check of a whole dataset has ended, after a batch of the flow, or after the refresh of a view."""
+class ViewRefreshing(ViewEvent, level="DEBUG", state="running"):
+    """The view is being computed; its readers still see what it was."""
 
-    check: str
-    passed: bool
-    fact: str
-
-
-Operation = Literal[
-    "QUARANTINE_REPLAY",
-    "QUARANTINE_DISCARD",
-    "FULL_REFRESH",
-    "RESET",
-    "CHECKPOINT_REPAIR",
-    "ERASE",
-    "MAINTENANCE",
-    "KEY_INDEX",
-]
-"""What a command or a flow does to a dataset, beside batches."""
+    details = "status=RUNNING"
+    message = "Flow '{dataset}' is RUNNING."
+    technique = "COMPLETE_RECOMPUTE"
 
 
-@dataclass(frozen=True, kw_only=True)
-class OperationProgressed(Event):
-    """A command that changes a dataset has begun or ended."""
+class ViewRefreshed(Committed, ViewEvent, state="fresh"):
+    """The rows of the view were replaced; the counts are those of its commit."""
 
-    dataset: TableName
-    operation: Operation
-    status: Literal["STARTED", "COMPLETED", "FAILED"]
-    duration_s: float | None = None
-    outcome: Mapping[str, Any] = field(default_factory=dict)
-    error: Mapping[str, Any] | None = None  # why it failed, as `HeadraceError.to_dict` gives it
+    line = "refreshed: {rows:row}  took {duration_s:duration}  v{version}"
 
 
-class Emitter(Protocol):
-    """Takes events; called from several threads."""
+class ViewUpToDate(ViewEvent, state="up to date"):
+    """The view was not computed: nothing that it reads has changed."""
 
-    def __call__(self, event: Event) -> None: ...
+    details = "status=COMPLETED outcome={state}"
+    message = "Flow '{dataset}' has COMPLETED: it is up to date."
+    line = "up to date"
+    technique = "NO_OP"
+
+
+class ViewFailed(_Failed, ViewEvent): ...
+
+
+class ViewSkipped(_Skipped, ViewEvent):
+    """The view was not refreshed: a table that it reads was never written, because its flow failed."""

@@ -31,16 +31,12 @@ class Entry(Protocol):
 
 @dataclass(frozen=True)
 class FoundFile:
-    """A file as it lies in its folder."""
-
     path: str
     size: int
     modified_ms: int  # when it was last written, in milliseconds since 1970
 
 
 class Folders(Protocol):
-    """The folders of one kind of storage."""
-
     def entries(self, folder: str) -> Sequence[Entry]:
         """Return the files and folders of a folder, without order; none if the folder does not exist."""
 
@@ -60,7 +56,6 @@ class FileFolder:
 
     @classmethod
     def of_identity(cls, identity: Mapping[str, Any], storage: Folders) -> FileFolder:
-        """The folder of a files source, as its commits name it."""
         return cls(
             path=plain_path(str(identity["path"])),
             storage=storage,

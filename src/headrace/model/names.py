@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-SPARK_CATALOG = "spark_catalog"
-"""The name of Spark's own catalog, which all sessions have."""
+SPARK_CATALOG = "spark_catalog"  # the name of Spark's own catalog, which all sessions have
 
 
 @dataclass(frozen=True, order=True)
@@ -24,7 +23,11 @@ class TableName:
     @property
     def short(self) -> str:
         """The name in messages: without the schema `default`."""
-        return self.name if self.schema == "default" else str(self)
+        return self.within("default")
+
+    def within(self, schema: str) -> str:
+        """The name without its schema, if that is the default schema of the reader."""
+        return self.name if self.schema == schema else str(self)
 
     @classmethod
     def parse(cls, text: str, default_schema: str, catalog: str | None = None) -> TableName:
@@ -48,7 +51,6 @@ def is_own_catalog(name: str, catalog: str | None) -> bool:
 
 
 def quoted_column(name: str) -> str:
-    """The name of a column for Spark's parser, with backquotes."""
     return "`" + name.replace("`", "``") + "`"
 
 

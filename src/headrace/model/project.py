@@ -118,7 +118,6 @@ class ProjectSettings:
         return self.file.stem == "databricks"
 
     def table_name(self, text: str) -> TableName:
-        """The dataset of a name with one, two or three parts."""
         return TableName.parse(text, self.database, self.catalog)
 
     @property

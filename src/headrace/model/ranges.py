@@ -14,9 +14,7 @@ RANGE_KEYS = frozenset({"index", "kind", "identity", "from", "until"})
 class Position(Protocol):
     """How far a source was read. Each kind of source has a class of its own."""
 
-    def to_json(self) -> Any:
-        """The position as Spark's offset log holds it."""
-        ...
+    def to_json(self) -> Any: ...
 
     def continues(self, ended: Position) -> bool:
         """Whether a batch that starts here continues exactly where another one ended. It may start with
@@ -43,14 +41,13 @@ class SourceRange:
 
     index: int  # the number of the source in the query, as Spark counts from 0
     kind: str
-    identity: Mapping[str, Any]  # what tells this source from another of the same name
+    identity: Mapping[str, Any]  # identifies the source, also if another source has the same name later
     start: Position | None  # where the batch begins; ``None`` where the source does not say where it starts
     until: Position  # where the batch ends; holds every partition, not only those that moved
     # What the kind of source adds for later checks, by key of the commit's JSON.
     marks: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The range as commits and events hold it."""
         return {
             "index": self.index,
             "kind": self.kind,
@@ -62,24 +59,19 @@ class SourceRange:
 
 
 def marks_of(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The marks of a range in a commit."""
     return {key: mark for key, mark in value.items() if key not in RANGE_KEYS}
 
 
-NO_TIMESTAMP = -1
-"""Kafka's timestamp of a record that has none."""
+NO_TIMESTAMP = -1  # Kafka's timestamp of a record that has none
 
 
 @dataclass(frozen=True)
 class RecordMark:
-    """The timestamp and the checksum of a record."""
-
     timestamp_ms: int
     crc: int | None = None  # the CRC-32 of key and value; ``None`` in a commit that has only the timestamp
 
     @classmethod
     def of(cls, timestamp_ms: int, key: bytes | None, value: bytes | None) -> RecordMark:
-        """The mark of a record."""
         crc = 0
         for part in (key, value):
             # The length separates key from value; -1 separates NULL from an empty value.

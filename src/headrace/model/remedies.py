@@ -42,12 +42,10 @@ class ChosenStart:
         return replace(allowed, offsets=offsets)
 
     def options(self) -> str:
-        """The options of `headrace reset`."""
         flags = {" --allow-duplicates": self.allow_duplicates, " --accept-loss": self.accept_loss}
         return f"--from {self.text()}{''.join(flag for flag, is_set in flags.items() if is_set)}"
 
     def text(self) -> str:
-        """The start as ``--from`` takes it."""
         parts = [
             f"{topic}:{partition}={offset}"
             for topic, partitions in self.offsets.items()

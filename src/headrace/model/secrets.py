@@ -14,8 +14,7 @@ from headrace.errors import HeadraceError
 _Error = TypeVar("_Error", bound=HeadraceError)
 
 REDACTED = "***"
-SHORTEST = 4
-"""Redacting shorter values would also hide unrelated text."""
+SHORTEST = 4  # redacting shorter values would also hide unrelated text
 
 SECRET_KEYS = (
     r"password|passwd|passphrase|secret|token|credential|jaas|access[._-]?key|api[._-]?key|account[._-]?key"
@@ -33,8 +32,7 @@ _LOGIN_VALUE = re.compile(
     r"""\b\w*(?:password|secret|token)\w*\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))""", re.IGNORECASE
 )
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
-_LONG_LINE = 16
-"""Lines of a private key that are at least this long are redacted on their own."""
+_LONG_LINE = 16  # lines of a private key that are at least this long are redacted on their own
 
 
 def is_secret_key(name: str) -> bool:
@@ -60,7 +58,6 @@ class Redactor:
 
     @property
     def forms(self) -> frozenset[str]:
-        """All texts that are redacted."""
         return frozenset(self._forms)
 
     def add(self, value: str) -> None:
@@ -113,7 +110,6 @@ class Redactor:
                 return value
 
     def error(self, error: _Error) -> _Error:
-        """Return the error without secrets in its texts."""
         return error.with_(
             summary=self(error.summary),
             facts=list(map(self, error.facts)),

@@ -27,7 +27,6 @@ _PARSERS: Mapping[str, Callable[[str], Version]] = {
 
 
 def version_type(version: Version) -> str:
-    """Spark's type of a version."""
     kind = _TYPES.get(type(version))
     if kind is None:
         raise TypeError(type(version).__name__)
@@ -40,7 +39,6 @@ def version_text(version: Version) -> str:
 
 
 def parse_version(text: str, kind: str) -> Version:
-    """The version behind its text and its type."""
     return _PARSERS[kind](text)
 
 
@@ -91,7 +89,6 @@ class SnapshotMarker:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The marker behind `to_json`."""
         kind, after = value["type"], value["after"]
         return cls(
             version=parse_version(value["version"], kind),

@@ -18,8 +18,6 @@ _FORMS = "must be a time such as `30 seconds`, or `available_now`"
 
 @dataclass(frozen=True)
 class Trigger:
-    """When batches of a continuous update start."""
-
     # Minimum seconds between the starts of two batches; 0 waits only for the last batch.
     interval_s: float = 0.0
     # Whether the flow processes what its sources hold at its start, and then ends.

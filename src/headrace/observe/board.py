@@ -1,4 +1,4 @@
-"""What a person wants to know of a running update, kept up to date event by event; pure."""
+"""The state of a running update, built from its events; pure functions."""
 
 from __future__ import annotations
 
@@ -8,39 +8,42 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from headrace.model import events
-from headrace.model.events import Event
+from headrace.model.event_forms import Event, FlowEvent, State
+from headrace.model.events import (
+    BatchCommitted,
+    BatchReplayed,
+    BatchStarted,
+    FlowFinished,
+    FlowReconnected,
+    FlowReconnecting,
+    LateRowsDropped,
+    UpdateFinished,
+    UpdateStarted,
+    ViewEvent,
+    ViewRefreshed,
+)
 from headrace.model.names import TableName
 
 WINDOW = timedelta(seconds=10)
-"""Rates and latencies speak of this long, so that they neither jump nor lag behind."""
-
-RowState = Literal[
-    "waiting", "starting", "running", "retrying", "fresh",
-    "drained", "stopped", "up to date", "skipped", "failed",
-]  # fmt: skip
+"""The time over which rates and latencies are computed."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit, as far as rates and latencies need it."""
-
     at: datetime
     rows: int
     duration_s: float
     latency_s: float | None
-    # Whether records of it were produced before the update started: their age is no latency.
+    # Whether it has records that were produced before the update started: their age is not a latency.
     is_backlog: bool = False
 
 
 @dataclass(frozen=True)
 class BoardRow:
-    """One flow or view."""
-
     name: str
     kind: Literal["flow", "view"]
     started: datetime | None = None
-    state: RowState = "waiting"
+    state: State = "waiting"
     rows: int = 0  # rows that the flow has committed in this update, or that the view holds
     lag: int | None = None
     batch: int | None = None  # the number of the batch under way or last done
@@ -50,13 +53,13 @@ class BoardRow:
     recent: tuple[Commit, ...] = ()  # the commits of the last seconds
     late: int = 0  # rows that its query left out in this update because they came too late
     quarantined: int = 0
-    reconnecting: datetime | None = None  # since when no Kafka broker answers
+    reconnecting: datetime | None = None  # since when the broker does not answer
     # Why it failed or is being retried, as `HeadraceError.to_dict` gives it.
     error: Mapping[str, Any] | None = None
 
     @property
     def is_waiting_for_broker(self) -> bool:
-        """Whether the flow runs and no Kafka broker answers."""
+        """Whether the flow runs and the broker does not answer."""
         return self.reconnecting is not None and self.state in ("starting", "running", "retrying")
 
     def rate(self, now: datetime) -> float | None:
@@ -82,8 +85,6 @@ class BoardRow:
 
 @dataclass(frozen=True)
 class Board:
-    """One update."""
-
     default_schema: str = "default"  # left out of the names of datasets, as users leave it out
     pipeline: str = ""
     mode: str = ""
@@ -95,73 +96,54 @@ class Board:
         return dataset.name if dataset.schema == self.default_schema else str(dataset)
 
     def with_event(self, event: Event) -> Board:
-        """The board after one more event."""
         match event:
-            case events.UpdateStarted():
+            case UpdateStarted():
                 rows = {flow: BoardRow(flow, "flow", event.at) for flow in event.flows}
                 rows |= {
                     self.name_of(view): BoardRow(self.name_of(view), "view", event.at) for view in event.views
                 }
                 return replace(self, pipeline=event.pipeline, mode=event.mode, rows=rows, outcome=None)
-            case events.UpdateFinished():
+            case UpdateFinished():
                 return replace(self, outcome=event.outcome, duration_s=event.duration_s)
-            case events.FlowStarted():
-                return self._with(event.flow, "flow", state="starting", error=None)
-            case events.BatchStarted():
-                return self._with(event.flow, "flow", state="running", batch=event.batch, error=None)
-            case events.BatchReplayed():
-                return self._with(event.flow, "flow", state="running", batch=event.batch, error=None)
-            case events.BatchCommitted():
+            case BatchCommitted():
                 return self._with_commit(event)
-            case events.LateRowsDropped():
+            case LateRowsDropped():
                 before = self.rows.get(event.flow, BoardRow(event.flow, "flow")).late
-                return self._with(event.flow, "flow", late=before + event.rows)
-            case events.FlowRetrying():
-                return self._with(event.flow, "flow", state="retrying", error=event.error)
-            case events.FlowReconnecting():
-                return self._with(event.flow, "flow", reconnecting=event.at, error=event.error)
-            case events.FlowReconnected():
-                return self._with(event.flow, "flow", reconnecting=None, error=None)
-            case events.FlowFailed():
-                return self._with(event.flow, "flow", state="failed", error=event.error)
-            case events.FlowSkipped():
-                return self._with(event.flow, "flow", state="skipped", error=None)
-            case events.FlowFinished():
-                return self._with(event.flow, "flow", state=event.outcome, rows=event.rows, error=None)
-            case events.ViewRefreshing():
-                return self._with(self.name_of(event.dataset), "view", state="running", error=None)
-            case events.ViewRefreshed():
+                return self._with(event, late=before + event.rows)
+            case FlowReconnecting():
+                return self._with(event, reconnecting=event.at, error=event.error)
+            case FlowReconnected():
+                return self._with(event, reconnecting=None, error=None)
+            case FlowFinished():
+                return self._with(event, state=event.outcome, rows=event.rows, error=None)
+            case BatchStarted() | BatchReplayed():
+                return self._with(event, state=event.state, batch=event.batch, error=None)
+            case ViewRefreshed():
                 return self._with(
-                    self.name_of(event.dataset),
-                    "view",
-                    state="fresh",
+                    event,
+                    state=event.state,
                     rows=event.rows,
                     batch_s=event.duration_s,
                     version=event.version,
                     committed=event.at,
                     error=None,
                 )
-            case events.ViewUpToDate():
-                return self._with(self.name_of(event.dataset), "view", state="up to date", error=None)
-            case events.ViewSkipped():
-                return self._with(self.name_of(event.dataset), "view", state="skipped", error=None)
-            case events.ViewFailed():
-                return self._with(self.name_of(event.dataset), "view", state="failed", error=event.error)
+            case FlowEvent() | ViewEvent() if event.state is not None:
+                return self._with(event, state=event.state, error=getattr(event, "error", None))
             case _:
                 return self
 
-    def _with_commit(self, event: events.BatchCommitted) -> Board:
+    def _with_commit(self, event: BatchCommitted) -> Board:
         row = self.rows.get(event.flow, BoardRow(event.flow, "flow"))
         latency, is_backlog = None, False
         if event.latency_s is not None:
             latency = sum(event.latency_s) / 2
             produced = event.at.timestamp() - max(event.latency_s)
             is_backlog = row.started is not None and produced < row.started.timestamp()
-        commit = Commit(event.at, event.rows, event.duration_s, latency, is_backlog)
+        commit = Commit(event.at, event.rows, event.duration_s or 0.0, latency, is_backlog)
         return self._with(
-            event.flow,
-            "flow",
-            state="running",
+            event,
+            state=event.state,
             rows=row.rows + event.rows,
             quarantined=row.quarantined + event.quarantined,
             lag=event.lag if event.lag is not None else row.lag,
@@ -174,6 +156,10 @@ class Board:
             error=None,
         )
 
-    def _with(self, name: str, kind: Literal["flow", "view"], **changes: Any) -> Board:
-        row = self.rows.get(name, BoardRow(name, kind))
-        return replace(self, rows={**self.rows, name: replace(row, **changes)})
+    def _with(self, event: FlowEvent | ViewEvent, **changes: Any) -> Board:
+        if isinstance(event, ViewEvent):
+            new = BoardRow(self.name_of(event.dataset), "view")
+        else:
+            new = BoardRow(event.flow, "flow")
+        row = self.rows.get(new.name, new)
+        return replace(self, rows={**self.rows, row.name: replace(row, **changes)})

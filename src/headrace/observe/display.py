@@ -9,11 +9,9 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from headrace.model import events
-from headrace.model.events import Event
+from headrace.model.event_forms import Event
 from headrace.model.texts import duration_text
 from headrace.observe.board import Board, BoardRow
 from headrace.observe.event_lines import LineThrottle, event_line
@@ -33,8 +31,7 @@ On a narrow screen the last ones are left out."""
 
 _GAP = 3
 _LEFT = ("flow", "state", "last commit")
-_BESIDE_ROWS = 4
-"""Lines of the screen for the table's head, its last line, and the lines around the table."""
+_BESIDE_ROWS = 4  # lines of the screen for the table's head, its last line, and the lines around the table
 
 _STYLES = {
     "failed": "bold red",
@@ -44,24 +41,7 @@ _STYLES = {
     "running": "green",
     "fresh": "green",
 }
-_NOTABLE = (
-    events.FlowRetrying
-    | events.FlowReconnecting
-    | events.FlowReconnected
-    | events.FlowFailed
-    | events.FlowSkipped
-    | events.ViewFailed
-    | events.ViewSkipped
-    | events.ForeignCommitSeen
-    | events.SnapshotSkipped
-    | events.LookFailed
-    | events.DatasetChecked
-    | events.BatchReplayed
-)
-"""Events that get a line of their own above the table."""
-
-_NOTES_KEPT = 20
-"""Lines that a notebook shows above the table."""
+_NOTES_KEPT = 20  # lines that a notebook shows above the table
 
 
 class Display:
@@ -74,7 +54,7 @@ class Display:
     def __call__(self, event: Event) -> None:
         with self._lock:
             self.board = self.board.with_event(event)
-        if isinstance(event, _NOTABLE) and (line := event_line(event, self.board)):
+        if event.is_notable and (line := event_line(event, self.board)):
             self.note(line)
 
     def note(self, text: str) -> None:
@@ -83,9 +63,7 @@ class Display:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return
 
 
@@ -128,11 +106,9 @@ class LiveDisplay(Display):
         self._live.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
-            self._live.__exit__(kind, error, trace)
+            self._live.__exit__(None, None, None)
             self._live = None
 
 
@@ -158,8 +134,6 @@ class LineDisplay(Display):
 
 
 class NotebookDisplay(Display):
-    """The board as a table in the output of a notebook's cell."""
-
     def __init__(self, default_schema: str = "default") -> None:
         super().__init__(default_schema)
         self._notes: list[str] = []
@@ -180,9 +154,7 @@ class NotebookDisplay(Display):
         self._cell = display(HTML(""), display_id=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._update()
 
     def _update(self) -> None:
@@ -259,15 +231,11 @@ def _most_urgent(rows: Sequence[BoardRow], room: int) -> list[BoardRow]:
     return [row for row in rows if row.name in first]
 
 
-def _state_text(row: BoardRow, now: datetime) -> str:
-    if row.is_waiting_for_broker and row.reconnecting is not None:
-        return f"reconnecting {duration_text((now - row.reconnecting).total_seconds())}"
-    return row.state
-
-
 def row_cells(row: BoardRow, now: datetime) -> Mapping[str, str]:
-    """The cells of one row by column."""
     none = "–"  # noqa: RUF001
+    state: str = row.state
+    if row.is_waiting_for_broker and row.reconnecting is not None:
+        state = f"reconnecting {duration_text((now - row.reconnecting).total_seconds())}"
     rate, latency, age = row.rate(now), row.latency_p50(), row.backlog_age()
     is_over = row.state in ("drained", "stopped", "up to date", "failed", "skipped")
     last = none
@@ -276,7 +244,7 @@ def row_cells(row: BoardRow, now: datetime) -> Mapping[str, str]:
     timing = none if age is None else f"age {duration_text(age)}"
     return {
         "flow": row.name,
-        "state": _state_text(row, now),
+        "state": state,
         "rows written": (f"{row.rows:,}" if row.committed is not None or row.rows else none)
         + (f" ({row.late:,} late)" if row.late else "")
         + (f" ({row.quarantined:,} quarantined)" if row.quarantined else ""),

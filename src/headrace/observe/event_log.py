@@ -6,14 +6,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
+from typing import Any
 
+from headrace.model.counts import RowChanges
 from headrace.model.event_columns import Row
-from headrace.model.events import BatchCommitted, BatchReplayed, Event, ViewRefreshed
+from headrace.model.event_forms import Event
+from headrace.model.events import BatchCommitted, BatchReplayed, Committed, FlowIdle, ViewRefreshed
 from headrace.model.names import TableName
 from headrace.model.secrets import Redactor
-from headrace.observe.batch_facts import BatchFacts
+from headrace.model.table_events import EventsLost
 from headrace.observe.event_rows import Origin, RowBuilder
 from headrace.observe.event_table import FOLD_FILES, EventTable, sql_time
 from headrace.plan.stages import Plan
@@ -22,14 +25,10 @@ from headrace.storage.table_log import LoggedCommit, newest_commits
 
 _logger = logging.getLogger(__name__)
 
-_APPEND_S = 1.0
-"""The minimum time between two appends."""
-_MOST_APPEND_S = 30.0
-"""The maximum time between two attempts while the storage cannot be written."""
-_IDLE_S = 5.0
-"""A flow that has begun no batch for this time after its last one is idle."""
-_CLOSE_S = 15.0
-"""The time that the end of an update waits for the last events."""
+_APPEND_S = 1.0  # the minimum time between two appends
+_MOST_APPEND_S = 30.0  # the maximum time between two attempts while the storage cannot be written
+_IDLE_S = 5.0  # A flow that has begun no batch for this time after its last one is idle
+_CLOSE_S = 15.0  # the time that the end of an update waits for the last events
 _RETRIES_S, _RETRY_S = 3.0, 0.2
 """How long, and after which pause, the end of an update tries again to write the last events."""
 _MOST_WAITING = 10_000
@@ -52,6 +51,7 @@ class EventLog:
     ) -> None:
         self._storage = storage
         self._redactor = redactor or Redactor()
+        self._update = update
         self._builder = RowBuilder(Origin(pipeline, str(storage.root), update), plan)
         self._measure = measure
         self._table = EventTable(storage.events)
@@ -84,9 +84,7 @@ class EventLog:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._condition:
             self._is_closing = True
             self._closing_until = time.monotonic() + _RETRIES_S
@@ -102,7 +100,9 @@ class EventLog:
         pause_s, appends = _APPEND_S, 0
         while True:
             with self._condition:
-                self._condition.wait_for(self._has_work, _IDLE_S)
+                self._condition.wait_for(
+                    lambda: self._waiting or self._rows or self._unchecked or self._is_closing, _IDLE_S
+                )
                 is_last = self._is_closing
             began = time.monotonic()
             try:
@@ -111,7 +111,7 @@ class EventLog:
                     appends = 0
                     self._table.fold()
             except Exception as error:
-                # What watches the work must not stop the work.
+                # A failure of the event log must not stop a flow.
                 self._report(error)
                 pause_s = min(pause_s * 2, _MOST_APPEND_S)
             else:
@@ -125,9 +125,6 @@ class EventLog:
             with self._condition:
                 rest_s = pause_s - (time.monotonic() - began)
                 self._condition.wait_for(lambda: self._is_closing, max(rest_s, 0))
-
-    def _has_work(self) -> bool:
-        return bool(self._waiting or self._rows or self._unchecked or self._is_closing)
 
     def _report(self, error: Exception | None) -> None:
         """Warn once when the log cannot be written, and once when it can be written again."""
@@ -188,18 +185,16 @@ class EventLog:
         for flow, (dataset, since) in list(self._pauses.items()):
             if now - since >= _IDLE_S:
                 del self._pauses[flow]
-                rows.append(self._builder.idle_row(datetime.now(UTC), flow, dataset))
+                rows += self._builder.rows(FlowIdle(update=self._update, flow=flow, dataset=dataset))
         if lost:
-            text = f"{lost} events are missing here: the storage could not be written."
-            rows.append(self._builder.maintenance_row(datetime.now(UTC), {"lost_events": lost}, text))
+            rows += self._builder.rows(EventsLost(update=self._update, lost_events=lost))
         return rows
 
 
 _MARGIN = timedelta(minutes=10)
 """Events of several flows of one table may be logged in another order than their commits."""
 _BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
-_MOST = 10_000
-"""The number of newest commits of a table that are compared with the log."""
+_MOST = 10_000  # the number of newest commits of a table that are compared with the log
 
 
 def find_missing(
@@ -207,63 +202,64 @@ def find_missing(
 ) -> list[Row]:
     """The rows of committed batches and refreshes that the event log lacks, in the order of their commits.
     `since`: the tables to compare, and the time from which; ``None`` is the last batch in the log."""
-    newest = _newest_batches(table) if any(at is None for at in since.values()) else {}
-    committed: list[tuple[datetime, BatchFacts]] = []
+    newest: dict[str, datetime] = {}
+    if any(at is None for at in since.values()):
+        rows = table.query(
+            "SELECT origin['dataset_name'] AS dataset, max(timestamp) AS newest FROM t "
+            "WHERE level = 'METRICS' GROUP BY 1"
+        )
+        newest = {row["dataset"]: row["newest"] for row in rows}
+    committed: list[Committed] = []
     for name, at in since.items():
-        first = at or newest.get(str(name), _BEGINNING) - _MARGIN
-        committed += _batches(storage, name, first)
+        committed += _batches(storage, name, at or newest.get(str(name), _BEGINNING) - _MARGIN)
     if not committed:
         return []
-    logged = _logged_ids(table, min(at for at, _ in committed) - _MARGIN)
-    found = [one for one in committed if one[1].id not in logged]
+    first = sql_time(min(one.at for one in committed) - _MARGIN)
+    logged = table.query(f"SELECT id FROM t WHERE level = 'METRICS' AND timestamp >= {first}")
+    ids = {row["id"] for row in logged}
+    found = [one for one in committed if one.row_id not in ids]
     if not found:
         return []
     updates = _updates(table)
-    found.sort(key=lambda one: (one[0], one[1].version))
-    return [builder.batch_row(at, facts, _update_of(facts, at, updates)) for at, facts in found]
+    found.sort(key=lambda one: (one.at, one.version))
+    return [builder.row(_with_update(one, updates)) for one in found]
 
 
-def _batches(storage: Storage, name: TableName, first: datetime) -> Iterator[tuple[datetime, BatchFacts]]:
+def _batches(storage: Storage, name: TableName, first: datetime) -> Iterator[Committed]:
     """The batches and refreshes that were committed to a table since a time, newest first."""
     for commit in newest_commits(storage.table(name), _MOST):
         if commit.at < first:
             return
-        if (facts := _facts(name, commit)) is not None:
-            yield commit.at, facts
+        if (event := _event_of(name, commit)) is not None:
+            yield event
 
 
-def _facts(name: TableName, commit: LoggedCommit) -> BatchFacts | None:
+def _event_of(name: TableName, commit: LoggedCommit) -> Committed | None:
+    """The event of a commit, without the facts that only the run had. The update of a batch is not known."""
     metadata = commit.metadata
     if metadata is None or not commit.is_ours or "opens" in metadata or "replay" in metadata:
         return None
-    is_view = "view" in metadata
-    return BatchFacts(
-        dataset=name,
-        flow=str(name) if is_view else str(metadata["flow"]),
-        key=(str(metadata["update"]),) if is_view else (str(metadata["checkpoint"]), int(metadata["batch"])),
-        version=commit.version,
-        rows=int(metadata.get("accepted", 0)),
-        upserted=int(metadata["inserted"]) + int(metadata["updated"]) if "inserted" in metadata else None,
-        deleted=int(metadata["deleted"]) + int(metadata["truncated"]) if "inserted" in metadata else None,
-        quarantined=int(metadata.get("quarantined", 0)),
-        dropped=int(metadata.get("dropped", 0)),
-        expectations=metadata.get("expectations", ()),
-        bad_records=metadata.get("bad_records", ()),
+    facts: dict[str, Any] = {
+        "at": commit.at,
+        "dataset": name,
+        "version": commit.version,
+        "rows": int(metadata.get("accepted", 0)),
+        "quarantined": int(metadata.get("quarantined", 0)),
+        "dropped": int(metadata.get("dropped", 0)),
+        "expectations": metadata.get("expectations", ()),
+        "bad_records": metadata.get("bad_records", ()),
+    }
+    if "view" in metadata:
+        return ViewRefreshed(update=str(metadata["update"]), **facts)
+    counts = {one.name: int(metadata[one.name]) for one in fields(RowChanges) if one.name in metadata}
+    return BatchCommitted(
+        update="",
+        flow=str(metadata["flow"]),
+        batch=int(metadata["batch"]),
+        checkpoint=str(metadata["checkpoint"]),
+        changes=RowChanges(**counts) if "inserted" in metadata else None,
+        **facts,
     )
-
-
-def _newest_batches(table: EventTable) -> dict[str, datetime]:
-    """The time of the newest batch of each dataset in the log."""
-    rows = table.query(
-        "SELECT origin['dataset_name'] AS dataset, max(timestamp) AS newest FROM t "
-        "WHERE level = 'METRICS' GROUP BY 1"
-    )
-    return {row["dataset"]: row["newest"] for row in rows}
-
-
-def _logged_ids(table: EventTable, first: datetime) -> set[str]:
-    rows = table.query(f"SELECT id FROM t WHERE level = 'METRICS' AND timestamp >= {sql_time(first)}")
-    return {row["id"] for row in rows}
 
 
 def _updates(table: EventTable) -> dict[str, list[tuple[datetime, str]]]:
@@ -278,10 +274,9 @@ def _updates(table: EventTable) -> dict[str, list[tuple[datetime, str]]]:
     return found
 
 
-def _update_of(
-    facts: BatchFacts, at: datetime, updates: Mapping[str, list[tuple[datetime, str]]]
-) -> str | None:
-    """The update that has committed a batch, if the log shows it."""
-    if facts.batch is None:
-        return str(facts.key[0])
-    return next((update for began, update in reversed(updates.get(facts.flow, [])) if began <= at), None)
+def _with_update(event: Committed, updates: Mapping[str, list[tuple[datetime, str]]]) -> Committed:
+    """A batch with the update that has committed it, if the log shows it."""
+    if not isinstance(event, BatchCommitted):
+        return event
+    began = (update for began, update in reversed(updates.get(event.flow, [])) if began <= event.at)
+    return replace(event, update=next(began, ""))

@@ -13,6 +13,7 @@ from headrace.errors import TableUnreadableError
 from headrace.model.event_columns import Row
 from headrace.model.names import TableName
 from headrace.observe.event_table import EventTable, sql_text, sql_time
+from headrace.observe.read import fields_to_json
 from headrace.storage.layout import Storage
 from headrace.storage.table_log import newest_version
 
@@ -20,14 +21,11 @@ EventLevel = Literal["metrics", "info", "warn", "error"]
 
 _LEVELS: tuple[EventLevel, ...] = get_args(EventLevel)
 _POLL_S = 0.25
-_LATE_US = 3_600_000_000
-"""How much older an event may be than the newest one when it is written."""
+_LATE_US = 3_600_000_000  # how much older an event may be than the newest one when it is written
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedEvent:
-    """An event of the event log."""
-
     id: str
     at: datetime
     type: str  # the type, such as ``flow_progress``
@@ -42,24 +40,15 @@ class LoggedEvent:
 
     def to_json(self) -> dict[str, Any]:
         """The event as JSON values, with the names of the table's columns."""
-        return {
-            "id": self.id,
-            "timestamp": self.at.isoformat(timespec="milliseconds"),
-            "event_type": self.type,
-            "level": self.level,
-            "flow": self.flow,
-            "dataset": self.dataset,
-            "update": self.update,
-            "batch": self.batch,
-            "message": self.message,
-            "details": self.details,
-        }
+        found = fields_to_json(self)
+        del found["sequence"]
+        at, kind = self.at.isoformat(timespec="milliseconds"), found.pop("type")
+        del found["at"]
+        return {"id": found.pop("id"), "timestamp": at, "event_type": kind, **found}
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventFilter:
-    """Which events to read."""
-
     pipeline: str
     schema: str
     flow: str | None = None  # the flow, the view or the table that they are about; by default all
@@ -68,7 +57,6 @@ class EventFilter:
     after: int | None = None
 
     def to_sql(self) -> str:
-        """The condition in SQL."""
         parts = [f"origin['pipeline_name'] = {sql_text(self.pipeline)}"]
         if self.flow is not None:
             name = sql_text(str(TableName.parse(self.flow, self.schema)))
@@ -85,9 +73,10 @@ class EventFilter:
 def read_events(storage: Storage, chosen: EventFilter, limit: int | None = None) -> tuple[LoggedEvent, ...]:
     """The events of a storage, oldest first; with a limit, the newest ones."""
     query = (
-        "SELECT id, sequence['control_plane_seq_no'] AS seq, timestamp, event_type, level, message, details, "
+        "SELECT id, sequence['control_plane_seq_no'] AS sequence, timestamp AS at, event_type, level, "
+        "message, details, "
         "origin['flow_name'] AS flow, origin['dataset_name'] AS dataset, origin['update_id'] AS update, "
-        f"origin['batch_id'] AS batch FROM t WHERE {chosen.to_sql()} ORDER BY seq DESC"
+        f"origin['batch_id'] AS batch FROM t WHERE {chosen.to_sql()} ORDER BY sequence DESC"
     )
     if limit is not None:
         query += f" LIMIT {limit}"
@@ -134,16 +123,6 @@ def follow_events(storage: Storage, chosen: EventFilter, limit: int | None = Non
 
 
 def _event(row: Row) -> LoggedEvent:
-    return LoggedEvent(
-        id=row["id"],
-        at=row["timestamp"],
-        type=row["event_type"],
-        level=row["level"],
-        flow=row["flow"],
-        dataset=row["dataset"],
-        update=row["update"],
-        batch=row["batch"],
-        message=row["message"],
-        details=json.loads(row["details"])[row["event_type"]],
-        sequence=row["seq"],
-    )
+    type = row.pop("event_type")
+    details = json.loads(row.pop("details"))[type]
+    return LoggedEvent(**row, type=type, details=details)

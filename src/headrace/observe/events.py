@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from headrace.model.events import Event
+from headrace.model.counts import HistoryChanges, RowChanges
+from headrace.model.event_forms import Event
+from headrace.model.events import BatchWork
 from headrace.model.names import TableName
 from headrace.model.ranges import OpaquePosition, SourceRange
+from headrace.observe.read import fields_to_json
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
     """The event as JSON values: its name under ``event``, then its fields."""
-    fields = {field.name: _to_json(getattr(event, field.name)) for field in dataclasses.fields(event)}
-    return {"event": type(event).__name__, **fields}
+    return {"event": type(event).__name__, **fields_to_json(event)}
 
 
 def event_from_json(data: Mapping[str, Any]) -> Event | None:
@@ -37,35 +39,14 @@ def _all_kinds(kind: type[Event]) -> Iterator[type[Event]]:
 _KINDS = {kind.__name__: kind for kind in _all_kinds(Event)}
 
 
-def _to_json(value: Any) -> Any:
-    match value:
-        case datetime():
-            return value.isoformat()
-        case TableName():
-            return str(value)
-        case SourceRange():
-            return value.to_json()
-        case tuple() | list():
-            return [_to_json(item) for item in value]
-        case Mapping():
-            return {str(key): _to_json(item) for key, item in value.items()}
-        case _:
-            return value
-
-
 def _decode(name: str, value: Any) -> Any:
-    if value is None:
-        return None
-    return _DECODERS.get(name, _as_it_is)(value)
-
-
-def _as_it_is(value: Any) -> Any:
+    if value is not None and name in _DECODERS:
+        return _DECODERS[name](value)
     return tuple(value) if isinstance(value, list) else value
 
 
 def _table(text: str) -> TableName:
-    schema, _, name = text.partition(".")
-    return TableName(schema, name)
+    return TableName(*text.split(".", 1))
 
 
 def _range(data: Mapping[str, Any]) -> SourceRange:
@@ -76,6 +57,8 @@ def _range(data: Mapping[str, Any]) -> SourceRange:
 _DECODERS: Mapping[str, Callable[[Any], Any]] = {
     "at": datetime.fromisoformat,
     "dataset": _table,
-    "views": lambda names: tuple(_table(name) for name in names),
-    "ranges": lambda ranges: tuple(_range(data) for data in ranges),
+    "views": lambda names: tuple(map(_table, names)),
+    "ranges": lambda ranges: tuple(map(_range, ranges)),
+    "work": lambda work: BatchWork(**work),
+    "changes": lambda changes: (HistoryChanges if "rows_added" in changes else RowChanges)(**changes),
 }

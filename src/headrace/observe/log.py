@@ -23,8 +23,7 @@ from types import TracebackType
 from typing import Any, Final, get_args
 
 from headrace.errors import LogSettingInvalidError
-from headrace.model import events
-from headrace.model.events import Event
+from headrace.model.event_forms import Event, Level
 from headrace.model.project import LogFormat, LogLevel, ProjectSettings
 from headrace.model.secrets import Redactor
 from headrace.observe.events import event_to_json
@@ -35,25 +34,27 @@ FORMAT_VARIABLE: Final = "HEADRACE_LOG_FORMAT"
 LEVEL_VARIABLE: Final = "HEADRACE_LOG_LEVEL"
 
 _BYTES = 10 * 1024 * 1024
-_ROTATED = 4
-"""Older files of a log that are kept in addition to the newest: 50 MB in all."""
-_KEPT = 50
-"""Updates of one pipeline whose logs are kept."""
-
+_ROTATED = 4  # older files of a log that are kept in addition to the newest: 50 MB in all
+_KEPT = 50  # updates of one pipeline whose logs are kept
 _RUN = "headrace.run"
+_LEVELS: Mapping[Level, int] = {
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "METRICS": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+}
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class LogSettings:
-    """How an update is logged."""
-
     form: LogFormat = "text"  # ``text`` for people, ``json`` for machines: one object a line
     level: LogLevel = "info"
 
     @classmethod
     def of(cls, form: LogFormat | None = None, level: LogLevel | None = None) -> LogSettings:
-        """The given settings, else those of the environment, else the defaults."""
+        """The given settings, else the settings of the environment, else the defaults."""
         return cls(
             form=form or _from_environment(FORMAT_VARIABLE, get_args(LogFormat), "text"),
             level=level or _from_environment(LEVEL_VARIABLE, get_args(LogLevel), "info"),
@@ -71,7 +72,6 @@ def update_log(settings: ProjectSettings, update: str) -> Path:
 
 
 def spark_log(settings: ProjectSettings, update: str) -> Path:
-    """The file for the log of Spark of an update."""
     return log_folder(settings) / f"{update}.spark.log"
 
 
@@ -118,7 +118,7 @@ class UpdateLog:
         name = str(fields.pop("event"))
         for key in ("update", "at"):
             del fields[key]
-        self._write(_level_of(event), _RUN, name, fields)
+        self._write(_LEVELS[event.severity], _RUN, name, fields)
 
     def _write(
         self,
@@ -224,29 +224,6 @@ def _from_environment(variable: str, known: tuple[Any, ...], default: Any) -> An
     return text
 
 
-def _level_of(event: Event) -> int:
-    match event:
-        case events.FlowFailed() | events.ViewFailed():
-            return logging.ERROR
-        case events.UpdateFinished():
-            return logging.ERROR if event.outcome == "failed" else logging.INFO
-        case (
-            events.FlowRetrying()
-            | events.FlowReconnecting()
-            | events.ForeignCommitSeen()
-            | events.LookFailed()
-        ):
-            return logging.WARNING
-        case events.LateRowsDropped() | events.SchemaDrifted() | events.SnapshotSkipped():
-            return logging.WARNING
-        case events.DatasetChecked():
-            return logging.INFO if event.passed else logging.WARNING
-        case events.BatchStarted() | events.ViewRefreshing():
-            return logging.DEBUG
-        case _:
-            return logging.INFO
-
-
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
     found: Mapping[str, Any] = getattr(record, "fields", {})
     return found
@@ -269,11 +246,11 @@ _OURS = "headrace"
 
 
 class Tap:
-    """Leads what Headrace's modules log into the logs that are open, and changes nothing for others.
+    """Adds the log records of Headrace's modules to the open logs of updates.
 
-    A finer level on the logger would also reach the handlers of the process, for these have no level
-    of their own as a rule. So lines stop here while a log is open, and those that would have gone on
-    without it are passed on. Updates that run in one process at once share such lines.
+    The handlers of the process mostly have no level, so they would get all records of a finer level. While a
+    log is open, a relay passes on only the records that they would have got without it. Updates that run in
+    one process at the same time share these records.
     """
 
     def __init__(self) -> None:
@@ -311,7 +288,7 @@ class Tap:
 
 
 class _Relay(logging.Handler):
-    """Passes on to the process's own handlers what would have come to them."""
+    """Passes records to the handlers of the process that would have got them without an open log."""
 
     def __init__(self, own_level: int, least: int, propagates: bool) -> None:
         super().__init__()
@@ -330,5 +307,4 @@ class _Relay(logging.Handler):
             logging.getLogger().callHandlers(record)
 
 
-TAP: Final = Tap()
-"""Python's loggers belong to the process, and so does what is changed on them."""
+TAP: Final = Tap()  # one for the process, because it shares Python's loggers

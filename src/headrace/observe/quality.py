@@ -11,16 +11,14 @@ from typing import Any
 from headrace.model.event_columns import Row
 from headrace.model.names import TableName
 from headrace.observe.event_reading import EventFilter, query_events
+from headrace.observe.read import plain
 from headrace.storage.layout import Storage
 
-SPANS = 20
-"""The number of equal time spans into which the counts are divided."""
+SPANS = 20  # the number of equal time spans into which the counts are divided
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpanCounts:
-    """The counts of one expectation in one span of time."""
-
     start: datetime
     end: datetime
     passed: int
@@ -46,16 +44,6 @@ class ExpectationQuality:
     failed: int  # rows that failed. A row can fail several expectations
     over_time: tuple[SpanCounts, ...]  # the same counts in equal spans of time, oldest first
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "dataset": self.dataset,
-            "action": self.action,
-            "passed": self.passed,
-            "failed": self.failed,
-            "over_time": [one.to_json() for one in self.over_time],
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetQuality:
@@ -69,21 +57,9 @@ class DatasetQuality:
     # The counts of records that readers have left out, by reason.
     bad_records: tuple[ExpectationQuality, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "dataset": str(self.dataset),
-            "accepted": self.accepted,
-            "quarantined": self.quarantined,
-            "dropped": self.dropped,
-            "expectations": [one.to_json() for one in self.expectations],
-            "bad_records": [one.to_json() for one in self.bad_records],
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class Quality:
-    """The counts of the expectations of a pipeline."""
-
     pipeline: str
     datasets: tuple[DatasetQuality, ...]
     start: datetime | None = None  # the time of the first batch that is counted; ``None`` if there is none
@@ -94,7 +70,7 @@ class Quality:
             "pipeline": self.pipeline,
             "start": None if self.start is None else self.start.isoformat(timespec="milliseconds"),
             "end": None if self.end is None else self.end.isoformat(timespec="milliseconds"),
-            "datasets": [one.to_json() for one in self.datasets],
+            "datasets": plain(self.datasets),
         }
 
 
@@ -106,7 +82,7 @@ def read_quality(storage: Storage, chosen: EventFilter) -> Quality:
         f"WHERE level = 'METRICS' AND {chosen.to_sql()} ORDER BY timestamp",
     )
     batches = [_Batch(row) for row in rows]
-    # What no expectation has checked says nothing about quality.
+    # Batches without expectations and rejected rows have no quality to show.
     checked = [one for one in batches if one.expectations or one.quarantined or one.dropped]
     names = sorted({one.dataset for one in checked})
     if not names:
@@ -124,8 +100,6 @@ def read_quality(storage: Storage, chosen: EventFilter) -> Quality:
 
 
 class _Batch:
-    """The counts of one batch or refresh."""
-
     def __init__(self, row: Row) -> None:
         progress = json.loads(row["details"])["flow_progress"]
         quality = progress["data_quality"]
@@ -178,7 +152,6 @@ def _sum_dataset(
 def _over_time(
     counts: Iterable[tuple[_Batch, Iterable[Mapping[str, Any]]]], start: datetime, end: datetime
 ) -> tuple[ExpectationQuality, ...]:
-    """Sum up counts of batches, in equal spans of time."""
     length = max((end - start) / SPANS, timedelta(milliseconds=1))
     sums: dict[tuple[str, str], _Sum] = {}
     for batch, listed in counts:

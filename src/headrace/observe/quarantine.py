@@ -8,8 +8,11 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from headrace.model.coordinates import PartType
 from headrace.model.names import TableName
+from headrace.observe.event_table import sql_text
 from headrace.observe.read import Rows, execute_query, explain_failure, table_schema, type_of
+from headrace.sources.registry import COORDINATES
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import is_table, newest_commits, replay_transaction
@@ -23,9 +26,11 @@ RowState = Literal["pending", "quarantined", "replaying", "replayed", "discarded
 derives that, a quarantine table says ``quarantined``."""
 
 STATES: tuple[RowState, ...] = get_args(RowState)
+_TYPES = {name: type for one in COORDINATES for name, type in one.types.items()}
+_PARTS = sorted(_TYPES, key=lambda name: get_args(PartType).index(_TYPES[name]))
+"""The parts of all coordinates: names, then the partition, and the number of a record last."""
 _DONE = ("replayed", "discarded")
-_REASONS = 10
-"""The number of reasons in a summary."""
+_REASONS = 10  # the number of reasons in a summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,20 +48,19 @@ class RowFilter:
         return RowFilter(where=self.where, reason=self.reason, flow=self.flow, states=states, ids=self.ids)
 
     def conditions(self) -> Iterator[str]:
-        """The conditions in SQL."""
         if self.where is not None:
             yield f"({self.where})"
         if self.reason is not None:
-            reason = _text(self.reason)
+            reason = sql_text(self.reason)
             yield (
                 "id IN (SELECT id FROM (SELECT id, unnest(reasons) AS reason FROM t) "
                 f"WHERE reason['name'] = {reason} OR reason['kind'] = {reason})"
             )
         if self.flow is not None:
-            yield f"flow = {_text(self.flow)}"
+            yield f"flow = {sql_text(self.flow)}"
         for column, values in (("state", self.states), ("id", self.ids)):
             if values:
-                yield f"{column} IN ({', '.join(map(_text, values))})"
+                yield f"{column} IN ({', '.join(map(sql_text, values))})"
 
 
 EVERY_ROW = RowFilter()
@@ -64,8 +68,6 @@ EVERY_ROW = RowFilter()
 
 @dataclass(frozen=True, kw_only=True)
 class QuarantineSummary:
-    """The rejected rows of a dataset."""
-
     dataset: TableName
     states: Mapping[RowState, int] = field(default_factory=dict)
     flows: Mapping[str, int] = field(default_factory=dict)
@@ -87,8 +89,6 @@ class QuarantineSummary:
 
 @dataclass(frozen=True)
 class RejectedRows:
-    """The quarantine table of a dataset, as it is now."""
-
     dataset: TableName
     path: Location  # the folder of the quarantine table, which exists
     target: Location
@@ -99,7 +99,6 @@ class RejectedRows:
         return table_schema(self.path)[0]
 
     def summary(self) -> QuarantineSummary:
-        """Count the rows."""
         open_rows = f"SELECT * FROM {self._rows} WHERE state NOT IN {_DONE}"
         counts = self._query(f"SELECT state, count(*) AS rows FROM {self._rows} GROUP BY state")
         flows = self._query(
@@ -128,7 +127,9 @@ class RejectedRows:
         """Read rows, the oldest first."""
         table, schema = table_schema(self.path)
         columns = tuple(one["name"] for one in schema["fields"])
-        order = "quarantined_at, source['path'], source['partition'], source['offset'], id"
+        held = next(one["type"]["fields"] for one in schema["fields"] if one["name"] == "source")
+        names = [name for name in _PARTS if any(one["name"] == name for one in held)]
+        order = ", ".join(["quarantined_at", *(f"source['{name}']" for name in names), "id"])
         rows = self._chosen(", ".join(f'"{name}"' for name in columns), chosen, order, limit)
         is_cut = limit is not None and rows.num_rows > limit
         return Rows(
@@ -173,14 +174,14 @@ class RejectedRows:
         replays = self._query("SELECT DISTINCT replay FROM t WHERE state = 'replaying'").to_pylist()
         held = _Held(self.target)
         pending = [
-            f"(checkpoint = {_text(one['checkpoint'])} AND batch > {batch})"
+            f"(checkpoint = {sql_text(one['checkpoint'])} AND batch > {batch})"
             for one in batches.to_pylist()
             if one["batch"] > (batch := held.batch(one["checkpoint"]))
         ]
         of_view = self._query("SELECT 1 FROM t WHERE checkpoint IS NULL LIMIT 1").num_rows > 0
         if of_view and (refresh := held.refresh()) is not None:
-            pending.append(f"(checkpoint IS NULL AND update <> {_text(refresh)})")
-        finished = [_text(one["replay"]) for one in replays if held.replay(one["replay"])]
+            pending.append(f"(checkpoint IS NULL AND update <> {sql_text(refresh)})")
+        finished = [sql_text(one["replay"]) for one in replays if held.replay(one["replay"])]
         cases = [f"WHEN {' OR '.join(pending)} THEN 'pending'"] if pending else []
         if finished:
             cases.append(f"WHEN state = 'replaying' AND replay IN ({', '.join(finished)}) THEN 'replayed'")
@@ -213,7 +214,6 @@ class _Held:
 
 
 def find_quarantines(storage: Storage) -> Iterator[RejectedRows]:
-    """The datasets that have rejected rows."""
     for schema in storage.quarantines.list_folders():
         for name in (storage.quarantines / schema).list_folders():
             if (found := find_quarantine(TableName(schema, name), storage)) is not None:
@@ -224,8 +224,3 @@ def find_quarantine(dataset: TableName, storage: Storage) -> RejectedRows | None
     """The rejected rows of a dataset; ``None`` if no row was ever rejected."""
     path = storage.quarantine(dataset)
     return RejectedRows(dataset, path, storage.table(dataset)) if is_table(path) else None
-
-
-def _text(value: str) -> str:
-    """A text as a literal in SQL."""
-    return "'" + value.replace("'", "''") + "'"

@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -92,7 +92,6 @@ def find_table(text: str, storage: Storage | None, default_schema: str) -> Locat
 
 
 def find_dataset(text: str, settings: ProjectSettings) -> TableName:
-    """The name of a table of a pipeline's storage."""
     name = settings.table_name(text)
     if not _is_table(settings.storage.table(name)):
         raise _unknown(text, settings.storage, settings.database)
@@ -113,8 +112,6 @@ def _unknown(text: str, storage: Storage | None, default_schema: str) -> TableUn
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The rows and columns of a table to read."""
-
     where: str | None = None
     limit: int | None = None
     columns: Sequence[str] = ()  # the columns, by dotted path; by default all
@@ -224,7 +221,7 @@ def shown(value: Any) -> str:
     """A value as a cell of a table."""
     text = plain(value)
     if isinstance(value, datetime):
-        # Delta's timestamps are UTC; a person reads them easier without saying so in every cell.
+        # Delta's timestamps are UTC, so a cell needs no time zone.
         return value.replace(tzinfo=None).isoformat(sep=" ", timespec="milliseconds")
     if text is None:
         return "null"
@@ -236,7 +233,6 @@ def shown(value: Any) -> str:
 def rows_to_json(
     columns: Sequence[str], types: Sequence[str], rows: Iterable[Sequence[Any]]
 ) -> dict[str, Any]:
-    """Columns with their types, and rows by column, as JSON values."""
     return {
         "columns": [{"name": name, "type": kind} for name, kind in zip(columns, types, strict=True)],
         "rows": [{name: plain(value) for name, value in zip(columns, row, strict=True)} for row in rows],
@@ -259,8 +255,19 @@ def plain(value: Any) -> Any:
             return value.isoformat()
         case None | bool() | int() | float() | str():
             return value
+        case TableName():
+            return str(value)
+        case _ if hasattr(value, "to_json"):
+            return value.to_json()
+        case _ if is_dataclass(value):
+            return fields_to_json(value)
         case _:
             return str(value)
+
+
+def fields_to_json(record: Any) -> dict[str, Any]:
+    """The fields of a dataclass as JSON values."""
+    return {one.name: plain(getattr(record, one.name)) for one in fields(record)}
 
 
 def _created(path: Location, text: str) -> Location:
@@ -287,7 +294,6 @@ def _selected(column: str) -> str:
 
 
 def type_of(schema: Mapping[str, Any], column: str, table: str) -> str:
-    """The type of a column by its dotted path."""
     kind: Any = schema
     for part in column.split("."):
         fields = kind["fields"] if isinstance(kind, Mapping) and kind.get("type") == "struct" else []

@@ -18,8 +18,6 @@ _RATE_WINDOW_MS = 30_000
 
 @dataclass(frozen=True, kw_only=True)
 class RecentCommits:
-    """The newest commits of a table."""
-
     version: int
     table_id: str
     properties: Mapping[str, str]
@@ -30,15 +28,12 @@ class RecentCommits:
 
     @property
     def changed(self) -> datetime | None:
-        """When rows were last added or removed."""
         return next((commit.at for commit in self.commits if commit.changes_data), None)
 
     def last_batch(self, checkpoint: str) -> LoggedCommit | None:
-        """The newest batch of a checkpoint."""
         return next((commit for commit in self.commits if _is_batch(commit, checkpoint)), None)
 
     def last_refresh(self) -> LoggedCommit | None:
-        """The newest refresh of a materialized view."""
         return next(
             (commit for commit in self.commits if commit.metadata and "view" in commit.metadata), None
         )
@@ -57,7 +52,6 @@ class RecentCommits:
         return rows / max((now.timestamp() * 1000 - recent[-1].timestamp_ms) / 1000, 0.001)
 
     def changed_after(self, version: int) -> bool:
-        """Whether rows were added or removed after a version."""
         return any(commit.version > version and commit.changes_data for commit in self.commits)
 
 

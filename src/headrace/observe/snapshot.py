@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError
-from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.recent_commits import RecentCommits, load_tail
@@ -24,22 +23,21 @@ from headrace.observe.status import (
     load_failures,
 )
 from headrace.sources.answers import Lag
-from headrace.sources.kafka.clusters import KafkaClusters
-from headrace.sources.ranges import range_of
+from headrace.sources.ranges import range_of, read_back
 from headrace.sources.registry import kind_of
-from headrace.sources.systems import Systems
-from headrace.state.identity import generations
+from headrace.sources.systems import Asking, Systems
+from headrace.state.identity import find_checkpoints, generations, load_identity
 from headrace.state.lease import VIEW, Driver, Observer
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_state
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
-_ANSWER_S = 1.0
-"""Seconds that the broker may take to answer; without an answer, the status has no lag."""
-
+_ANSWER_S = 1.0  # seconds that the broker may take to answer; without an answer, the status has no lag
 _CHECKPOINT = "headrace.checkpoint."
 _READERS = 8
+_SINK = "sink"
+"""The kind of a sink that keeps the state of its flows itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +48,7 @@ class Snapshot:
     storage: Location
     datasets: tuple[DatasetStatus, ...]
     at: datetime
-    broker: str | None = None  # the address of the broker; ``None`` if no flow reads Kafka
+    broker: str | None = None  # the address of the broker; ``None`` for none
     silence: str | None = None  # why the broker gave no answer
     # The error of the cluster, if it refuses the login or lacks a permission.
     refusal: HeadraceError | None = None
@@ -69,19 +67,28 @@ class Snapshot:
         }
 
 
-def take_snapshot(settings: ProjectSettings, connection: KafkaConnection) -> Snapshot:
-    """Read the state of a pipeline from its storage and the broker."""
+def take_snapshot(settings: ProjectSettings, broker: str) -> Snapshot:
+    """Read the state of a pipeline from its storage, and the lags from the systems of its sources.
+
+    Args:
+        broker: The address of the broker; empty for none.
+    """
     storage = settings.storage
     names = storage.find_tables()
     with ThreadPoolExecutor(_READERS) as pool:
-        loaded = dict(zip(names, pool.map(lambda name: _load(storage.table(name)), names), strict=True))
+        tables = pool.map(lambda name: _load(storage.table(name)), names)
+        loaded: dict[TableName, RecentCommits | str] = dict(zip(names, tables, strict=True))
+    loaded |= {name: tail for name, tail in _load_sinks(storage).items() if name not in loaded}
     tails = {
         name: found
         for name, found in loaded.items()
         if isinstance(found, str) or found.properties.get("headrace.pipeline") == settings.name
     }
-    looks = _Looks(storage, tails, load_failures(storage), connection)
-    declared, shell = load_declared(settings), _load_shell(storage)
+    looks = _Looks(settings, tails, load_failures(storage))
+    declared = load_declared(settings)
+    # What `headrace sql` has defined, such as ``stream.NAME`` and ``table.SCHEMA.NAME``, in lower case.
+    statements = (storage.streams / "statements").list_files()
+    shell = frozenset(name.removesuffix(".sql") for name in statements)
     if declared is not None:
         # Topics are ingested one by one, so no plan has all their tables.
         declared = {**dict.fromkeys(_load_ingested(settings)), **declared}
@@ -92,7 +99,7 @@ def take_snapshot(settings: ProjectSettings, connection: KafkaConnection) -> Sna
         storage=storage.root,
         datasets=datasets,
         at=datetime.now(UTC),
-        broker=connection.bootstrap_servers or None,
+        broker=broker or None,
         silence=looks.silence,
         refusal=looks.refusal,
     )
@@ -124,12 +131,6 @@ def _load_ingested(settings: ProjectSettings) -> frozenset[str]:
     return frozenset(str(settings.table_name(table)) for table in tables)
 
 
-def _load_shell(storage: Storage) -> frozenset[str]:
-    """What `headrace sql` has defined, such as ``stream.NAME`` and ``table.SCHEMA.NAME``, in lower case."""
-    files = (storage.streams / "statements").list_files()
-    return frozenset(name.removesuffix(".sql") for name in files)
-
-
 def _marked(
     status: DatasetStatus, declared: Mapping[str, frozenset[str] | None] | None, shell: frozenset[str]
 ) -> DatasetStatus:
@@ -156,12 +157,11 @@ class _Looks:
 
     def __init__(
         self,
-        storage: Storage,
+        settings: ProjectSettings,
         tails: Mapping[TableName, RecentCommits | str],
         failures: Mapping[str, LastFailure],
-        connection: KafkaConnection,
     ) -> None:
-        self._storage = storage
+        storage = self._storage = settings.storage
         self._tails = tails
         self._failures = failures
         self._now = datetime.now(UTC)
@@ -174,14 +174,14 @@ class _Looks:
         }
         self._systems = Systems(
             storage=storage,
-            kafka=KafkaClusters(lambda: connection, timeout_s=_ANSWER_S, asks_once=True),
             read_table=_read_nothing,
+            asking=Asking(settings=lambda: settings, timeout_s=_ANSWER_S, asks_once=True),
         )
 
     @property
     def silence(self) -> str | None:
         """The reason why the lag is not known, if the broker was asked."""
-        error = self._systems.kafka.failure
+        error = self._systems.failure
         if error is None:
             return None
         return error.headline if self.refusal is not None else error.summary
@@ -189,7 +189,7 @@ class _Looks:
     @property
     def refusal(self) -> HeadraceError | None:
         """The error of the cluster, if it refuses the login or a permission is missing."""
-        error = self._systems.kafka.failure
+        error = self._systems.failure
         return None if isinstance(error, BrokerUnreachableError | TopicNotFoundError) else error
 
     def dataset(self, name: TableName) -> DatasetStatus:
@@ -200,7 +200,7 @@ class _Looks:
         return DatasetStatus(
             dataset=name,
             kind=kind,
-            version=tail.version,
+            version=tail.version if tail.version >= 0 else None,
             rows=tail.rows,
             files=tail.files,
             size_bytes=tail.size_bytes,
@@ -247,7 +247,11 @@ class _Looks:
         metadata = self._last_batches[name, checkpoint]
         driver = self._observer.find(self._storage.lease(name, flow))
         failure = self._failures.get(flow)
-        batch = None if metadata is None else _batch_number(metadata)
+        batch = (
+            None
+            if metadata is None
+            else int(metadata["batches"][1] if "batches" in metadata else metadata["batch"])
+        )
         planned = _planned(self._storage.flow_checkpoints(name, flow))
         lag = None if metadata is None else self._lag(name, flow, metadata)
         return FlowStatus(
@@ -308,6 +312,8 @@ class _Looks:
         commit = tail.last_batch(checkpoint)
         if commit is not None:
             return commit.metadata
+        if tail.properties.get("headrace.kind") == _SINK:
+            return _last_finished(self._storage.flow_checkpoints(name, flow))
         try:
             folds = Ledger(self._storage.ledger(name, flow), name, flow).folds()
         except HeadraceError:
@@ -341,6 +347,40 @@ def _load(path: Location) -> RecentCommits | str:
         return str(error)
 
 
+def _load_sinks(storage: Storage) -> dict[TableName, RecentCommits]:
+    """The sinks that keep the state of their flows themselves, by what their checkpoints say."""
+    found: dict[TableName, RecentCommits] = {}
+    for dataset, flow, known in find_checkpoints(storage):
+        with contextlib.suppress(HeadraceError):
+            identity = load_identity(known[-1])
+            if identity.sink is not None:
+                own = {
+                    "headrace.kind": _SINK,
+                    "headrace.pipeline": identity.pipeline,
+                    f"{_CHECKPOINT}{flow}": identity.checkpoint,
+                }
+                before = found[dataset].properties if dataset in found else {}
+                found[dataset] = RecentCommits(
+                    version=-1,
+                    table_id=identity.table_id,
+                    properties={**before, **own},
+                    rows=None,
+                    files=0,
+                    size_bytes=0,
+                    commits=(),
+                )
+    return found
+
+
+def _last_finished(folder: Location) -> Mapping[str, Any] | None:
+    """The last batch of a flow's newest checkpoint that its target holds, as the checkpoint says."""
+    for path in generations(folder)[-1:]:
+        with contextlib.suppress(HeadraceError, OSError, ValueError):
+            finished = load_state(path).last_finished
+            return None if finished < 0 else read_back(path, load_identity(path), finished)
+    return None
+
+
 def _flows(tail: RecentCommits) -> list[tuple[str, str]]:
     return sorted(
         (key.removeprefix(_CHECKPOINT), value)
@@ -358,10 +398,6 @@ def _state(driver: Driver | None, failure: LastFailure | None, batch: int | None
     if failure is not None and failure.state in ("failed", "skipped"):
         return failure.state
     return "new" if batch is None else "stopped"
-
-
-def _batch_number(metadata: Mapping[str, Any]) -> int:
-    return int(metadata["batches"][1] if "batches" in metadata else metadata["batch"])
 
 
 def _version(metadata: Mapping[str, Any]) -> int | None:

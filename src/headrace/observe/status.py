@@ -13,6 +13,7 @@ from headrace.errors import SecondDriverError
 from headrace.model.event_columns import Row
 from headrace.model.names import TableName
 from headrace.observe.event_table import EventTable, sql_time
+from headrace.observe.read import fields_to_json
 from headrace.state.lease import Driver
 from headrace.storage.layout import Storage
 
@@ -21,8 +22,6 @@ ViewState = Literal["fresh", "stale", "failed", "new", "skipped"]
 
 @dataclass(frozen=True, kw_only=True)
 class FlowStatus:
-    """One flow."""
-
     flow: str
     state: FlowState
     checkpoint: str | None  # the current checkpoint; ``None`` if the flow has none yet
@@ -40,22 +39,12 @@ class FlowStatus:
     orphaned: bool = False  # whether the last run of the whole pipeline found no declaration of it
 
     def to_json(self) -> dict[str, Any]:
+        found = fields_to_json(self)
+        rate = found.pop("rate")
         return {
-            "flow": self.flow,
-            "state": self.state,
-            "checkpoint": self.checkpoint,
-            "batch": self.batch,
-            "version": self.version,
-            "committed": None if self.committed is None else self.committed.isoformat(),
-            "pending": self.pending,
-            "lag": self.lag,
-            "lag_bytes": self.lag_bytes,
-            "rows_per_s": None if self.rate is None else round(self.rate, 1),
-            "late": self.late,
-            "driver": None if self.driver is None else {"pid": self.driver.pid, "host": self.driver.host},
-            "error": None if self.error is None else dict(self.error),
-            "reason": self.reason,
-            "orphaned": self.orphaned,
+            **found,
+            "rows_per_s": None if rate is None else round(rate, 1),
+            "driver": _driver_to_json(self.driver),
         }
 
 
@@ -73,22 +62,15 @@ class ViewStatus:
     reason: str | None = None  # why the newest run skipped it
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "state": self.state,
-            "version": self.version,
-            "refreshed": None if self.refreshed is None else self.refreshed.isoformat(),
-            "inputs": dict(self.inputs),
-            "late": list(self.late),
-            "driver": None if self.driver is None else {"pid": self.driver.pid, "host": self.driver.host},
-            "error": None if self.error is None else dict(self.error),
-            "reason": self.reason,
-        }
+        return {**fields_to_json(self), "driver": _driver_to_json(self.driver)}
+
+
+def _driver_to_json(driver: Driver | None) -> dict[str, Any] | None:
+    return None if driver is None else {"pid": driver.pid, "host": driver.host}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetStatus:
-    """One dataset."""
-
     dataset: TableName
     kind: str
     version: int | None = None
@@ -103,24 +85,10 @@ class DatasetStatus:
     orphaned: bool = False
 
     def freshness_s(self, now: datetime) -> float | None:
-        """Seconds since rows were last added or removed."""
         return None if self.changed is None else (now - self.changed).total_seconds()
 
     def to_json(self, now: datetime) -> dict[str, Any]:
-        return {
-            "dataset": str(self.dataset),
-            "kind": self.kind,
-            "version": self.version,
-            "rows": self.rows,
-            "files": self.files,
-            "size_bytes": self.size_bytes,
-            "changed": None if self.changed is None else self.changed.isoformat(),
-            "freshness_s": self.freshness_s(now),
-            "flows": [flow.to_json() for flow in self.flows],
-            "view": None if self.view is None else self.view.to_json(),
-            "problem": self.problem,
-            "orphaned": self.orphaned,
-        }
+        return {**fields_to_json(self), "freshness_s": self.freshness_s(now)}
 
 
 _logger = logging.getLogger(__name__)
@@ -128,8 +96,7 @@ _logger = logging.getLogger(__name__)
 FlowState = Literal["new", "running", "retrying", "reconnecting", "stopped", "failed", "skipped", "unknown"]
 """``unknown``: its lease cannot be read, or its process has shown no heartbeat, and may still run."""
 
-_UPDATES = 5
-"""The number of newest updates that are looked at."""
+_UPDATES = 5  # the number of newest updates that are looked at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +156,7 @@ _COMMITTED = (
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a row of the event log says about its flow; a flow that works has no failure."""
+    """The outcome of a flow according to a row of the event log; ``None`` as failure if it works."""
 
     flow: str
     update: str
@@ -204,7 +171,6 @@ def _last_outcomes(rows: Iterable[Row]) -> dict[str, _Outcome]:
 
 
 def _outcome(row: Row) -> _Outcome | None:
-    """The outcome that a row shows."""
     details = next(iter(json.loads(row["details"]).values())) if "details" in row else {}
     state, error = details.get("status") or details.get("state", ""), details.get("error")
     if state in ("QUEUED", "RUNNING") or (error or {}).get("code") == SecondDriverError.code:

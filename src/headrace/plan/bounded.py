@@ -128,7 +128,7 @@ def _not_again(source: Source) -> SourceUnsupportedError:
     return SourceUnsupportedError(
         f"a range of the source `{source.describe()}` cannot be read again",
         location=source.location,
-        facts=["ranges of Kafka topics, of Delta tables and of folders of files can be read again"],
-        remedies=["write the records to a Kafka topic, a table or files, and read those"],
+        facts=["ranges of topics, of Delta tables and of folders of files can be read again"],
+        remedies=["write the records to a topic, a table or files, and read those"],
         params={"source": source.describe()},
     )

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import Any, assert_never
 
 from headrace.contracts.expectations import with_checks
 from headrace.errors import HeadraceError, PlanFailedError, SourceLocation
@@ -30,7 +30,7 @@ from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import Query
 from headrace.model.secrets import Redactor
-from headrace.plan.catalog import planning_session
+from headrace.plan.catalog import StandIns, planning_session
 from headrace.plan.changes import find_changes
 from headrace.plan.expectations import check_declared_expectations
 from headrace.plan.intercept import suspended
@@ -53,12 +53,9 @@ from headrace.plan.stages import (
 from headrace.plan.validate import check_declarations
 from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sources.files.options import PARSED_FORMATS
 from headrace.sources.files.read import FORMAT_OPTION
+from headrace.sources.files.reader import PARSED_FORMATS
 from headrace.syntax.bindings import ReboundGlobal, find_rebound
-
-if TYPE_CHECKING:
-    from headrace.plan.catalog import StandIns
 
 
 def build_plan(

@@ -35,7 +35,6 @@ class StandIns:
         self._registrar = Registrar(session)
 
     def add(self, name: TableName, schema: columns.Schema) -> None:
-        """Register a dataset with its columns."""
         if name in self._names.values():
             return
         folder = self._folder / f"{len(self._names):04d}"
@@ -79,7 +78,6 @@ class StandIns:
         return True
 
     def open_schema(self, schema: str) -> None:
-        """Create the schema if it does not exist."""
         schema = schema.lower()
         if schema in self._schemas:
             return

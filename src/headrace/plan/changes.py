@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, Protocol, assert_never
 
 from headrace.model.declarations import MaterializedView, StreamingTable
@@ -18,6 +19,7 @@ from headrace.plan.stages import (
     ChangedPart,
     OpenTableStage,
     Plan,
+    PlannedFlow,
     PlannedRefresh,
     RefreshCost,
     RefreshViewStage,
@@ -25,6 +27,7 @@ from headrace.plan.stages import (
 from headrace.plan.stored import StoredTable, load_stored
 from headrace.sinks.delta.replace import find_stale
 from headrace.sinks.delta.table import as_nullable, read_checksum
+from headrace.sinks.registry import keeps_state
 from headrace.state.identity import generations, load_query
 from headrace.state.lease import VIEW
 from headrace.state.ledger import load_cost
@@ -35,7 +38,6 @@ _KINDS = {"streaming_table": "a streaming table", "materialized_view": "a materi
 
 
 def find_changes(plan: Plan) -> Plan:
-    """The plan with the changes of a run; reads the tables' logs and no data."""
     changes: list[Change] = []
     for stage in plan.stages:
         if isinstance(stage, OpenTableStage):
@@ -49,7 +51,9 @@ def _table_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
     name = stage.table.name
     stored = load_stored(plan.project.storage, name)
     if stored is None:
-        yield Change(kind="create", dataset=name, text=f"new streaming table: {columns_text(stage.schema)}")
+        if not any(keeps_state(one.sink) and _is_opened(one, plan) for one in plan.feeding(name)):
+            what = f"new streaming table: {columns_text(stage.schema)}"
+            yield Change(kind="create", dataset=name, text=what)
         return
     path = plan.project.storage.table(name)
     yield from _alterations(stage.table, stage.schema, stage.properties, stored, path)
@@ -63,6 +67,11 @@ def _table_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
                 name=flow,
                 text=f"flow {flow}, which wrote this table, is no longer declared; its checkpoint is kept",
             )
+
+
+def _is_opened(planned: PlannedFlow, plan: Plan) -> bool:
+    flow = planned.flow
+    return bool(generations(plan.project.storage.flow_checkpoints(flow.target, flow.name)))
 
 
 def _query_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
@@ -142,11 +151,11 @@ def _alterations(
     path: Location,
 ) -> Iterator[Change]:
     name = dataset.name
+    alter = partial(_altered, name)
     replaced = isinstance(dataset, MaterializedView)
     if stored.kind != properties[KIND]:
         was = _KINDS.get(stored.kind or "", "a table that Headrace did not create")
-        text = f"is declared as {_KINDS[properties[KIND]]}, but is {was} in the storage"
-        yield Change(kind="alter", dataset=name, part="kind", text=text)
+        yield alter("kind", f"is declared as {_KINDS[properties[KIND]]}, but is {was} in the storage")
     checksum = read_checksum(path)
     wanted = find_alterations(
         dataset,
@@ -157,27 +166,24 @@ def _alterations(
         new_clustering=stored.new_clustering(dataset.cluster_by) if dataset.cluster_by else (),
     )
     for old, new in wanted.renamed:
-        text = f"renames the column {old} to {new}; no file is rewritten"
-        yield Change(kind="alter", dataset=name, part="column", name=old, text=text)
+        yield alter("column", f"renames the column {old} to {new}; no file is rewritten", old)
     for column in wanted.dropped:
-        text = f"drops the column {column}; its values can no longer be read"
-        yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
+        yield alter("column", f"drops the column {column}; its values can no longer be read", column)
     held = column_names(dataset, stored.schema)
     could = columns.widened(schema, held, keys_of(stored.properties))
     changed = [one for one in could if one[:2] in wanted.widened]
     yield from _column_changes(schema, held, replaced=replaced, widened=changed, wider=could, name=name)
     if wanted.comment:
-        yield Change(kind="alter", dataset=name, part="comment", text="sets its comment")
+        yield alter("comment", "sets its comment")
     for key, value in wanted.properties.items():
         before = stored.properties.get(key)
         if key != KIND:
             text = f"sets {key} = {value}" + (f" (was {before})" if before is not None else "")
             if readers := cannot_read(key, value) if key in (MAPPING, WIDENING) else ():
                 text += f"; {' and '.join(readers)} cannot read a table with this property"
-            yield Change(kind="alter", dataset=name, part="property", name=key, text=text)
+            yield alter("property", text, key)
     for key in wanted.removed:
-        text = f"unsets {key}: the query's rows have no such column"
-        yield Change(kind="alter", dataset=name, part="property", name=key, text=text)
+        yield alter("property", f"unsets {key}: the query's rows have no such column", key)
     if tuple(stored.partition_cols) != dataset.partition_cols and not replaced:
         before = ", ".join(stored.partition_cols) or "none"
         now = ", ".join(dataset.partition_cols) or "none"
@@ -189,8 +195,11 @@ def _alterations(
         )
     if wanted.cluster_by:
         before = f" (was {', '.join(stored.cluster_by)})" if stored.cluster_by else ""
-        text = f"clusters new files by {', '.join(wanted.cluster_by)}{before}"
-        yield Change(kind="alter", dataset=name, part="layout", text=text)
+        yield alter("layout", f"clusters new files by {', '.join(wanted.cluster_by)}{before}")
+
+
+def _altered(dataset: TableName, part: ChangedPart, text: str, name: str | None = None) -> Change:
+    return Change(kind="alter", dataset=dataset, part=part, name=name, text=text)
 
 
 def _column_changes(
@@ -203,11 +212,11 @@ def _column_changes(
     name: TableName,
 ) -> Iterator[Change]:
     """What happens to columns: ``widened`` get a wider type, ``wider`` could get one."""
+    alter = partial(_altered, name)
     absent = columns.missing(stored, schema)
     for path, new in columns.new_fields(schema, stored):
         column = ".".join(path)
-        text = f"adds the column {column} {columns.type_text(new['type'])}"
-        yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
+        yield alter("column", f"adds the column {column} {columns.type_text(new['type'])}", column)
     different = columns.conflicts(schema, stored)
     refused = [] if replaced else columns.refused_changes(schema, stored, widened)
     for column, now, before in different if replaced else refused:
@@ -219,12 +228,12 @@ def _column_changes(
         text = f"the column {column} is {before} in the table and {now} in the query{how}"
         yield Change(kind=kind, dataset=name, part="column", name=column, text=text)
     for column, now, before in widened:
-        text = f"widens the column {column} from {before} to {now}; no file is rewritten"
-        yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
+        yield alter(
+            "column", f"widens the column {column} from {before} to {now}; no file is rewritten", column
+        )
     for column in absent:
         if replaced:
-            text = f"drops the column {column}"
-            yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
+            yield alter("column", f"drops the column {column}", column)
         else:
             text = f"keeps the column {column}, which the query no longer returns; it is NULL in new rows"
             text += (
@@ -272,8 +281,6 @@ class TableMetadata(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TableAlterations:
-    """Changes to an existing table."""
-
     properties: Mapping[str, str] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
     comment: str | None = None  # the comment to set; ``None`` leaves it
@@ -309,7 +316,11 @@ def find_alterations(
             key: value
             for key, value in properties.items()
             if held.properties.get(key) != value
-            and (is_view or _may_set(key, dataset, has_rows) or _follows(key, value, dataset, held))
+            and (
+                is_view
+                or (key not in COORDINATE_PROPERTIES or key in dataset.table_properties or not has_rows)
+                or _follows(key, value, dataset, held)
+            )
         },
         removed=()
         if is_view
@@ -379,12 +390,3 @@ def layout_schema(dataset: StreamingTable | MaterializedView, schema: columns.Sc
     """The columns that a new table gets: nullable, unless the declaration gives them itself."""
     nullable: columns.Schema = as_nullable(schema)
     return schema if dataset.schema is not None else nullable
-
-
-def _may_set(key: str, dataset: StreamingTable | MaterializedView, has_rows: bool) -> bool:
-    """Whether a property may be set on a table.
-
-    The coordinate columns hold for the rows of the query that wrote them. An earlier query may have left
-    records out, and `verify` would report these as missing.
-    """
-    return key not in COORDINATE_PROPERTIES or key in dataset.table_properties or not has_rows

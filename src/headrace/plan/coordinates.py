@@ -1,18 +1,20 @@
-"""The columns of a query that keep each record's coordinates: topic, partition, offset, timestamp."""
+"""The columns of a query that keep each record's coordinates and timestamp."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final
 
+from headrace.model.coordinates import PartType
 from headrace.plan.logical import Leaf, LogicalPlan, Node
 from headrace.plan.stages import Coordinates
 from headrace.sources.bad_records import METRICS
-from headrace.sources.registry import kind_for
+from headrace.sources.registry import COORDINATES, columns_with, kind_for
 
-Part = Literal["topic", "partition", "offset", "timestamp"]
-_PARTS: tuple[Part, ...] = ("topic", "partition", "offset", "timestamp")
+Part = str
+"""A part of the coordinates, or the timestamp."""
+_TIMESTAMP: Final = "timestamp"
 
 _ROW_BY_ROW = frozenset(
     {"SubqueryAlias", "View", "ResolvedHint", "Repartition", "RepartitionByExpression"}
@@ -20,12 +22,13 @@ _ROW_BY_ROW = frozenset(
 )
 """Nodes that give each row of their child once, with the same columns."""
 
-_KEEPING_CASTS: Mapping[Part, tuple[str, ...]] = {
-    "topic": ("string",),
-    "partition": ("integer", "long"),
-    "offset": ("long",),
-    "timestamp": ("timestamp",),
+_KEEPING_CASTS: Mapping[PartType, tuple[str, ...]] = {
+    "STRING": ("string",),
+    "INT": ("integer", "long"),
+    "BIGINT": ("long",),
 }
+_TYPES = {name: _KEEPING_CASTS[type] for one in COORDINATES for name, type in one.types.items()}
+"""The types to which a part can be cast and stay the same."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ _Value = Part | _Struct | None
 class CoordinateColumns:
     """The columns (dotted paths) that keep a record's coordinates."""
 
-    # The columns of topic, partition and offset, as the table's properties name them.
+    # The columns of all parts, as the table's properties name them.
     coordinates: Coordinates | None = None
     timestamp: str | None = None
     paths: Mapping[str, Part] = field(default_factory=dict)
@@ -57,7 +60,6 @@ class CoordinateColumns:
 
 
 def common_columns(columns: Sequence[CoordinateColumns]) -> CoordinateColumns:
-    """The columns that all flows of a table have in common."""
     if not columns:
         return CoordinateColumns()
     first, *others = columns
@@ -74,9 +76,9 @@ def named_columns(coordinates: Coordinates | None, timestamp: str | None) -> Coo
     """The columns of a table's properties."""
     paths: dict[str, Part] = {}
     if coordinates is not None:
-        paths = {coordinates.topic: "topic", coordinates.partition: "partition", coordinates.offset: "offset"}
+        paths = {path: part for part, path in coordinates.columns.items()}
     if timestamp is not None:
-        paths[timestamp] = "timestamp"
+        paths[timestamp] = _TIMESTAMP
     return CoordinateColumns(coordinates=coordinates, timestamp=timestamp, paths=paths)
 
 
@@ -133,8 +135,8 @@ def _leaf_values(node: Node, leaf: Leaf, known: KnownColumns) -> dict[int, _Valu
     if not node.is_streaming:
         return None
     columns = node.expressions("output")
-    if own := kind_for(leaf.provider).reader.record_columns:
-        by_name: Mapping[str, _Value] = {part: part for part in _PARTS if part in own}
+    if own := kind_for(leaf.provider).source.coordinates:
+        by_name: Mapping[str, _Value] = {part: part for part in (*own.names, _TIMESTAMP)}
     else:
         kept = known(leaf)
         if kept is None:
@@ -174,7 +176,8 @@ def _value(expression: Node, below: Mapping[int, _Value]) -> _Value:
             return _updated(expression, below)
         case "Cast":
             value = _value(expression.children[0], below)
-            keeps = isinstance(value, str) and expression.fields.get("dataType") in _KEEPING_CASTS[value]
+            kept = _TYPES.get(value, (_TIMESTAMP,)) if isinstance(value, str) else ()
+            keeps = expression.fields.get("dataType") in kept
             return value if keeps else None
         case _:
             return None
@@ -243,16 +246,15 @@ def _choose(paths: Mapping[str, Part]) -> CoordinateColumns:
     """The first columns with all coordinates; those within one struct come first."""
     parents = list(dict.fromkeys(path.rpartition(".")[0] for path in paths))
     grouped = [{p: v for p, v in paths.items() if p.rpartition(".")[0] == parent} for parent in parents]
-    needed = set(_PARTS[:3])
+    timestamp = _first_paths(paths).get(_TIMESTAMP)
     for group in [*grouped, dict(paths)]:
         first = _first_paths(group)
-        if needed <= first.keys():
-            timestamp = first.get("timestamp") or _first_paths(paths).get("timestamp")
-            coordinates = Coordinates(
-                topic=first["topic"], partition=first["partition"], offset=first["offset"]
-            )
+        if record := columns_with(first.keys() - {_TIMESTAMP}):
+            columns = {name: first[name] for name in record.names}
+            coordinates = Coordinates(columns=columns, record=record)
+            timestamp = first.get(_TIMESTAMP) or timestamp
             return CoordinateColumns(coordinates=coordinates, timestamp=timestamp, paths=paths)
-    return CoordinateColumns(timestamp=_first_paths(paths).get("timestamp"), paths=paths)
+    return CoordinateColumns(timestamp=timestamp, paths=paths)
 
 
 def _first_paths(paths: Mapping[str, Part]) -> dict[Part, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -124,23 +124,19 @@ def run_code(
 def _frame(query: Query, interception: Interception, name: str) -> Any:
     match query:
         case PythonQuery():
-            _check_arguments(query, name)
+            if needed := required_parameters(query.function):
+                raise QueryInvalidError(
+                    f"the query of `{name}` has parameters without a default: {', '.join(needed)}",
+                    location=query.location,
+                    remedies=["give each parameter a default; in a loop: def query(item=item)"],
+                    params={"name": name, "arguments": needed},
+                )
             with in_force(interception.using(query.names)):
                 return query.function()
         case SqlQuery():
             return build_frame(query, interception)
         case _:
             assert_never(query)
-
-
-def _check_arguments(query: PythonQuery, name: str) -> None:
-    if needed := required_parameters(query.function):
-        raise QueryInvalidError(
-            f"the query of `{name}` has parameters without a default: {', '.join(needed)}",
-            location=query.location,
-            remedies=["give each parameter a default; in a loop: def query(item=item)"],
-            params={"name": name, "arguments": needed},
-        )
 
 
 _DRIVER_REMEDIES = [
@@ -292,18 +288,17 @@ def session_settings(
                 ) from error
         yield
     finally:
-        for key, value in before.items():
-            _restore(session, key, value)
+        restore_settings(session, before)
 
 
-def _restore(session: SparkSession, key: str, value: str | None) -> None:
+def restore_settings(session: SparkSession, before: Mapping[str, str | None]) -> None:
+    """Set settings of a session to earlier values; ``None`` removes one."""
     from pyspark.errors import PySparkException
 
-    try:
-        if value is None:
-            session.conf.unset(key)
-        else:
-            session.conf.set(key, value)
-    except PySparkException:
+    for key, value in before.items():
         # A setting that cannot be changed has not been changed either.
-        return
+        with suppress(PySparkException):
+            if value is None:
+                session.conf.unset(key)
+            else:
+                session.conf.set(key, value)

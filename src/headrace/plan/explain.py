@@ -26,6 +26,7 @@ from headrace.model.notes import Note
 from headrace.model.texts import GLUE, counted, wrap
 from headrace.plan.drawing import Graph, Node, draw_mermaid, draw_text
 from headrace.plan.stages import Change, Plan, PlannedFlow, PlannedRefresh, PlannedView, target_of
+from headrace.sinks.registry import describe_sink
 from headrace.sources.bad_records import VALUE_LIMIT
 from headrace.sources.source import Source
 
@@ -35,12 +36,9 @@ _SIGNS = {"create": "+", "alter": "~", "recompute": "~", "remove": "-", "keep": 
 
 @dataclass(frozen=True)
 class Explanation:
-    """One plan as text, JSON and a graph."""
-
     plan: Plan
 
     def to_text(self, width: int = WIDTH) -> str:
-        """The plan for a person: the graph, then one paragraph for each dataset."""
         lines = [self._headline(), ""]
         lines += [f"  {line}" for line in draw_text(self.graph())]
         lines.append("")
@@ -49,7 +47,7 @@ class Explanation:
         for dataset in datasets:
             lines += self._dataset_lines(dataset, longest, width)
         lines += self._removed_lines(longest)
-        warnings = [self._unreached(servers) for servers in self.plan.unreached]
+        warnings = list(self.plan.unchecked)
         lines += [line for text in warnings for line in wrap(f"warning: {text}", width, rest="  ")]
         for note in self.plan.notes:
             lines.append(f"{note.level}: {note.text} ({note.location})")
@@ -119,20 +117,6 @@ class Explanation:
             return "No table would change; `headrace run` processes new records."
         return "`headrace run` does this."
 
-    def _unreached(self, servers: str) -> str:
-        """The warning that topics were not checked, because no broker answered."""
-        kafka = self.plan.project.kafka
-        if servers != kafka.bootstrap_servers:
-            return f"cannot reach {servers}; its topics were not checked"
-        if self.plan.is_broker_stopped:
-            return (
-                "the embedded broker is not running; topics were not checked. "
-                "Start it:   headrace broker start"
-            )
-        place = kafka.place("bootstrap.servers")
-        where = "" if place is None else f" ({place.path}:{place.line})"
-        return f"cannot reach {servers}{where}; topics were not checked"
-
     def _schema_text(self, dataset: Dataset) -> str:
         schema = self.plan.schemas.get(dataset.name)
         if schema is None:
@@ -170,7 +154,8 @@ class Explanation:
         if planned.stateful:
             parts.append("stateful")
         if planned.coordinates is not None:
-            parts.append("keeps topic, partition and offset")
+            *others, number = planned.coordinates.record.names
+            parts.append(f"keeps {', '.join(others)} and {number}")
         if planned.max_rejected is not None:
             parts.append(f"max_rejected: {planned.max_rejected}")
         if planned.flow.trigger is not None:
@@ -214,7 +199,7 @@ class Explanation:
             "changes": None if changes is None else [_change_json(change) for change in changes],
             "would_change": self.plan.would_change,
             "refusals": [error.to_dict() for error in self.plan.refusals],
-            "warnings": [self._unreached(servers) for servers in self.plan.unreached],
+            "warnings": list(self.plan.unchecked),
             "notes": [_note_json(note) for note in self.plan.notes],
         }
 
@@ -238,7 +223,6 @@ class Explanation:
         }
 
     def to_mermaid(self) -> str:
-        """The graph as a Mermaid flowchart."""
         return draw_mermaid(self.graph())
 
     def graph(self) -> Graph:
@@ -306,7 +290,7 @@ class Explanation:
 
     def name_of(self, name: TableName) -> str:
         """The name as users write it: the default schema is left out."""
-        return name.name if name.schema == self.plan.project.database else str(name)
+        return name.within(self.plan.project.database)
 
     def _through(self, name: TableName) -> list[TableName]:
         """The temporary views between a dataset's queries and their tables."""
@@ -386,7 +370,7 @@ def _layout_text(dataset: Dataset) -> str:
     if isinstance(dataset, TemporaryView):
         return ""
     if isinstance(dataset, StreamingTable) and dataset.sink is not None:
-        return dataset.sink.text
+        return describe_sink(dataset.sink)
     parts = []
     if dataset.is_private:
         parts.append("private")

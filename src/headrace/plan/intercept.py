@@ -20,7 +20,6 @@ from headrace.plan.modes import Bounded, Loading, Mode, Planning, Running, Sourc
 from headrace.plan.names import NameRules, quoted, quoted_parts, split_name
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, T
-from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReaderDefaults, ReadRequest, SourceRead
 from headrace.storage.layout import Storage
@@ -83,7 +82,6 @@ class Interception:
 
     @property
     def root(self) -> Path:
-        """The pipeline's folder: locations and relative paths start there."""
         return self.settings.root
 
     @property
@@ -98,7 +96,6 @@ class Interception:
 
     @property
     def sources(self) -> SourceHook | None:
-        """What gives the records of sources in place of Spark's readers."""
         return self.mode.sources
 
     @property
@@ -182,8 +179,8 @@ class Interception:
     def reader_options(self, request: ReadRequest, location: SourceLocation | None = None) -> dict[str, str]:
         location = caller(self.root) if location is None else location
         self.settings.redactor.add_settings(request.options)
-        limit = self.mode.kafka_limit if isinstance(self.mode, Running) else KAFKA_MAX_OFFSETS_PER_TRIGGER
-        defaults = ReaderDefaults(kafka=self.settings.kafka, kafka_limit=limit)
+        limit = self.mode.record_limit if isinstance(self.mode, Running) else None
+        defaults = ReaderDefaults(settings=self.settings, record_limit=limit)
         options = kind_for(request.format).reader.options(request, location, defaults)
         self.settings.redactor.add_settings(options)
         if self.marks_locations and request.streaming:
@@ -229,7 +226,6 @@ class Interception:
         return mapped
 
     def note(self, text: str) -> None:
-        """Add a note to the plan, once."""
         self.notes.setdefault(text, Note(level="note", text=text, location=caller(self.root)))
 
     def dataset(self, session: SparkSession, parts: tuple[str, ...]) -> TableName | None:

@@ -85,8 +85,6 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf:
-    """One streaming relation of a plan."""
-
     # Its place among the streaming relations, in the order in which Spark writes their offsets: the plan's
     # leaves from left to right, a relation that occurs twice counted twice.
     index: int
@@ -100,8 +98,6 @@ class Leaf:
 
 @dataclass(frozen=True, kw_only=True)
 class LogicalPlan:
-    """An analyzed query."""
-
     root: Node
     leaves: tuple[Leaf, ...]  # the streaming relations, in Spark's order
     text: str

@@ -9,7 +9,6 @@ from headrace.errors import SourceLocation
 from headrace.model.names import TableName
 from headrace.model.ranges import SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
-from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.sources.requests import SourceRead
 
 
@@ -53,8 +52,8 @@ class Running:
     """Queries are built for a run, over the real tables."""
 
     sources: SourceHook | None = None
-    # The records that a first batch from Kafka may take if the user sets no limit.
-    kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER
+    # The records that a first batch may take if the user sets no limit; ``None`` for the limit of the kind.
+    record_limit: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,8 +52,6 @@ FindTable = Callable[[TableAccess], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """A resolved query."""
-
     plan: LogicalPlan
     frame: DataFrame = field(repr=False)
     reads: tuple[TableRead, ...] = ()  # the tables that it reads, also through temporary views
@@ -127,7 +125,6 @@ class Resolver:
         return self._sources is not None
 
     def resolve(self) -> None:
-        """Resolve every dataset; the errors are in `errors`."""
         for dataset in self.declarations.datasets:
             try:
                 self._dataset(dataset)
@@ -183,7 +180,8 @@ class Resolver:
         merged = columns.merged(schema for _, schema in fed)
         schema = with_sequence(declared, merged) if declared else merged
         if table.sink is not None:
-            validate.check_sink(table, table.sink, schema)
+            names = {field["name"] for field in schema["fields"]}
+            kind_for(table.sink.format).check_sink(table, table.sink, names)
         # A row of a sink's table, or of a table with changes by key, is not one record.
         kept = [] if table.sink is not None else [flow for flow, _ in fed if isinstance(flow, AppendFlow)]
         self._accept(table, schema, [self.flows[flow.name].coordinates for flow in kept])

@@ -24,7 +24,7 @@ from headrace.plan.names import NameRules, split_name
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession, T
 from headrace.sources.files.read import ANY_FILE_NAME
-from headrace.sources.limits import FILES_MAX_AGE
+from headrace.sources.files.reader import FILES_MAX_AGE
 from headrace.sources.schemas import load_schema
 from headrace.state.snapshot_log import SnapshotLog
 from headrace.storage.locate import locate
@@ -39,8 +39,6 @@ _OPTIONS: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A snapshot of a source."""
-
     version: Version
     location: Mapping[str, Any]
     rows: DataFrame
@@ -99,7 +97,6 @@ class SnapshotReader:
 
     @property
     def log(self) -> SnapshotLog:
-        """The flow's markers."""
         return SnapshotLog(self._settings.storage.snapshots(self._flow.target))
 
     def find(self, markers: Sequence[SnapshotMarker]) -> FoundSnapshots:
@@ -317,7 +314,6 @@ KNOWN_SUFFIXES = ", ".join(_FORMATS)
 
 
 def list_snapshots(folder: Location) -> list[tuple[Location, Version | None]]:
-    """What is in a folder, without hidden names, and the versions; ``None`` if a name is not a version."""
     names = sorted(entry.name for entry in folder.entries())
     return [(folder / name, parse_name(name)) for name in names if not _is_hidden(name)]
 

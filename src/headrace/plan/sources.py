@@ -76,7 +76,7 @@ def refuse_read_twice(sources: Sequence[Source], facts: Mapping[int, SourceFacts
 def find_sources(plan: Plan, systems: Systems) -> Plan:
     """The plan with what its sources hold now; a system that does not answer is left out."""
     found: dict[tuple[str, int], Found] = {}
-    unreached: dict[str, None] = {}
+    unchecked: dict[str, None] = {}
     for planned in (stage.planned for stage in plan.stages if isinstance(stage, RunFlowStage)):
         flow = planned.flow
         # Only a flow without a checkpoint starts where its options say.
@@ -85,11 +85,11 @@ def find_sources(plan: Plan, systems: Systems) -> Plan:
             try:
                 seen = source.find(systems, is_new=is_new)
             except BrokerUnreachableError as error:
-                unreached[error.params.get("servers", plan.project.kafka.bootstrap_servers)] = None
+                unchecked[source.not_checked(error, plan.project)] = None
                 continue
             if seen is not None:
                 found[planned.flow.name, source.index] = seen
-    return replace(plan, found=found, unreached=tuple(unreached))
+    return replace(plan, found=found, unchecked=tuple(unchecked))
 
 
 def _source(leaf: Leaf, folders: KnownFolders, settings: ProjectSettings, location: SourceLocation) -> Source:

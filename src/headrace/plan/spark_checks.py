@@ -8,7 +8,7 @@ import logging
 import re
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -42,8 +42,6 @@ from headrace.storage.location import Location
 from headrace.syntax.sql import items
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from headrace.plan.resolver import Resolved
 
 
@@ -226,7 +224,6 @@ def _changed_checkpoint(folder: Location, planned: PlannedFlow) -> Location | No
 def _plan_batch(
     session: SparkSession, planned: PlannedFlow, resolved: Resolved, checkpoint: Location
 ) -> None:
-    """Let Spark plan the next batch of a checkpoint."""
     batches = load_state(checkpoint)
     if batches.last_planned < 0:
         return
@@ -264,7 +261,6 @@ def _plan_batch(
 
 
 def _module(package: Any, name: str) -> Any:
-    """A Scala object."""
     return getattr(getattr(package, name), "MODULE$")
 
 
@@ -299,7 +295,6 @@ _STATISTICS = "spark.databricks.delta.stats.collect"
 def find_wrong_settings(
     spark: SparkSession, settings: ProjectSettings, declarations: Declarations
 ) -> Iterator[HeadraceError]:
-    """The wrong settings of a pipeline and of its queries."""
     places = settings.configuration_locations
     given = [(key, value, settings.name, places.get(key)) for key, value in settings.configuration.items()]
     for declared in (*declarations.datasets, *declarations.flows):

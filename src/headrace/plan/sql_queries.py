@@ -101,7 +101,6 @@ def _uses_metadata(query: SqlQuery) -> bool:
 
 
 def _calls(query: SqlQuery) -> Iterator[Edit]:
-    """Put a temporary view in the place of each table function."""
     yield from dict.fromkeys(edit for call in query.calls for edit in call.hides)
     for call in query.calls:
         with located_at(call.location):
@@ -116,7 +115,6 @@ def _calls(query: SqlQuery) -> Iterator[Edit]:
 
 
 def _hides_metadata(frame: DataFrame) -> bool:
-    """Whether a DataFrame has the hidden column of files."""
     java_frame: Any = frame._jdf
     hidden = java_frame.queryExecution().analyzed().metadataOutput()
     return any(str(hidden.apply(index).name()) == _METADATA for index in range(hidden.size()))
@@ -237,7 +235,6 @@ def _read_path(
 
 
 def _with_options(relation: SqlRelation, options: Mapping[str, str]) -> Iterator[Edit]:
-    """Add options to a stream, behind its name or among those that it has."""
     listed = ", ".join(f"'{key}' = {quote_string(value)}" for key, value in options.items())
     if listed and relation.options_at is None:
         yield Edit(relation.ends, relation.ends, f" WITH ({listed})")

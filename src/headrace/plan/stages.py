@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal, assert_never
 
 from headrace.errors import HeadraceError, SourceLocation
+from headrace.model.coordinates import RecordCoordinates
 from headrace.model.declarations import (
     Dataset,
     DatasetCheck,
@@ -35,8 +36,6 @@ Declared = Flow | TemporaryView
 
 @dataclass(frozen=True, kw_only=True)
 class TableRead:
-    """One read of a table by a query."""
-
     table: TableName
     streaming: bool
     location: SourceLocation
@@ -45,32 +44,36 @@ class TableRead:
 
 @dataclass(frozen=True, kw_only=True)
 class Coordinates:
-    """The columns (dotted paths) of a table that hold topic, partition and offset of each record."""
+    """The columns (dotted paths) of a table that hold the coordinates of each record, by part."""
 
-    topic: str
-    partition: str
-    offset: str
+    columns: Mapping[str, str]
+    record: RecordCoordinates
 
     def to_json(self) -> dict[str, str]:
-        return {"topic": self.topic, "partition": self.partition, "offset": self.offset}
+        return {name: self.columns[name] for name in self.record.names}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedFlow:
+class PlannedQuery:
+    """A query that has been resolved."""
+
+    schema: Mapping[str, Any]  # the query's columns, as ``StructType.jsonValue()`` gives them
+    reads: tuple[TableRead, ...]  # the tables that the query reads, also through temporary views
+    fingerprint: str  # a hash of the query's logical plan
+    through: tuple[TableName, ...] = ()  # the temporary views that the query reads, also through each other
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedFlow(PlannedQuery):
     """A streaming flow whose query has been resolved."""
 
     flow: StreamingFlow
-    schema: Mapping[str, Any]  # the query's columns, as ``StructType.jsonValue()`` gives them
-    # The tables that the query reads, streaming or not, also through temporary views.
-    reads: tuple[TableRead, ...]
     sources: tuple[Source, ...]
     stateful: bool  # whether the query keeps state (aggregation, deduplication, stream-stream join)
     # The coordinate columns, if the query returns one row for each record and keeps them.
     coordinates: Coordinates | None
     timestamp: str | None  # the column (dotted path) that holds each record's timestamp, if there is one
     reads_target: bool  # whether the query reads the table that it writes
-    fingerprint: str  # A hash of the query's logical plan
-    through: tuple[TableName, ...] = ()  # the temporary views that the query reads, also through each other
     expectations: tuple[Expectation, ...] = ()
     repeatable: bool = True  # whether a batch that is computed twice gives the same rows
     reads_all: bool = True  # whether a batch reads every record of its range
@@ -91,14 +94,10 @@ class PlannedFlow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedRefresh:
+class PlannedRefresh(PlannedQuery):
     """A refresh flow whose query has been resolved."""
 
     flow: RefreshFlow
-    schema: Mapping[str, Any]
-    reads: tuple[TableRead, ...]  # the tables that the query reads, also through temporary views
-    fingerprint: str
-    through: tuple[TableName, ...] = ()  # the temporary views that the query reads, also through each other
     # Why the rows can differ with equal inputs, such as ``calls current_date()``; each update then
     # refreshes the view.
     varies: tuple[str, ...] = ()
@@ -106,14 +105,10 @@ class PlannedRefresh:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedView:
+class PlannedView(PlannedQuery):
     """A temporary view whose query has been resolved."""
 
     view: TemporaryView
-    schema: Mapping[str, Any]
-    reads: tuple[TableRead, ...]  # the tables that the query reads, also through temporary views
-    fingerprint: str
-    through: tuple[TableName, ...] = ()  # the temporary views that the query reads, also through each other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +123,6 @@ class OpenTableStage:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFlowStage:
-    """Run the flow's streaming query."""
-
     planned: PlannedFlow
 
 
@@ -146,7 +139,6 @@ Stage = OpenTableStage | RunFlowStage | RefreshViewStage
 
 
 def target_of(stage: Stage) -> TableName:
-    """The dataset that a stage writes."""
     match stage:
         case OpenTableStage():
             return stage.table.name
@@ -192,8 +184,6 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The resolved pipeline."""
-
     project: ProjectSettings
     datasets: tuple[Dataset, ...]
     # The stages of the whole pipeline in dependency order; the stages of one level do not depend on each
@@ -205,11 +195,9 @@ class Plan:
     changes: tuple[Change, ...] | None = None
     # What each source holds now, by flow and source index, if its system answered.
     found: Mapping[tuple[str, int], Found] = field(default_factory=dict)
-    unreached: tuple[str, ...] = ()  # the servers that did not answer
+    unchecked: tuple[str, ...] = ()  # the warnings about sources whose systems did not answer
     # The errors with which a run would stop; empty when planned offline.
     refusals: tuple[HeadraceError, ...] = ()
-    # Whether topics were not checked because the embedded broker does not run.
-    is_broker_stopped: bool = False
     notes: tuple[Note, ...] = ()
 
     def __repr__(self) -> str:
@@ -222,7 +210,6 @@ class Plan:
 
     @property
     def levels(self) -> tuple[tuple[Stage, ...], ...]:
-        """The stages to run, in dependency order."""
         if self.selected is None:
             return self.all_levels
         levels = (tuple(s for s in level if target_of(s) in self.selected) for level in self.all_levels)
@@ -230,22 +217,18 @@ class Plan:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages to run, in one sequence."""
         return tuple(stage for level in self.levels for stage in level)
 
     @cached_property
     def flows(self) -> tuple[PlannedFlow, ...]:
-        """The streaming flows of the whole pipeline."""
         return tuple(one.planned for one in self._all_stages if isinstance(one, RunFlowStage))
 
     @cached_property
     def refreshes(self) -> tuple[PlannedRefresh, ...]:
-        """The refresh flows of the whole pipeline."""
         return tuple(one.planned for one in self._all_stages if isinstance(one, RefreshViewStage))
 
     @property
     def schemas(self) -> Mapping[TableName, Mapping[str, Any]]:
-        """The columns of each dataset."""
         found: dict[TableName, Mapping[str, Any]] = {one.view.name: one.schema for one in self.views}
         opened = (stage for stage in self._all_stages if isinstance(stage, OpenTableStage))
         found |= {stage.table.name: stage.schema for stage in opened}
@@ -273,7 +256,6 @@ class Plan:
         return frozenset(one.flow.name for one in self.feeding(table))
 
     def queries_of(self, dataset: Dataset) -> tuple[Declared, ...]:
-        """The queries that give the rows of a dataset."""
         if isinstance(dataset, TemporaryView):
             return (dataset,)
         planned: list[PlannedFlow | PlannedRefresh] = [*self.flows, *self.refreshes]
@@ -281,9 +263,7 @@ class Plan:
 
     @property
     def tables_read(self) -> tuple[TableName, ...]:
-        """The tables that the queries read, each once."""
-        resolved: list[PlannedFlow | PlannedRefresh | PlannedView] = [*self.flows, *self.refreshes]
-        resolved += self.views
+        resolved = (*self.flows, *self.refreshes, *self.views)
         return tuple(dict.fromkeys(read.table for one in resolved for read in one.reads))
 
     @property

@@ -19,8 +19,6 @@ _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
 @dataclass(frozen=True, kw_only=True)
 class StoredTable:
-    """A table of the storage."""
-
     name: TableName
     version: int
     schema: Mapping[str, Any]  # its columns, as ``StructType.jsonValue()`` gives them

@@ -25,7 +25,6 @@ class CheckpointReport:
 
     @property
     def can_be_repaired(self) -> bool:
-        """Whether there is a repair of each problem."""
         return bool(self.problems) and all(one.repair is not None for one in self.problems)
 
     def to_json(self) -> dict[str, Any]:
@@ -45,8 +44,6 @@ class CheckpointReport:
 
 
 class Checkpoints:
-    """The checkpoints of a pipeline."""
-
     def __init__(self, settings: ProjectSettings) -> None:
         self._settings = settings
 

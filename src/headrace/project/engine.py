@@ -4,13 +4,13 @@ update."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.declare.loader import activate, find_files
+from headrace.declare.loader import activate, find_files, load_declarations
 from headrace.declare.outside_names import OutsideName, entry_lines, find_outside
 from headrace.declare.registry import ActivePipeline
 from headrace.errors import (
@@ -22,8 +22,8 @@ from headrace.errors import (
     TableNotFoundError,
 )
 from headrace.model.declarations import Declarations
-from headrace.model.events import Emitter
-from headrace.model.kafka_settings import KafkaConnection
+from headrace.model.event_forms import Emitter
+from headrace.model.kafka_settings import NO_ADDRESS, KafkaConnection
 from headrace.model.mappings import ENTRY_MISSING
 from headrace.model.names import is_own_catalog
 from headrace.model.project import ProjectSettings
@@ -36,14 +36,11 @@ from headrace.storage.location import Location
 if TYPE_CHECKING:
     from headrace.plan.stages import Plan
     from headrace.run.context import Queries, UpdateContext
-    from headrace.run.stop import StopSignal
     from headrace.runtime.session import RunningSpark
     from headrace.sinks.delta.table import TableState
     from headrace.sources.systems import Systems
 
 _LOG = logging.getLogger(__name__)
-_NO_ADDRESS = "127.0.0.1:9"
-"""The address of the embedded broker while it is not running."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +71,16 @@ class Engine:
 
     @property
     def is_running(self) -> bool:
-        """Whether a session exists."""
         return self._running is not None
 
     def close(self) -> None:
         """Stop the Spark that was started here; an existing session is not stopped."""
+        from headrace.plan.evaluate import restore_settings
+
         if self._running is not None:
             if not self._running.owned:
-                _restore(self._running.spark, self._replaced)
+                # This pipeline did not start the session.
+                restore_settings(self._running.spark, self._replaced)
             self._running.stop()
             self._running = None
 
@@ -100,7 +99,6 @@ class Engine:
         record: bool = False,
         keep: bool = False,
     ) -> Plan:
-        from headrace.declare.loader import load_declarations
         from headrace.plan.build import build_plan
         from headrace.plan.evaluate import loading
         from headrace.project.noop_check import record_plan
@@ -127,7 +125,7 @@ class Engine:
         if overrides is not None:
             overrides.check(plan)
         connections = (source.connection for planned in plan.flows for source in planned.sources)
-        self.other_clusters = tuple(filter(None, connections))
+        self.other_clusters = tuple(one for one in connections if isinstance(one, KafkaConnection))
         if keep:
             for key, schema in active.inferred:
                 keep_schema(settings.storage.schemas, key, schema)
@@ -171,14 +169,12 @@ class Engine:
     ) -> Systems:
         """The systems of the pipeline's sources. `asks_once`: whether a system that did not answer is not
         asked again."""
-        from headrace.sources.kafka.clusters import KafkaClusters
-        from headrace.sources.systems import Systems
+        from headrace.sources.systems import Asking, Systems
 
-        clusters = KafkaClusters(lambda: settings.kafka, publishes=publishes, asks_once=asks_once)
-        return Systems(storage=settings.storage, kafka=clusters, read_table=self.read_table)
+        asking = Asking(settings=lambda: settings, publishes=publishes, asks_once=asks_once)
+        return Systems(storage=settings.storage, read_table=self.read_table, asking=asking)
 
     def connection(self) -> KafkaConnection:
-        """The connection to the broker; the embedded broker is not started."""
         from headrace.runtime.broker import resolve_embedded
 
         return resolve_embedded(self.settings.kafka) or self.settings.kafka
@@ -192,7 +188,7 @@ class Engine:
 
         found: KafkaConnection | None = ensure_embedded(kafka) if start else resolve_embedded(kafka)
         if found is None:
-            found = StoppedBroker({**kafka.settings, "bootstrap.servers": _NO_ADDRESS}, kafka.places)
+            found = StoppedBroker({**kafka.settings, "bootstrap.servers": NO_ADDRESS}, kafka.places)
         return replace(self.settings, kafka=found)
 
     def reach(
@@ -219,15 +215,14 @@ class Engine:
         settings: ProjectSettings,
         plan: Plan,
         update: str,
-        emit: Emitter,
-        stop: StopSignal | None,
-        remedies: Remedies,
+        emit: Emitter = lambda _: None,
+        stop: StopSignal | None = None,
+        remedies: Remedies = Remedies(),  # noqa: B008
         *,
-        continuous: bool,
+        continuous: bool = False,
     ) -> UpdateContext:
         from headrace.maintain.scheduler import MaintenanceScheduler
         from headrace.run.context import UpdateContext
-        from headrace.run.stop import StopSignal
         from headrace.sinks.delta.checkpointer import LogCheckpointer
         from headrace.state.lease import Heart
 
@@ -260,22 +255,12 @@ class Engine:
         )
 
     def queries(self, settings: ProjectSettings, plan: Plan) -> PlanQueries:
-        """Evaluates the queries of a plan."""
         return PlanQueries(settings, plan, self.session, self._overrides)
 
     def _replan(self, settings: ProjectSettings) -> tuple[Plan, Queries]:
         """A new plan of the whole pipeline, and its queries."""
         plan = self.plan(settings, (), offline=True, keep=True)
         return plan, self.queries(settings, plan).all()
-
-
-def _restore(spark: SparkSession, before: Mapping[str, str | None]) -> None:
-    """Restore an existing session that this pipeline did not start."""
-    for key, value in before.items():
-        if value is None:
-            spark.conf.unset(key)
-        else:
-            spark.conf.set(key, value)
 
 
 def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dict[str, str]], SparkSession]:

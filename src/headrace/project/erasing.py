@@ -45,8 +45,6 @@ _SIDES: tuple[Part, ...] = ("quarantine", "tombstones")
 
 @dataclass(frozen=True, kw_only=True)
 class ErasureStep:
-    """Rows of one table that an erasure deletes."""
-
     dataset: TableName
     part: Part  # the table, or another table of the dataset
     path: Location
@@ -63,8 +61,6 @@ class ErasureStep:
 
 @dataclass(frozen=True, kw_only=True)
 class ErasurePlan:
-    """What an erasure deletes."""
-
     table: TableName
     where: str
     steps: tuple[ErasureStep, ...]
@@ -79,7 +75,6 @@ class ErasurePlan:
         return sum(step.rows for step in self.steps)
 
     def lines(self) -> Iterator[str]:
-        """One line for each fact."""
         yield from map(str, self.steps)
         yield from self.notes
 
@@ -111,8 +106,6 @@ class ErasurePlan:
 
 
 class Eraser:
-    """Plans erasures and executes them."""
-
     def __init__(self, settings: ProjectSettings, engine: Engine) -> None:
         self._settings = settings
         self._engine = engine

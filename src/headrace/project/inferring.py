@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from headrace.contracts.schema_types import (
 )
 from headrace.errors import FileExistsInTheWayError, SchemaNotInferredError
 from headrace.model.kafka_settings import KafkaConnection
-from headrace.sources.kafka.consumer import Span, TopicReader
+from headrace.sources.kafka.consumer import Span, TopicReader, TopicRecord
 
 if TYPE_CHECKING:
     from headrace.contracts.shapes import Coordinates
@@ -54,7 +55,6 @@ class InferredSchema:
         return list(find_empty(self.inference.shape))
 
     def to_json(self) -> dict[str, Any]:
-        """The schema and the report as JSON values."""
         found = self.inference
         return {
             "source": self.source,
@@ -68,7 +68,18 @@ class InferredSchema:
             "seconds": round(self.seconds, 2),
             "schema": self.schema,
             "ddl": self.ddl,
-            "conflicts": [_finding_json(one) for one in self.conflicts],
+            "conflicts": [
+                {
+                    "field": one.path,
+                    "problem": one.problem,
+                    "type": one.became,
+                    "examples": [
+                        {"kind": kind, "values": count, "at": at_text(at), "value": value}
+                        for kind, count, at, value in one.examples
+                    ],
+                }
+                for one in self.conflicts
+            ],
             "empty": [{"field": one.path, "problem": one.problem, "type": one.became} for one in self.empty],
             "changes": None
             if self.changes is None
@@ -149,7 +160,6 @@ def save(found: InferredSchema, file: Path, shown: str, *, update: bool) -> bool
 
 
 def change_lines(changes: tuple[TypeChange, ...]) -> Iterator[str]:
-    """One line for each change."""
     for one in changes:
         if one.before is None:
             yield f"+ {one.path} {one.after}"
@@ -163,31 +173,7 @@ def at_text(at: Coordinates) -> str:
 
 
 def field_lines(schema: Type) -> list[tuple[str, str]]:
-    """The name and the type of each column."""
     return [(one["name"], to_ddl(one["type"])) for one in schema["fields"]]
-
-
-class Stopwatch:
-    """The seconds since it was made."""
-
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._start
-
-
-def _finding_json(finding: Finding) -> dict[str, Any]:
-    return {
-        "field": finding.path,
-        "problem": finding.problem,
-        "type": finding.became,
-        "examples": [
-            {"kind": kind, "values": count, "at": at_text(at), "value": value}
-            for kind, count, at, value in finding.examples
-        ],
-    }
 
 
 def _no_records(source: str, inference: Inference) -> SchemaNotInferredError:
@@ -214,3 +200,118 @@ def _no_columns(source: str, inference: Inference) -> SchemaNotInferredError:
         remedies=['read them as text: format="text"'],
         params={"source": source, "records": inference.records},
     )
+
+
+RECORDS = 100_000
+"""The number of records in a sample."""
+
+_CONNECT_TYPES = dict.fromkeys(("int8", "int16", "int32", "int64"), "long") | {
+    "float": "double",
+    "double": "double",
+    "bytes": "binary",
+    "boolean": "boolean",
+    "string": "string",
+}
+_CONNECT_NAMES = (
+    (re.compile(r"(io\.debezium\.time|org\.apache\.kafka\.connect\.data)\.Date"), "date"),
+    (
+        re.compile(
+            r"io\.debezium\.time\.(Timestamp|MicroTimestamp|NanoTimestamp|ZonedTimestamp)"
+            r"|org\.apache\.kafka\.connect\.data\.Timestamp"
+        ),
+        "timestamp",
+    ),
+)
+
+
+@dataclass
+class TopicSample:
+    inference: Inference = field(default_factory=Inference)
+    records: int = 0
+    held: int = 0
+    without_key: int = 0
+    binary_keys: int = 0  # the number of records whose key is not UTF-8 text
+    key_fields: tuple[str, ...] = ()  # the field names of the first key that is a JSON object
+    # The types that the records of Debezium declare, by column.
+    declared: dict[str, Type] = field(default_factory=dict)
+
+
+def read_sample(connection: KafkaConnection, topic: str, *, debezium: bool) -> TopicSample:
+    """Read about `RECORDS` records of a topic, in groups that are spread evenly."""
+    reader = TopicReader(connection, topic)
+    span = reader.find_span("earliest")
+    sample = TopicSample(held=sum(end - span.first[one] for one, end in span.end.items()))
+    for stretch in choose_stretches(span, RECORDS):
+        for record in reader.read(stretch):
+            sample.records += 1
+            _add_key(sample, record.key)
+            at = (topic, record.partition, record.offset)
+            if debezium:
+                _add_change(sample, record, at)
+            else:
+                sample.inference.add_json(record.value, at)
+    return sample
+
+
+def _add_key(sample: TopicSample, key: bytes | None) -> None:
+    if key is None:
+        sample.without_key += 1
+        return
+    try:
+        text = key.decode("utf-8")
+    except UnicodeDecodeError:
+        sample.binary_keys += 1
+        return
+    if not sample.key_fields and text.lstrip().startswith("{"):
+        parsed = _payload(_parsed(text))
+        sample.key_fields = tuple(parsed) if isinstance(parsed, dict) else ()
+
+
+def _add_change(sample: TopicSample, record: TopicRecord, at: tuple[str, int, int]) -> None:
+    """Add the rows of a change event: those before and after the change."""
+    inference = sample.inference
+    if record.value is None:
+        inference.tombstones += 1
+        return
+    envelope = _parsed(record.value)
+    change = _payload(envelope)
+    if not isinstance(change, dict) or "op" not in change:
+        inference.leave_out(record.value, at, "not a change event of Debezium")
+        return
+    rows = [one for one in (change.get("after"), change.get("before")) if isinstance(one, dict)]
+    for row in rows:
+        inference.shape.add(row, at)
+    inference.records += 1
+    if change is not envelope and not sample.declared:
+        sample.declared = _declared_types(envelope["schema"])
+
+
+def _parsed(text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _payload(value: Any) -> Any:
+    """The value without the schema part that Kafka Connect can add."""
+    has_schema = isinstance(value, dict) and isinstance(value.get("schema"), dict) and "payload" in value
+    return value["payload"] if has_schema else value
+
+
+def _declared_types(schema: Mapping[str, Any]) -> dict[str, Type]:
+    """The types of the columns, of those that the schema part says exactly."""
+    row: Mapping[str, Any] = next(
+        (one for one in schema.get("fields", ()) if one.get("field") == "after"), {}
+    )
+    found = {one.get("field"): _declared_type(one) for one in row.get("fields", ())}
+    return {name: kind for name, kind in found.items() if name and kind}
+
+
+def _declared_type(column: Mapping[str, Any]) -> Type | None:
+    name = column.get("name") or ""
+    if name == "org.apache.kafka.connect.data.Decimal":
+        parameters = column.get("parameters") or {}
+        return f"decimal({parameters.get('connect.decimal.precision', 38)},{parameters.get('scale', 0)})"
+    named = next((kind for pattern, kind in _CONNECT_NAMES if pattern.fullmatch(name)), None)
+    return named or _CONNECT_TYPES.get(column.get("type", ""))

@@ -53,8 +53,6 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class MaintenanceOptions:
-    """What a command asks for."""
-
     steps: Sequence[str] = STEPS  # what may be done
     dry_run: bool = False  # whether nothing is changed
     retention_s: float | None = None
@@ -63,7 +61,6 @@ class MaintenanceOptions:
     wait_s: float = WAIT_S  # how long to wait for a running flow to compact its table
 
     def without(self, steps: Sequence[str]) -> MaintenanceOptions:
-        """The options without some steps."""
         return replace(self, steps=[one for one in self.steps if one not in steps])
 
     def applied_to(self, policy: TablePolicy) -> TablePolicy:
@@ -77,8 +74,6 @@ class MaintenanceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class MaintenanceResult:
-    """What was done to one table."""
-
     table: TableName
     role: Role = "table"  # the dataset's own table, its quarantine table or its tombstone table
     before: TableCondition | None = None  # its condition before; ``None`` if it could not be read
@@ -96,7 +91,6 @@ class MaintenanceResult:
 
     @property
     def target(self) -> DatasetTable:
-        """The table, by its dataset and its role."""
         return DatasetTable(self.table, self.role)
 
     def lines(self) -> Iterator[str]:
@@ -128,7 +122,6 @@ class MaintenanceResult:
             yield f"{name}  {self.warning}"
 
     def to_json(self) -> dict[str, Any]:
-        """The same as JSON values."""
         plan = self.before
         return {
             "table": str(self.table),
@@ -188,7 +181,8 @@ class TableMaintenance:
                 return self._judged(replace(result, steps=due, replaced=found), condition)
             result = self._work(result, condition) if due else result
         except HeadraceError as error:
-            result = replace(result, warning=f"not maintained: {error.summary}", error=_if_refused(error))
+            refused = error if isinstance(error, ReaderLagsError | RetentionTooShortError) else None
+            result = replace(result, warning=f"not maintained: {error.summary}", error=refused)
         except Exception as error:
             _LOG.info("maintenance of %s failed", name, exc_info=True)
             reason = str(error).strip().partition("\n")[0]
@@ -360,12 +354,7 @@ class TableMaintenance:
             ledger.fold(DeltaCommits(storage.table(name)), condition.snapshot.table_id, join_marks)
 
 
-def _if_refused(error: HeadraceError) -> HeadraceError | None:
-    return error if isinstance(error, ReaderLagsError | RetentionTooShortError) else None
-
-
 def _due_lines(condition: TableCondition, due: Sequence[MaintenanceStep]) -> Iterator[str]:
-    """What a command would do."""
     if not due:
         yield f"nothing is due: {files_text(condition.files, condition.size_bytes)}"
     if "optimize" in due and not condition.needs_compaction:

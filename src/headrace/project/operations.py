@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headrace.errors import HeadraceError
-from headrace.model.events import Operation, OperationProgressed
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.model.table_events import Operation, OperationProgressed
 
 
 def new_update() -> str:

@@ -28,8 +28,6 @@ from headrace.storage.table_snapshot import load_snapshot
 
 @dataclass(frozen=True, kw_only=True)
 class OrphanedTable:
-    """A table that no file declares any more."""
-
     name: TableName
     # The folders that a removal deletes, in an order that lets an interrupted removal be repeated.
     folders: tuple[Location, ...]
@@ -73,13 +71,9 @@ def find_orphaned(settings: ProjectSettings) -> tuple[TableName, ...]:
         and (stored := load_stored(storage, name)) is not None
         and stored.properties.get(PIPELINE) == settings.name
         # A run of selected datasets does not record what the files declare.
-        and _last_written(storage.table(name)) < recorded
+        and load_commit(table := storage.table(name), newest_version(table)).timestamp_ms
+        < recorded.timestamp() * 1000
     )
-
-
-def _last_written(table: Location) -> datetime:
-    """The time of a table's newest commit."""
-    return datetime.fromtimestamp(load_commit(table, newest_version(table)).timestamp_ms / 1000, UTC)
 
 
 def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
@@ -166,8 +160,6 @@ _OWN = "headrace."
 
 @dataclass(frozen=True, kw_only=True)
 class TableDescription:
-    """A table."""
-
     stored: StoredTable
     path: Location
 
@@ -192,12 +184,10 @@ class TableDescription:
 
     @property
     def properties(self) -> dict[str, str]:
-        """Its table properties, without those that Headrace keeps for itself."""
         return {k: v for k, v in sorted(self.stored.properties.items()) if not k.startswith(_OWN)}
 
     @property
     def columns(self) -> tuple[tuple[str, str, bool, str | None], ...]:
-        """Name, type, whether NULL is allowed, and comment of each column."""
         return tuple(
             (
                 str(one["name"]),
@@ -242,7 +232,6 @@ def list_tables(settings: ProjectSettings) -> tuple[TableDescription, ...]:
 
 
 def describe_table(settings: ProjectSettings, table: str) -> TableDescription:
-    """One table."""
     path = find_table(table, settings.storage, settings.database)
     stored = load_stored_at(path)
     assert stored is not None, "a table that was found has metadata"

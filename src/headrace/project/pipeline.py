@@ -10,25 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.declare.spec import load_project
-from headrace.model.events import Emitter
+from headrace.model.event_forms import Emitter
 from headrace.model.project import ProjectSettings
-from headrace.model.remedies import Remedies
-from headrace.project.engine import Engine, StoppedBroker
-from headrace.project.plan_queries import SourceOverrides
+from headrace.model.remedies import ChosenStart, Remedies
+from headrace.project.engine import Engine
+from headrace.project.plan_queries import SourceOverrides, find_index_notes
 from headrace.project.stored_pipeline import StoredPipeline
 from headrace.project.updating import Updates
 
 if TYPE_CHECKING:
-    from headrace.model.remedies import ChosenStart
     from headrace.observe.log import LogSettings
     from headrace.plan.stages import Plan
-    from headrace.project.erasing import ErasurePlan
+    from headrace.project.erasing import Eraser, ErasurePlan
     from headrace.project.maintenance import MaintenanceOptions, MaintenanceResult
     from headrace.project.orphans import OrphanedTable
     from headrace.project.preview import Preview
     from headrace.project.quarantine import Quarantine
     from headrace.project.refresh import RefreshPlan
-    from headrace.project.resetting import ResetPlan
+    from headrace.project.resetting import ResetPlan, Resetter
     from headrace.run.stop import StopSignal
     from headrace.run.update import RunResult
 
@@ -41,7 +40,8 @@ class Pipeline(StoredPipeline):
 
     One object serves one thread at a time. The first method that needs Spark starts it, or takes the
     classic session that the process already has; `close` stops what was started. All methods raise
-    `HeadraceError` with a code. Only `run(progress=True)` prints.
+    `HeadraceError` with a code: `UsageError` if the pipeline or an argument is wrong, `RunError` if the work
+    fails. Only `run(progress=True)` prints.
 
     Args:
         settings: The settings of the spec; `load` reads them.
@@ -76,9 +76,6 @@ class Pipeline(StoredPipeline):
             profile: The profile's name; by default ``HEADRACE_PROFILE``, else ``dev``.
             overrides: Values for keys of the spec, by dotted name; they have priority over spec and profile.
 
-        Raises:
-            UsageError: The spec is missing or wrong.
-
         Example:
             >>> Pipeline.load("shop", profile="prod", overrides={"storage": "/tmp/x"})  # doctest: +SKIP
         """
@@ -107,9 +104,6 @@ class Pipeline(StoredPipeline):
             the stages in their order, `changes` that a run would make in the storage, and `refusals`: the
             errors with which a run would stop.
 
-        Raises:
-            UsageError: The pipeline is wrong, with file and line.
-
         Example:
             >>> plan = pipeline.plan()  # doctest: +SKIP
             >>> [flow.flow.name for flow in plan.flows], plan.changes  # doctest: +SKIP
@@ -120,15 +114,12 @@ class Pipeline(StoredPipeline):
             if offline:
                 return plan
             from headrace.plan.sources import find_sources
-            from headrace.project.plan_queries import find_index_notes
             from headrace.run.preflight import find_refusals
 
             systems = self._engine.systems(settings, asks_once=True)
-            with closing(systems.kafka):
+            with closing(systems):
                 plan = find_refusals(find_sources(plan, systems), systems, self._engine.read_table)
             plan = replace(plan, notes=(*plan.notes, *find_index_notes(plan)))
-            stopped = isinstance(settings.kafka, StoppedBroker) and bool(settings.kafka.asked)
-            plan = replace(plan, is_broker_stopped=stopped)
             return replace(plan, refusals=tuple(map(settings.redactor.error, plan.refusals)))
 
     def preview(
@@ -155,10 +146,6 @@ class Pipeline(StoredPipeline):
         Returns:
             The rows as Python values, and what was read of each source.
 
-        Raises:
-            UsageError: The pipeline, a name or the condition is wrong.
-            RunError: The query fails on what it reads, such as a record that cannot be parsed.
-
         Example:
             >>> for row in pipeline.preview("revenue").rows:  # doctest: +SKIP
             ...     print(row)
@@ -167,17 +154,18 @@ class Pipeline(StoredPipeline):
 
         with self._redacted():
             settings, plan = self._engine.reach()
-            return take_preview(
-                self._engine.session(),
-                plan,
-                dataset,
-                self._engine.systems(settings).kafka,
-                records=records,
-                where=where,
-                limit=limit,
-                columns=columns,
-                log_file=self._engine.opened().log_file,
-            )
+            with closing(self._engine.systems(settings)) as systems:
+                return take_preview(
+                    self._engine.session(),
+                    plan,
+                    dataset,
+                    systems,
+                    records=records,
+                    where=where,
+                    limit=limit,
+                    columns=columns,
+                    log_file=self._engine.opened().log_file,
+                )
 
     def run(
         self,
@@ -211,9 +199,6 @@ class Pipeline(StoredPipeline):
             The result of the update: its `outcome`, each flow with its rows, commits and duration, each view,
             and the `errors` of single flows and views.
 
-        Raises:
-            HeadraceError: The update could not start; errors of single flows are in the result.
-
         Example:
             >>> result = pipeline.run()  # doctest: +SKIP
             >>> for error in result.errors:  # doctest: +SKIP
@@ -230,14 +215,9 @@ class Pipeline(StoredPipeline):
         Args:
             flows: The names of the flows.
             start: Where their checkpoints start; by default they continue.
-
-        Raises:
-            HeadraceError: A name is unknown, or a new checkpoint would lose or duplicate records.
         """
-        from headrace.project.resetting import Resetter
-
         with self._redacted():
-            return Resetter(self.settings, self._engine).plan(flows, start)
+            return self._resetter().plan(flows, start)
 
     def reset(self, flows: Sequence[str], start: ChosenStart | None = None) -> ResetPlan:
         """Create new checkpoints that continue where the flows have ended; the rows are kept.
@@ -249,15 +229,9 @@ class Pipeline(StoredPipeline):
 
         Returns:
             Where each source continues.
-
-        Raises:
-            HeadraceError: A name is unknown, a new checkpoint would lose or duplicate records, or a flow runs
-                in another process.
         """
-        from headrace.project.resetting import Resetter
-
         with self._redacted():
-            return Resetter(self.settings, self._engine).reset(flows, start)
+            return self._resetter().reset(flows, start)
 
     def plan_refresh(self, datasets: Sequence[str] | None) -> RefreshPlan:
         """Return what `full_refresh` would remove, and what cannot be read again; changes nothing.
@@ -269,16 +243,13 @@ class Pipeline(StoredPipeline):
             The plan of the pipeline, the `names` that would be rebuilt, which include the streams that read
             them, and what is `gone`: records that
             topics no longer have, and files that no longer exist.
-
-        Raises:
-            HeadraceError: A name is unknown, or a table forbids it.
         """
         from headrace.project.refresh import plan_refresh
 
         with self._redacted():
             settings, plan = self._engine.reach()
             systems = self._engine.systems(settings)
-            with closing(systems.kafka):
+            with closing(systems):
                 return plan_refresh(datasets, plan, systems, self._engine.read_table)
 
     def full_refresh(
@@ -300,10 +271,6 @@ class Pipeline(StoredPipeline):
             emit: Takes the events of the run that follows.
             stop: Set it to stop that run; the next run continues.
             log: How its log is written; by default as the environment says.
-
-        Raises:
-            HeadraceError: A name is unknown, a table forbids it or cannot be emptied, or rows cannot be read
-                again.
         """
         with self._redacted():
             emitters = [] if emit is None else [emit]
@@ -319,14 +286,9 @@ class Pipeline(StoredPipeline):
         Returns:
             The tables with the number of rows, notes on what is not deleted, and when a vacuum can remove
             the rows from the storage.
-
-        Raises:
-            UsageError: There is no such table, or the condition cannot be evaluated.
         """
-        from headrace.project.erasing import Eraser
-
         with self._redacted():
-            return Eraser(self.settings, self._engine).plan(table, where)
+            return self._eraser().plan(table, where)
 
     def erase(self, planned: ErasurePlan) -> ErasurePlan:
         """Delete rows of a table, of its quarantine, and of the tables that read it.
@@ -345,10 +307,8 @@ class Pipeline(StoredPipeline):
             >>> planned = pipeline.plan_erasure("orders", "customer = 'ada'")  # doctest: +SKIP
             >>> pipeline.erase(planned).rows  # doctest: +SKIP
         """
-        from headrace.project.erasing import Eraser
-
         with self._redacted():
-            return Eraser(self.settings, self._engine).erase(planned)
+            return self._eraser().erase(planned)
 
     def finish_erasure(self, erased: ErasurePlan) -> ErasurePlan:
         """Wait until old files and log entries with erased rows can be deleted, and delete them.
@@ -362,10 +322,8 @@ class Pipeline(StoredPipeline):
         Returns:
             The same without ``rest``: no file of the storage and no entry of a log has the rows.
         """
-        from headrace.project.erasing import Eraser
-
         with self._redacted():
-            return Eraser(self.settings, self._engine).wait(erased)
+            return self._eraser().wait(erased)
 
     def remove_table(self, table: str) -> OrphanedTable:
         """Remove a table that this pipeline has written, but that its files do not declare any more.
@@ -421,9 +379,6 @@ class Pipeline(StoredPipeline):
         Returns:
             For each table its condition before and after, and a warning or an error if something failed.
 
-        Raises:
-            TableUnknownError: There is no such table.
-
         Example:
             >>> [care.steps for care in pipeline.maintain()]  # doctest: +SKIP
         """
@@ -453,6 +408,16 @@ class Pipeline(StoredPipeline):
         from headrace.project.quarantine import Quarantine
 
         return Quarantine(self.settings, self._engine)
+
+    def _eraser(self) -> Eraser:
+        from headrace.project.erasing import Eraser
+
+        return Eraser(self.settings, self._engine)
+
+    def _resetter(self) -> Resetter:
+        from headrace.project.resetting import Resetter
+
+        return Resetter(self.settings, self._engine)
 
     @contextmanager
     def _showing(self, progress: bool) -> Iterator[Emitter | None]:

@@ -14,23 +14,21 @@ from headrace.model.declarations import Flow, MaterializedView, StreamingTable, 
 from headrace.model.names import TableName
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
+from headrace.model.ranges import SourceRange
 from headrace.model.remedies import Remedies
 from headrace.model.texts import size_text
 from headrace.plan.properties import SCD_TYPE
-from headrace.plan.stages import OpenTableStage, Plan
+from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
-from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.state.snapshot_log import SnapshotLog
 from headrace.storage.location import Location, open_delta
 from headrace.storage.table_log import is_table, load_checksum, newest_version
 
 if TYPE_CHECKING:
-    from headrace.model.ranges import SourceRange
     from headrace.plan.bounded import Treat
     from headrace.plan.modes import RangeHook, SourceHook
     from headrace.plan.resolver import FindTable
     from headrace.plan.snapshots import SnapshotReader
-    from headrace.plan.stages import Plan, PlannedFlow
     from headrace.run.context import AsRecords, Queries
     from headrace.runtime.session import RunningSpark
     from headrace.sources.bad_records import BadRecords
@@ -52,8 +50,6 @@ class SourceOverrides:
 
 @dataclass(frozen=True)
 class PlanQueries:
-    """The queries of one plan."""
-
     settings: ProjectSettings
     plan: Plan
     session: Callable[[], SparkSession]
@@ -61,7 +57,6 @@ class PlanQueries:
     overrides: SourceOverrides | None = None
 
     def all(self) -> Queries:
-        """The queries as the runners of an update take them."""
         from headrace.run.context import Queries
 
         return Queries(
@@ -73,9 +68,7 @@ class PlanQueries:
             *(() if self.overrides is None else (self.overrides.as_records,)),
         )
 
-    def build(
-        self, session: SparkSession, declared: Flow, kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER
-    ) -> DataFrame:
+    def build(self, session: SparkSession, declared: Flow, record_limit: int | None = None) -> DataFrame:
         """Evaluate a query against the real tables."""
         from headrace.plan.evaluate import evaluate
         from headrace.plan.modes import Running
@@ -88,7 +81,7 @@ class PlanQueries:
                 return marker_stream(session, log.pattern, self._planned(declared).schema)
             if is_once(declared):
                 return once_stream(session, self.settings.storage, self._planned(declared).schema)
-            mode = Running(sources=self._sources, kafka_limit=kafka_limit)
+            mode = Running(sources=self._sources, record_limit=record_limit)
             return evaluate(session, declared, self.plan, mode)
 
     def build_once(self, session: SparkSession, declared: Flow) -> DataFrame:
@@ -116,7 +109,6 @@ class PlanQueries:
     def find_bad_records(
         self, session: SparkSession, planned: PlannedFlow, ranges: Sequence[SourceRange], checkpoint: Location
     ) -> Sequence[BadRecords]:
-        """Find the bad records that the reads of a flow have left out."""
         found: list[BadRecords] = []
         with self._active(session, quarantines=True, bad_records=found):
             self._evaluate_ranges(session, planned, ranges, checkpoint, leaves_others=True)

@@ -36,7 +36,6 @@ from headrace.state.lease import Lease
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.model.events import Event
     from headrace.project.engine import Engine
 
 _FORMS = (".jsonl", ".parquet")
@@ -44,8 +43,6 @@ _FORMS = (".jsonl", ".parquet")
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """A file with rejected rows."""
-
     path: Path
     rows: int
     skipped: int = 0  # with `records`: rows that have no line, since their value is empty or not valid UTF-8
@@ -62,7 +59,6 @@ class RowChoice:
 
     @property
     def rows(self) -> int:
-        """The number of quarantined rows."""
         return sum(self.flows.values())
 
     def lines(self) -> Iterator[str]:
@@ -86,8 +82,6 @@ class RowChoice:
 
 @dataclass(frozen=True)
 class Quarantine:
-    """The rejected rows of a pipeline."""
-
     settings: ProjectSettings
     engine: Engine = field(repr=False)
 
@@ -127,7 +121,11 @@ class Quarantine:
 
             pyarrow.parquet.write_table(rows.arrow, path)
             return Exported(path=path, rows=count)
-        lines = [] if rows is None else list(_records(rows.arrow) if records else _lines(rows))
+        lines: list[str] = []
+        if rows is not None and records:
+            lines = list(_records(rows.arrow))
+        elif rows is not None:
+            lines = [json.dumps(row, ensure_ascii=False, default=str) for row in rows.to_json()["rows"]]
         path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
         return Exported(path=path, rows=len(lines), skipped=count - len(lines))
 
@@ -157,22 +155,19 @@ class Quarantine:
 
         Return how many rows each flow has replayed and rejected again.
         """
-        from headrace.model.remedies import Remedies
-
         found, name = self._find(dataset), self._name(dataset)
         if found is None:
             return ReplayResult(dataset=name)
         settings, plan = self.engine.reach()
         update = new_update()
-        context = self.engine.context(settings, plan, update, _ignore, None, Remedies(), continuous=False)
-        try:
-            with logged_operation(settings, update, "QUARANTINE_REPLAY", [name]) as outcome:
-                build = self.engine.queries(settings, plan).build_records
-                result = replay_dataset(found, chosen, plan, context, build)
-                outcome |= result.to_json()
-                return result
-        finally:
-            context.close()
+        with (
+            contextlib.closing(self.engine.context(settings, plan, update)) as context,
+            logged_operation(settings, update, "QUARANTINE_REPLAY", [name]) as outcome,
+        ):
+            build = self.engine.queries(settings, plan).build_records
+            result = replay_dataset(found, chosen, plan, context, build)
+            outcome |= result.to_json()
+            return result
 
     def _name(self, dataset: str) -> TableName:
         return self.settings.table_name(dataset)
@@ -207,28 +202,14 @@ def record_text(row: Mapping[str, Any]) -> str | None:
     return text
 
 
-def _lines(rows: Rows) -> Iterator[str]:
-    for row in rows.to_json()["rows"]:
-        yield json.dumps(row, ensure_ascii=False, default=str)
-
-
 def _records(rows: pa.Table) -> Iterator[str]:
     """The records, one on each line."""
     for row in rows.select(["source", "row"]).to_pylist():
-        text = record_text(row)
-        if text is not None and text.strip() and not _is_changed(row, text):
+        text, value = record_text(row), None if row["source"] is None else row["source"]["value"]
+        # A text with replaced bytes is not the record.
+        if text is not None and text.strip() and value in (None, text.encode()):
             # A JSON text has no line break within a string, so that a space means the same.
             yield " ".join(text.splitlines()) if "\n" in text or "\r" in text else text
-
-
-def _is_changed(row: Mapping[str, Any], text: str) -> bool:
-    """Whether the text of a record does not have its bytes."""
-    value = None if row["source"] is None else row["source"]["value"]
-    return value is not None and text.encode() != value
-
-
-def _ignore(event: Event) -> None:
-    """A replay has no events of flows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,7 +287,6 @@ def replay_dataset(
 
 
 def _flows_of(dataset: TableName, plan: Plan, ids: dict[str, Any]) -> list[PlannedFlow]:
-    """The flows that have rejected some rows."""
     if any(one.flow.target == dataset for one in plan.refreshes):
         raise ReplayImpossibleError(
             f"rejected rows of {dataset.short} cannot be replayed: it is a materialized view",

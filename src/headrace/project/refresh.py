@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 from headrace.errors import FullRefreshNotAllowedError, HeadraceError, RefreshLosesDataError
@@ -21,8 +22,9 @@ from headrace.run.readiness import inputs_of
 from headrace.run.runners import make_opener
 from headrace.run.survey import FlowSurveyor, Survey
 from headrace.run.tables import finish_refresh, open_table, register_tables
-from headrace.run.targets import side_tables
-from headrace.sinks.delta.reader import DeltaReader, ReadTable
+from headrace.run.targets import side_tables, target_reader
+from headrace.sinks.delta.reader import ReadTable
+from headrace.sinks.delta.table import read_state
 from headrace.sinks.target import TableLayout
 from headrace.sources.registry import kind_of
 from headrace.sources.systems import Systems
@@ -48,8 +50,6 @@ class UnrecoverableData:
 
 @dataclass(frozen=True, kw_only=True)
 class RefreshPlan:
-    """What a full refresh would do."""
-
     plan: Plan
     names: tuple[TableName, ...]  # the datasets that would be rebuilt, with the streams downstream
     downstream: tuple[TableName, ...]  # the datasets among them that a user has not named
@@ -58,7 +58,6 @@ class RefreshPlan:
     gone: tuple[UnrecoverableData, ...]
 
     def lines(self) -> Iterator[str]:
-        """What a full refresh would do: one line for each fact."""
         if self.downstream:
             listed = ", ".join(name.short for name in self.downstream)
             yield f"{listed}  rebuilt too: a stream downstream would read the rows twice"
@@ -121,10 +120,11 @@ def plan_refresh(
     gone: list[UnrecoverableData] = []
     for planned in plan.flows:
         flow = planned.flow
-        if flow.target not in names or not is_table(storage.table(flow.target)):
+        if flow.target not in names:
             continue
-        target = DeltaReader(storage.table(flow.target), read_table)
-        if target.read(target.path).refreshing is not None:
+        target = target_reader(planned, storage, read_table)
+        state = target.state()
+        if state is None or state.refreshing is not None:
             # An interrupted full refresh has removed the rows already.
             continue
         if planned.gone is not None:
@@ -213,7 +213,15 @@ def downstream_streams(names: Sequence[TableName], plan: Plan) -> tuple[TableNam
 def choose_datasets(datasets: Sequence[str] | None, plan: Plan) -> tuple[TableName, ...]:
     """The datasets that a full refresh rebuilds: those that a user names, and the streams that read them.
     `datasets`: the names; ``None`` for all datasets that may be rebuilt."""
-    kept = _kept_tables(plan)
+    kept = {
+        one.name: one
+        for one in plan.datasets
+        if isinstance(one, StreamingTable)
+        and any(
+            key.lower() == _ALLOWED and value.strip().lower() == "false"
+            for key, value in one.table_properties.items()
+        )
+    }
     if datasets is None:
         stored = (one.name for one in plan.datasets if isinstance(one, StreamingTable | MaterializedView))
         named = tuple(name for name in stored if name not in kept)
@@ -233,19 +241,6 @@ def choose_datasets(datasets: Sequence[str] | None, plan: Plan) -> tuple[TableNa
                 params={"dataset": str(name)},
             )
     return names
-
-
-def _kept_tables(plan: Plan) -> dict[TableName, StreamingTable]:
-    """The streaming tables whose rows no full refresh may remove."""
-    return {
-        one.name: one
-        for one in plan.datasets
-        if isinstance(one, StreamingTable)
-        and any(
-            key.lower() == _ALLOWED and value.strip().lower() == "false"
-            for key, value in one.table_properties.items()
-        )
-    }
 
 
 def clear_datasets(names: Sequence[TableName], plan: Plan, context: UpdateContext) -> None:
@@ -276,7 +271,8 @@ def _clear(opening: OpenTableStage, plan: Plan, context: UpdateContext) -> None:
         for one in flows:
             lease = context.heart.acquire(storage.lease(name, one.flow.name), one.flow.name)
             held.callback(context.heart.release, lease)
-        if not is_table(storage.table(name)):
+        readers = [target_reader(one, storage, partial(read_state, context.spark)) for one in flows]
+        if not any(one.state() for one in readers):
             # Nothing to empty: without its table a checkpoint is worth nothing.
             quarantine, _ = side_tables(name, storage)
             quarantine.clear(context.spark)
@@ -291,4 +287,4 @@ def _clear(opening: OpenTableStage, plan: Plan, context: UpdateContext) -> None:
             opener = make_opener(planned, plan, context)
             opener.start_over(layout=layout if number == 0 else None, last=number == len(flows) - 1)
         # If the process ends before that, the next run does it.
-        finish_refresh(opening, storage, context.spark)
+        finish_refresh(opening, flows, storage, context.spark)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import ResumeImpossibleError
-from headrace.model.events import Event
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position
@@ -22,8 +21,8 @@ from headrace.project.plan_queries import check_remedies
 from headrace.run.opening import prepare_flow
 from headrace.run.runners import make_opener
 from headrace.run.survey import FlowSurveyor
-from headrace.sinks.delta.reader import DeltaReader
-from headrace.sources.kafka.chosen import ranges_text
+from headrace.run.targets import target_reader
+from headrace.sources.kafka.facts import ranges_text
 from headrace.state.facts import Open
 
 
@@ -42,7 +41,6 @@ class FlowReset:
     repeats: tuple[Mapping[str, Any], ...] = ()  # the offsets that are read again, because the user allows it
 
     def lines(self) -> Iterator[str]:
-        """One line for each fact."""
         yield f"{self.flow}  gets a new checkpoint; the rows of {self.dataset.short} are kept"
         for name, position in self.sources:
             if position is None:
@@ -70,8 +68,6 @@ class FlowReset:
 
 @dataclass(frozen=True, kw_only=True)
 class ResetPlan:
-    """What a reset does."""
-
     resets: tuple[FlowReset, ...]
     plan: Plan = field(repr=False)
 
@@ -85,8 +81,6 @@ class ResetPlan:
 
 
 class Resetter:
-    """Plans resets and executes them."""
-
     def __init__(self, settings: ProjectSettings, engine: Engine) -> None:
         self._settings = settings
         self._engine = engine
@@ -98,14 +92,14 @@ class Resetter:
         remedies = Remedies(reset=frozenset(flows), start=start)
         check_remedies(remedies, plan)
         systems = self._engine.systems(settings)
-        with closing(systems.kafka):
+        with closing(systems):
             resets = []
             for planned in _chosen(plan, remedies):
                 surveyor = FlowSurveyor(
                     planned=planned,
                     settings=settings,
                     systems=systems,
-                    target=DeltaReader(settings.storage.table(planned.flow.target), self._engine.read_table),
+                    target=target_reader(planned, settings.storage, self._engine.read_table),
                     declared_flows=plan.flows_of(planned.flow.target),
                 )
                 _require_table(planned, surveyor)
@@ -129,7 +123,7 @@ class Resetter:
         where their checkpoints start; by default they continue."""
         planned, update = self.plan(flows, start), new_update()
         plan, remedies = planned.plan, Remedies(reset=frozenset(flows), start=start)
-        context = self._engine.context(plan.project, plan, update, _ignore, None, remedies, continuous=False)
+        context = self._engine.context(plan.project, plan, update, remedies=remedies)
         names = tuple(dict.fromkeys(one.dataset for one in planned.resets))
         try:
             with logged_operation(self._settings, update, "RESET", names) as outcome, ExitStack() as held:
@@ -159,7 +153,3 @@ def _require_table(planned: PlannedFlow, surveyor: FlowSurveyor) -> None:
             remedies=(f"read everything:   headrace full-refresh {flow.target.short}",),
             params={"flow": flow.name},
         )
-
-
-def _ignore(event: Event) -> None:
-    pass

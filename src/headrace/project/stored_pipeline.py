@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from headrace.maintain.pins import (
 )
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.observe.read import find_dataset
+from headrace.observe.read import Rows, Selection, find_dataset, find_table, read_rows
 from headrace.project.engine import Engine
 from headrace.storage.table_log import readable_versions
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from headrace.maintain.lagging import LaggingReader
     from headrace.observe.event_reading import EventLevel, LoggedEvent
     from headrace.observe.quality import Quality
-    from headrace.observe.read import Rows
     from headrace.observe.snapshot import Snapshot
     from headrace.project.checkpoints import Checkpoints
     from headrace.verify.report import Proof
@@ -64,13 +63,11 @@ class StoredPipeline:
         Returns:
             The proof: `proven`, and each flow with its grades.
 
-        Raises:
-            UsageError: A name is unknown, or there is nothing to verify yet.
-
         Example:
             >>> assert pipeline.verify().proven  # doctest: +SKIP
         """
         from headrace.runtime.kafka_faults import find_fault
+        from headrace.verify.kafka.brokers import KafkaAccess
         from headrace.verify.proof import verify_pipeline
         from headrace.verify.report import GRADES
 
@@ -83,6 +80,11 @@ class StoredPipeline:
         asked = [datasets] if isinstance(datasets, str) else datasets
         names = [self.settings.table_name(name) for name in asked]
         connection = self._engine.connection()
+        kafka = KafkaAccess(
+            own=connection,
+            others=self._engine.other_clusters,
+            explain=lambda text: find_fault(connection, text),
+        )
         with self._redacted():
             return verify_pipeline(
                 self.settings,
@@ -90,9 +92,7 @@ class StoredPipeline:
                 since=since,
                 require=require,
                 sample=sample,
-                connection=connection,
-                explain=lambda text: find_fault(connection, text),
-                others=self._engine.other_clusters,
+                access={"kafka": kafka},
             )
 
     def read(
@@ -104,14 +104,9 @@ class StoredPipeline:
             limit: The maximum number of rows; all by default.
             columns: The columns, by dotted path; by default all.
 
-        Raises:
-            UsageError: There is no such table or column, or the condition cannot be evaluated.
-
         Example:
             >>> pipeline.read("revenue", where="revenue > 100").rows  # doctest: +SKIP
         """
-        from headrace.observe.read import Selection, find_table, read_rows
-
         path = find_table(table, self.settings.storage, self.settings.database)
         return read_rows(path, Selection(where=where, limit=limit, columns=columns))
 
@@ -145,7 +140,8 @@ class StoredPipeline:
         from headrace.observe.snapshot import take_snapshot
 
         with self._redacted():
-            return take_snapshot(self.settings, self._engine.connection())
+            kafka = self._engine.connection()
+            return take_snapshot(replace(self.settings, kafka=kafka), kafka.bootstrap_servers)
 
     def lagging_readers(self) -> tuple[LaggingReader, ...]:
         """The readers of the storage's tables that lag; starts no JVM.
@@ -181,9 +177,6 @@ class StoredPipeline:
         Args:
             level: The lowest level: ``metrics``, ``info``, ``warn`` or ``error``.
 
-        Raises:
-            RunError: The event log cannot be read.
-
         Example:
             >>> [event.message for event in pipeline.events(level="warn")]  # doctest: +SKIP
         """
@@ -200,9 +193,6 @@ class StoredPipeline:
 
         Args:
             dataset: The table or the materialized view; all by default.
-
-        Raises:
-            RunError: The event log cannot be read.
 
         Example:
             >>> [one.dropped for one in pipeline.quality().datasets]  # doctest: +SKIP
@@ -225,16 +215,12 @@ class StoredPipeline:
 
 @dataclass(frozen=True)
 class Pins:
-    """The pins of a pipeline."""
+    """The pins of a pipeline. Its methods raise `TableUnknownError` if there is no such table."""
 
     settings: ProjectSettings
 
     def list(self, table: str | None = None) -> tuple[Pin, ...]:
-        """The pins of a table, or of all tables of the storage.
-
-        Raises:
-            TableUnknownError: There is no such table.
-        """
+        """The pins of a table, or of all tables of the storage."""
         storage = self.settings.storage
         return tuple(find_pins(storage)) if table is None else load_pins(storage, self._name(table))
 
@@ -265,19 +251,11 @@ class Pins:
         return pin
 
     def remove(self, table: str, version: int | None = None) -> tuple[Pin, ...]:
-        """Remove the pin of a version, or all pins of a table; returns those that were removed.
-
-        Raises:
-            TableUnknownError: There is no such table.
-        """
+        """Remove the pin of a version, or all pins of a table; returns those that were removed."""
         return remove_pins(self.settings.storage, self._name(table), version)
 
     def readers(self, table: str | None = None) -> tuple[RegisteredReader, ...]:
-        """The registered readers of a table, or of all tables of the storage.
-
-        Raises:
-            TableUnknownError: There is no such table.
-        """
+        """The registered readers of a table, or of all tables of the storage."""
         storage = self.settings.storage
         names = storage.find_tables() if table is None else (self._name(table),)
         return tuple(one for name in names for one in load_readers(storage, name))
@@ -314,11 +292,7 @@ class Pins:
         return found
 
     def remove_reader(self, table: str, reader: str) -> tuple[RegisteredReader, ...]:
-        """Remove a registered reader, and return it.
-
-        Raises:
-            TableUnknownError: There is no such table.
-        """
+        """Remove a registered reader, and return it."""
         return remove_reader(self.settings.storage, self._name(table), reader)
 
     def _chosen(self, name: TableName, version: int | None) -> int:

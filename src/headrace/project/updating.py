@@ -7,32 +7,23 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace.model.events import (
-    Emitter,
-    Event,
-    FlowFailed,
-    FlowReconnecting,
-    FlowRetrying,
-    LookFailed,
-    ViewFailed,
-)
+from headrace.model.event_forms import Emitter, Event
+from headrace.model.events import FlowFailed, FlowReconnecting, FlowRetrying, LookFailed, ViewFailed
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.model.secrets import Redactor
-from headrace.project.engine import Engine
+from headrace.project.engine import Engine, plan_with_retries
 from headrace.project.operations import logged_operation, new_update
 from headrace.project.plan_queries import check_remedies
 from headrace.run.reporting import logged_only
+from headrace.run.server_watch import watching_servers
 
 if TYPE_CHECKING:
-    from headrace.model.declarations import Flow
-    from headrace.model.kafka_settings import KafkaConnection
     from headrace.observe.log import LogSettings, UpdateLog
-    from headrace.plan.stages import Plan
     from headrace.run.stop import StopSignal
     from headrace.run.update import RunResult
 
@@ -102,18 +93,13 @@ class Updates:
         update = new_update()
         with self._logging(update, how) as own:
             settings, plan = self._engine.reach(keep=True)
-            context = self._engine.context(
-                settings, plan, update, _ignore, None, Remedies(), continuous=False
-            )
-            try:
+            with closing(self._engine.context(settings, plan, update)) as context:
                 planned = plan_refresh(datasets, plan, context.systems, self._engine.read_table)
                 planned.refuse_losses(accept_loss)
                 names = planned.names
                 _LOG.info("emptying %s", ", ".join(map(str, names)))
                 with logged_operation(settings, update, "FULL_REFRESH", names):
                     clear_datasets(names, plan, context)
-            finally:
-                context.close()
             emitters.append(own)
             chosen = () if datasets is None else (*map(str, names), *refresh)
             result = self._execute(chosen, update, emitters, stop, Remedies(), continuous=False)
@@ -143,7 +129,6 @@ class Updates:
     ) -> RunResult:
         from headrace.observe.event_log import EventLog
         from headrace.observe.log import update_log
-        from headrace.project.engine import plan_with_retries
         from headrace.run.task_metrics import WorkMeter, record_costs
         from headrace.run.update import execute
 
@@ -166,33 +151,8 @@ class Updates:
             context = self._engine.context(
                 settings, plan, update, emit, stop, remedies, continuous=continuous
             )
-            try:
-                with self._watching_broker(settings, plan, update, emit):
-                    return replace(execute(plan, context), log_file=update_log(settings, update))
-            finally:
-                context.close()
-
-    @contextmanager
-    def _watching_broker(
-        self, settings: ProjectSettings, plan: Plan, update: str, emit: Emitter
-    ) -> Iterator[None]:
-        """Reports during a run if no Kafka broker answers."""
-        from headrace.run.broker_watch import ANSWER_S, BrokerWatch
-        from headrace.sources.kafka.cluster import KafkaCluster
-
-        readers: dict[str, tuple[KafkaConnection, list[Flow]]] = {}
-        for planned in plan.flows:
-            kafka = [source for source in planned.sources if source.needs_broker]
-            found = [source.connection or settings.kafka for source in kafka]
-            for servers, connection in {one.bootstrap_servers: one for one in found}.items():
-                readers.setdefault(servers, (connection, []))[1].append(planned.flow)
-        with ExitStack() as watches:
-            for connection, flows in readers.values():
-                is_embedded = connection == settings.kafka and self.settings.kafka.is_embedded
-                remedy = "headrace broker start" if is_embedded else "headrace doctor"
-                cluster = KafkaCluster(connection, ANSWER_S)
-                watches.enter_context(BrokerWatch(flows, update, cluster.ping, remedy, emit))
-            yield
+            with closing(context), watching_servers(plan, settings, update, emit):
+                return replace(execute(plan, context), log_file=update_log(settings, update))
 
 
 def _redacted(result: RunResult, redactor: Redactor) -> RunResult:
@@ -216,7 +176,3 @@ def _fan_out(emitters: Sequence[Emitter], redactor: Redactor) -> Emitter:
                 one(event)
 
     return emit
-
-
-def _ignore(event: Event) -> None:
-    pass

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from headrace.errors import HeadraceError, StorageUnreadableError, StorageUnwritableError
-from headrace.model.events import Emitter, LookFailed
+from headrace.model.event_forms import Emitter
+from headrace.model.events import LookFailed
 from headrace.run.reporting import FlowReports, FlowResult
 from headrace.run.stop import StopSignal
 from headrace.state.lease import Lease
@@ -35,11 +36,8 @@ def wait_before(attempt: int) -> float:
 def run_attempts(
     runner: FlowRunner, lease: Lease, stop: StopSignal, reports: FlowReports, limit: int | None
 ) -> FlowResult:
-    """Run a flow until it ends; an error becomes a result.
-
-    Args:
-        limit: The highest number of attempts without a batch between them; ``None`` for no limit, and then a
-            storage that cannot be written is waited for, too.
+    """Run a flow until it ends; an error becomes a result. `limit`: the highest number of attempts without a
+    batch between them; ``None`` for no limit, and then a storage that cannot be written is waited for, too.
     """
     planned, progress = runner.planned, runner.progress
     attempt = 0
@@ -76,10 +74,7 @@ class ReportLook(Protocol):
 @dataclass
 class Looks:
     """Looks at the storage for bookkeeping: one that fails has no answer, and is repeated with backoff.
-
-    Args:
-        limit: The number of failed looks in a row after which the error is raised; ``None`` for no limit.
-    """
+    `limit`: the number of failed looks in a row after which the error is raised; ``None`` for no limit."""
 
     report: ReportLook
     limit: int | None = None
@@ -116,11 +111,7 @@ class Looks:
 def report_look(
     update: str, emit: Emitter, flow: str | None, what: str, error: HeadraceError, attempt: int, wait_s: float
 ) -> None:
-    """Emit the event of a failed look.
-
-    Args:
-        flow: The flow that has looked; ``None`` for the update itself.
-    """
+    """Emit the event of a failed look. `flow`: the flow that has looked; ``None`` for the update itself."""
     emit(
         LookFailed(update=update, flow=flow, what=what, error=error.to_dict(), attempt=attempt, wait_s=wait_s)
     )

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from headrace.contracts.expectations import run_check
 from headrace.errors import DatasetCheckFailedError, HeadraceError
 from headrace.model.declarations import DatasetCheck
-from headrace.model.events import DatasetChecked, Emitter
+from headrace.model.event_forms import Emitter
 from headrace.model.names import TableName, quoted_column
+from headrace.model.table_events import DatasetChecked
 from headrace.run.stop import StopSignal, cancelled_at
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sinks.delta.data_files import DataFile, read_files
@@ -59,10 +60,8 @@ class DatasetChecks:
     def run_due(self, session: SparkSession, stop: StopSignal, *, now: bool = False) -> None:
         """Run the checks of a table if rows were committed since, and it is time.
 
-        The next run repeats checks that a stop has cancelled.
-
-        Args:
-            now: Whether it is time in any case, since the query has ended.
+        The next run repeats checks that a stop has cancelled. `now`: whether it is time in any case, since
+        the query has ended.
         """
         began = time.monotonic()
         if not self._is_unchecked or (began < self._next_s and not now):

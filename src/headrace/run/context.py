@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from headrace.model.declarations import Flow
-from headrace.model.events import Emitter
+from headrace.model.event_forms import Emitter
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.model.remedies import Remedies
 from headrace.plan.bounded import Treat
 from headrace.plan.snapshots import SnapshotReader
 from headrace.plan.stages import Plan, PlannedFlow
+from headrace.run.failures import Failures
 from headrace.run.stop import StopSignal
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sources.bad_records import BadRecords
+from headrace.sources.source import Source
 from headrace.sources.systems import Systems
 from headrace.state.lease import Heart
 from headrace.storage.location import Location
@@ -32,7 +34,9 @@ MakeSession = Callable[[dict[str, str]], "SparkSession"]
 class Build(Protocol):
     """Evaluates a query against the real tables, in a given session."""
 
-    def __call__(self, session: SparkSession, declared: Flow, kafka_limit: int = ...) -> DataFrame: ...
+    def __call__(
+        self, session: SparkSession, declared: Flow, record_limit: int | None = ...
+    ) -> DataFrame: ...
 
 
 class BuildRanges(Protocol):
@@ -97,8 +101,12 @@ class UpdateContext:
     remedies: Remedies = field(default_factory=Remedies)
     log_file: Path | None = None
 
+    def failures(self, sources: Sequence[Source] = ()) -> Failures:
+        """What gives failures of a query with these sources their codes."""
+        return Failures(settings=self.settings, sources=sources, log_file=self.log_file)
+
     def close(self) -> None:
         """End the update's threads, and close its connections."""
         self.maintenance.stop()
         self.heart.stop()
-        self.systems.kafka.close()
+        self.systems.close()

@@ -7,13 +7,12 @@ import re
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_never
+from pathlib import Path
+from typing import assert_never
 
 from headrace.contracts.expectations import FAILED
 from headrace.errors import (
     NOT_COMMITTED,
-    BrokerUnreachableError,
-    ChangeFeedMissingError,
     ConstraintViolatedError,
     DriverLostError,
     ExpectationFailedError,
@@ -23,14 +22,9 @@ from headrace.errors import (
     LeaseLostError,
     OutOfMemoryError,
     RecordUnparseableError,
-    SchemaIdUnknownError,
-    StartInvalidError,
     StateChangedError,
     StorageUnreadableError,
     StorageUnwritableError,
-    UpstreamLogExpiredError,
-    UpstreamRewrittenError,
-    UpstreamSchemaChangedError,
     text_of,
 )
 from headrace.model.declarations import (
@@ -41,99 +35,24 @@ from headrace.model.declarations import (
     StreamingFlow,
     TemporaryView,
 )
-from headrace.model.kafka_settings import KafkaConnection
+from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
-from headrace.model.secrets import Redactor
 from headrace.model.state_mismatch import StateMismatch, find_mismatch
 from headrace.plan.stages import Declared
-from headrace.runtime.kafka_faults import find_fault
-from headrace.sources.avro_decoder import find_unknown_id
+from headrace.sources.kind import FailedQuery
 from headrace.sources.records import BadRecord
-from headrace.sources.registry import kind_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from headrace.model.declarations import Expectation
+from headrace.sources.registry import KINDS, kind_of, show_record
+from headrace.sources.source import Source
 
 _TRANSIENT = re.compile(
-    r"TimeoutException|RetriableException|DisconnectException|BrokerNotAvailable|NotLeaderOrFollower"
-    r"|UnknownTopicOrPartition|NetworkException|CoordinatorNotAvailable|Connection refused"
+    r"TimeoutException|Connection refused|SocketTimeout|No route to host|FAILED_TO_FETCH"
     r"|ConcurrentAppendException|MetadataChangedException|ProtocolChangedException"
     r"|ConcurrentWriteException|DELTA_CONCURRENT|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED"
-    r"|DELTA_SCHEMA_CHANGED(?!_WITH_STARTING_OPTIONS)|SocketTimeout|No route to host|FAILED_TO_FETCH"
-    # What Spark takes for lost records is named by the next start, which compares topics and offsets.
-    r"|Some data may have been lost because they are not available in Kafka"
     r"|The error could be transient - restart your query"
+    + "".join(f"|{kind.transient}" for kind in KINDS if kind.transient)
 )
 
 
-@dataclass(frozen=True)
-class _Meaning:
-    """The meaning of a message of Delta about a table that is read as a stream."""
-
-    message: re.Pattern[str]
-    error: type[HeadraceError]
-    what: str  # the problem, as words that follow the table
-    facts: tuple[str, ...] = ()  # facts in addition to Delta's message
-    remedy: str | None = None  # the remedy; ``None`` for a full refresh
-
-
-_UPSTREAM = (
-    _Meaning(
-        re.compile("DELTA_MISSING_CHANGE_DATA"),
-        ChangeFeedMissingError,
-        "has no change data feed for the versions that the query reads",
-        remedy="set startingVersion to the version that enabled the change data feed, or to a later one",
-    ),
-    _Meaning(
-        re.compile(
-            r"DELTA_VERSION_NOT_FOUND|DELTA_TIMESTAMP_(GREATER|EARLIER|INVALID)|DELTA_TIME_TRAVEL"
-            # Columns of another type since then: such commits cannot be read as they are now.
-            r"|DELTA_ILLEGAL_OPTION|DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS"
-        ),
-        StartInvalidError,
-        "cannot be read from the starting version or timestamp of the query",
-        remedy="correct startingVersion or startingTimestamp",
-    ),
-    _Meaning(
-        re.compile(
-            r"DELTA_MISSING_FILES_UNEXPECTED_VERSION|DELTA_LOG_FILE_NOT_FOUND|DELTA_VERSIONS_NOT_CONTIGUOUS"
-            r"|DELTA_TRUNCATED_TRANSACTION_LOG|DELTA_STREAMING_TRAILING_COMMIT_MISSING"
-        ),
-        UpstreamLogExpiredError,
-        "no longer has the log of commits that the flow has not read yet",
-        facts=("to continue could skip rows; nothing was written",),
-    ),
-    _Meaning(
-        re.compile(r"DELTA_FILE_NOT_FOUND|_change_data/\S* does not exist"),
-        UpstreamLogExpiredError,
-        "no longer has files that the flow has not read yet; VACUUM deletes old files",
-        facts=("to continue could skip rows; nothing was written",),
-    ),
-    _Meaning(
-        re.compile(
-            r"DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE|DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING"
-            r"|DELTA_CHANGE_DATA_FEED_INCOMPATIBLE"
-        ),
-        UpstreamSchemaChangedError,
-        "has renamed or dropped a column, or changed its type",
-        facts=("commits before the change cannot be read with the new columns; nothing was written",),
-    ),
-    _Meaning(
-        re.compile(r"DELTA_SOURCE_TABLE_IGNORE_CHANGES|DELTA_SOURCE_IGNORE_DELETE"),
-        UpstreamRewrittenError,
-        "as a stream has changed rows that the flow had already read",
-    ),
-)
-_BROKER = re.compile(
-    r"org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network|BrokerNotAvailable)\w*Exception[^\n]*"
-)
-_TURNED_AWAY = re.compile(
-    r"org\.apache\.kafka\.common\.errors\."
-    r"(?:\w*Authentication|\w*Authorization|IllegalSaslState|UnsupportedSaslMechanism)Exception[^\n]*"
-)
 _TAKEN_OVER = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY|Concurrent update to the log")
 _FAILED_IN_VIEW = re.compile(re.escape(FAILED) + r'("(?:[^"\\]|\\.)*"): (\{.*?\})(?:\n|$| SQLSTATE)')
 _MALFORMED = re.compile(r"MALFORMED_RECORD_IN_PARSING|Malformed records are detected in record parsing")
@@ -165,8 +84,8 @@ class Reading:
 class Failures:
     """Gives the failures of one pipeline their codes."""
 
-    kafka: KafkaConnection  # the pipeline's Kafka cluster, to explain failed connections
-    redactor: Redactor  # removes secrets from the texts of exceptions, which tables and events keep
+    settings: ProjectSettings
+    sources: Sequence[Source] = ()
     log_file: Path | None = None
 
     def as_error(
@@ -177,12 +96,15 @@ class Failures:
         reading: Reading | None = None,
         expectations: Sequence[Expectation] = (),
     ) -> HeadraceError:
-        error = as_error(failure, carried, declared, self.log_file, self.kafka, reading, expectations)
-        return self.redactor.error(error)
+        error = as_error(
+            failure, carried, declared, self.log_file, self.settings, self.sources, reading, expectations
+        )
+        # Tables and events keep the texts of exceptions.
+        return self.settings.redactor.error(error)
 
     def text_of(self, failure: BaseException) -> str:
         """The message of a failure."""
-        return self.redactor(text_of(failure))
+        return self.settings.redactor(text_of(failure))
 
 
 def as_error(
@@ -190,7 +112,8 @@ def as_error(
     carried: BaseException | None,
     declared: Declared,
     log_file: Path | None,
-    kafka: KafkaConnection | None = None,
+    settings: ProjectSettings | None = None,
+    sources: Sequence[Source] = (),
     reading: Reading | None = None,
     expectations: Sequence[Expectation] = (),
 ) -> HeadraceError:
@@ -203,12 +126,9 @@ def as_error(
     failed = _failed_in_view(text, declared)
     if failed is not None:
         return failed
-    unknown_id = find_unknown_id(text)
-    if unknown_id is not None:
-        return _unknown_schema(unknown_id, str(name), declared)
     bad = BadRecord.find(text)
     if bad is not None:
-        return bad.to_error(str(name), declared.location)
+        return bad.to_error(str(name), declared.location, remedies=show_record(bad.at))
     if _MALFORMED.search(text) is not None:
         return _malformed(text, declared, reading)
     if any(_is_driver_lost(one) for one in (carried, failure)):
@@ -222,11 +142,9 @@ def as_error(
             remedies=("headrace doctor",),
             params={"name": str(declared.name)},
         )
-    if kafka is not None and (turned_away := _turned_away(text, declared, log_file, kafka)) is not None:
-        return turned_away
     # Spark's text around the exception of a batch says only that a batch has failed.
     cause = text if carried is None else f"{type(carried).__name__}: {text_of(carried)}"
-    known = _known(text, _shortened(cause), declared, log_file)
+    known = _known(text, _shortened(cause), declared, log_file, settings, sources)
     if known is not None:
         return known
     raised = raised_by(cause, expectations)
@@ -273,16 +191,6 @@ def _failed_in_view(text: str, declared: Declared) -> ExpectationFailedError | N
     )
 
 
-def _unknown_schema(number: int, name: str, declared: Declared) -> SchemaIdUnknownError:
-    return SchemaIdUnknownError(
-        f"{name}: a record has the schema id {number}, and its subject in the schema registry does not",
-        location=declared.location,
-        facts=(_unchanged(declared), "the flow asks the registry again at its next attempt"),
-        remedies=("register the schema under the subject, or name another: hr.read_kafka(.., subject=..)",),
-        params={"name": str(declared.name), "id": number},
-    )
-
-
 def _malformed(text: str, declared: Declared, reading: Reading | None) -> RecordUnparseableError:
     """The error for a record that Spark's own parser cannot parse; Spark does not report which record."""
     name = _label(declared)
@@ -319,11 +227,7 @@ def _unchanged(declared: Declared) -> str:
 
 
 def driver_lost(facts: Sequence[str] = ()) -> DriverLostError:
-    """The error for a JVM of Spark that has ended.
-
-    Args:
-        facts: Further facts, such as the path of Spark's log.
-    """
+    """The error for a JVM of Spark that has ended."""
     return DriverLostError(
         "the JVM of Spark has ended",
         facts=("batches that were not committed were not written", *facts),
@@ -334,35 +238,17 @@ def driver_lost(facts: Sequence[str] = ()) -> DriverLostError:
     )
 
 
-def _turned_away(
-    text: str, declared: Declared, log_file: Path | None, kafka: KafkaConnection
+def _known(
+    text: str,
+    cause: str,
+    declared: Declared,
+    log_file: Path | None,
+    settings: ProjectSettings | None,
+    sources: Sequence[Source],
 ) -> HeadraceError | None:
-    """The error for a login or a permission that the Kafka cluster refuses."""
-    messages = _TURNED_AWAY.findall(text)
-    error = find_fault(kafka, messages) if messages else None
-    if error is not None:
-        return error.with_(
-            summary=f"{_label(declared)}: {error.summary}",
-            facts=[*error.facts, *_logged(log_file)],
-            params={**error.params, "name": str(declared.name)},
-        )
-    return None
-
-
-def _known(text: str, cause: str, declared: Declared, log_file: Path | None) -> HeadraceError | None:
     """The error for a known message of Spark."""
     name = _label(declared)
     facts = (cause, *_logged(log_file))
-    for meaning in _UPSTREAM:
-        if meaning.message.search(text):
-            remedy = meaning.remedy or f"read everything again:   headrace full-refresh {_target(declared)}"
-            return meaning.error(
-                f"{name}: a table that it reads {meaning.what}",
-                location=declared.location,
-                facts=(*meaning.facts, *facts),
-                remedies=(remedy,),
-                params={"name": str(declared.name)},
-            )
     if (mismatch := find_mismatch(text, "")) is not None and isinstance(declared, AppendFlow | AutoCdcFlow):
         return state_changed(declared, mismatch, (NOT_COMMITTED, *_logged(log_file)))
     if "No space left on device" in text:
@@ -403,14 +289,19 @@ def _known(text: str, cause: str, declared: Declared, log_file: Path | None) -> 
             ),
             params={"flow": str(name)},
         )
-    if (broker := _BROKER.search(text)) is not None:
-        return BrokerUnreachableError(
-            f"{name}: the Kafka broker does not answer",
-            location=declared.location,
-            facts=(f"Kafka's client reports: {broker[0]}", *_logged(log_file)),
-            remedies=("headrace doctor",),
-            params={"name": str(declared.name)},
-        )
+    failed = FailedQuery(
+        name=name,
+        target=_target(declared),
+        params={"name": str(declared.name)},
+        location=declared.location,
+        text=text,
+        cause=cause,
+        logged=_logged(log_file),
+        sources=sources,
+        settings=settings,
+    )
+    if (known := next(filter(None, (kind.explain_failure(failed) for kind in KINDS)), None)) is not None:
+        return known
     if _TRANSIENT.search(text):
         return FlowInterruptedError(
             f"{name} was interrupted: {cause[:_CAUSE]}",

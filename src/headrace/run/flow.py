@@ -79,11 +79,8 @@ class OpeningGate:
 
 
 class LateRows:
-    """Counts the late rows that a query reports.
-
-    Args:
-        stateful: Whether the query is stateful; only a stateful query drops late rows.
-    """
+    """Counts the late rows that a query reports. `stateful`: whether the query is stateful; only a stateful
+    query drops late rows."""
 
     def __init__(
         self, *, stateful: bool, ledger: Ledger, checkpoint: str, report: Callable[[int, int], None]
@@ -135,11 +132,8 @@ _COMMIT_LOG_S = 2.0
 
 @dataclass(kw_only=True)
 class FlowRunner:
-    """Runs one flow until it is drained, stopped, or fails; may be run again after a failure.
-
-    Attributes:
-        is_outdated: Whether the flow needs a new plan, because a table that it reads has new columns.
-    """
+    """Runs one flow until it is drained, stopped, or fails; may be run again after a failure. `is_outdated`:
+    whether the flow needs a new plan, because a table that it reads has new columns."""
 
     planned: PlannedFlow
     gate: OpeningGate
@@ -240,13 +234,13 @@ class FlowRunner:
             raise self.failures.as_error(error, self.planned.flow) from error
 
     def _start(
-        self, opened: OpenedFlow, function: BatchFunction, session: SparkSession, limit: int
+        self, opened: OpenedFlow, function: BatchFunction, session: SparkSession, limit: int | None
     ) -> StreamingQuery:
         flow = self.planned.flow
         # The pool keeps a slow flow from starving the others (FAIR scheduler); the query's thread
         # inherits the property from the thread that starts it.
         session.sparkContext.setLocalProperty("spark.scheduler.pool", pool_name(flow.name))
-        built = self.build(session, flow, kafka_limit=limit)
+        built = self.build(session, flow, record_limit=limit)
         columns, self.columns = self.columns, built.schema.simpleString()
         if columns not in (None, self.columns):
             # A schema registry has a new version since the attempt before.

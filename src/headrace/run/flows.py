@@ -6,7 +6,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from types import TracebackType
 from typing import assert_never
 
 from headrace.errors import HeadraceError, SetupError
@@ -15,7 +14,6 @@ from headrace.model.remedies import Remedies
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage
 from headrace.run.attempts import TRIGGERED_ATTEMPTS, run_attempts
 from headrace.run.context import UpdateContext
-from headrace.run.failures import Failures
 from headrace.run.flow import FlowRunner, OpeningGate
 from headrace.run.readiness import FeedState, find_blocked
 from headrace.run.reporting import FlowReports, FlowResult
@@ -38,9 +36,7 @@ class UpdateFlows:
             self.feeding.setdefault(planned.flow.target, []).append(name)
         self._plan = plan
         self._context = context
-        self._failures = Failures(
-            kafka=context.settings.kafka, redactor=context.settings.redactor, log_file=context.log_file
-        )
+        self._failures = context.failures()
         self._reports = FlowReports(context.update, context.emit)
         self._supervisor: Supervisor[FlowResult] = Supervisor("flow", self._prepare, context.stop)
         self._gates: dict[TableName, OpeningGate] = defaultdict(OpeningGate)
@@ -58,19 +54,14 @@ class UpdateFlows:
     def __enter__(self) -> UpdateFlows:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._supervisor.__exit__(kind, error, trace)
         for name in list(self._leases):
             self._release(name)
 
     def open(self) -> Mapping[str, Exception]:
         """Take the leases, then create and alter the tables. Report flows that cannot be started as failed.
-
-        Returns:
-            Why flows and views cannot be started, by name.
-        """
+        Returns why flows and views cannot be started, by name."""
         blocked = self._open_tables(self._take_leases())
         for name, planned in self.planned.items():
             if (error := blocked.get(name)) is not None:

@@ -10,7 +10,7 @@ from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
 from headrace.runtime.defaults import available_cores
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
-from headrace.sources.limits import AdaptiveLimit, first_limit
+from headrace.sources.limits import AdaptiveLimit
 from headrace.sources.registry import kind_of
 from headrace.sources.systems import Systems
 
@@ -29,11 +29,8 @@ def most_tasks(session: SparkSession) -> int:
 
 
 def limit_tasks(rows: DataFrame, ranges: tuple[SourceRange, ...], *, stateful: bool, tasks: int) -> DataFrame:
-    """Limit the tasks that write a batch.
-
-    Args:
-        stateful: Whether the query is stateful; then its partitions are fixed.
-    """
+    """Limit the tasks that write a batch. `stateful`: whether the query is stateful; then its partitions are
+    fixed."""
     if stateful:
         return rows
     records = count_records(ranges)
@@ -55,10 +52,8 @@ class BatchLimits:
     """Sets the limits of the batches of one query.
 
     Spark sets the limit of a source when a query starts, and reads it before each batch. Between two batches
-    it is replaced in Spark. If that fails, the first limit stays.
-
-    Attributes:
-        first: The records that the first batch may read of each source whose limit is a number of records.
+    it is replaced in Spark. If that fails, the first limit stays. `first`: the records that the first batch
+    may read of each source whose limit is a number of records; ``None`` if there is no such source.
     """
 
     def __init__(
@@ -76,8 +71,8 @@ class BatchLimits:
             for index, meter in self._meters.items()
         }
         records = [index for index, meter in self._meters.items() if meter.counts_records]
-        self.first = min([first_limit(None), *(first[index] for index in records)])
-        first |= dict.fromkeys(records, self.first)
+        self.first = min((first[index] for index in records), default=None)
+        first |= {} if self.first is None else dict.fromkeys(records, self.first)
         self._limits = {i: AdaptiveLimit(limit, self._meters[i].least) for i, limit in first.items()}
 
     def attach(self, query: StreamingQuery) -> None:

@@ -174,13 +174,9 @@ class SnapshotFeed:
 
 
 class SnapshotPoller:
-    """Looks for new snapshots while a query runs.
-
-    Args:
-        feed: The flow's snapshots; ``None`` if it reads no markers.
-        state: The batches of the query. A source is asked again when its last version is in the table.
-        has_begun: Whether Spark has looked for a marker that was there before the query.
-    """
+    """Looks for new snapshots while a query runs. `feed`: the flow's snapshots; ``None`` if it reads no
+    markers. `state`: the batches of the query. A source is asked again when its last version is in the table.
+    `has_begun`: whether Spark has looked for a marker that was there before the query."""
 
     def __init__(self, feed: RecordFeed | None, state: QueryState, has_begun: Callable[[], bool]) -> None:
         self._feed = feed

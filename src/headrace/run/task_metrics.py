@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.errors import HeadraceError
-from headrace.model.events import BatchCommitted, BatchWork, Event, ViewRefreshed
+from headrace.model.event_forms import Event
+from headrace.model.events import BatchCommitted, BatchWork, ViewRefreshed
 from headrace.plan.stages import RefreshCost
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.state.lease import VIEW
@@ -48,9 +49,8 @@ def record_costs(storage: Storage, events: Sequence[Event]) -> None:
     for event in events:
         if isinstance(event, ViewRefreshed) and event.work is not None:
             work = event.work
-            cost = RefreshCost(
-                rows=work.read_rows, read_bytes=work.read_bytes, duration_s=round(event.duration_s, 3)
-            )
+            took_s = round(event.duration_s or 0.0, 3)
+            cost = RefreshCost(rows=work.read_rows, read_bytes=work.read_bytes, duration_s=took_s)
             try:
                 record_cost(storage.ledger(event.dataset, VIEW), cost.to_json())
             except HeadraceError as error:

@@ -27,6 +27,7 @@ from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession, StructType
 from headrace.sources.bad_records import CODE, BadRecords
 from headrace.sources.records import CARRIED
+from headrace.sources.registry import COORDINATES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +39,7 @@ _SEARCHED = 10
 
 _EXPLAINED = 10_000
 """Bad records that are found at once; any further ones are searched for."""
-_IDENTIFYING = ("topic", "partition", "offset", "path", "value")
+_IDENTIFYING = (*dict.fromkeys(name for one in COORDINATES for name in one.names), "value")
 """What two records of a source have in common only if they are the same, or bad for the same reason."""
 _NO_ROW = "the query gives no row for the record"
 
@@ -60,12 +61,9 @@ class BuildRecords(Protocol):
 
 @dataclass
 class Outcome:
-    """What becomes of rejected rows.
-
-    Args:
-        left: The ids of rows that stay as they are: they cannot be tried, or too many others have failed.
-        parts: The rows that the query returned for those that leave; Spark keeps them.
-    """
+    """What becomes of rejected rows. `left`: the ids of rows that stay as they are: they cannot be tried, or
+    too many others have failed. `parts`: the rows that the query returned for those that leave; Spark keeps
+    them."""
 
     taken: list[str] = field(default_factory=list)  # the ids of the rows that leave the quarantine
     rejected: list[Rejected] = field(default_factory=list)  # the rows that stay, with their new reasons
@@ -117,7 +115,7 @@ class Trial:
     @property
     def _coordinates(self) -> Coordinates | None:
         """The coordinate columns of the rows, if the records of the sources have coordinates too."""
-        have_them = all(one.has_coordinates for one in self.planned.sources)
+        have_them = all(one.coordinates for one in self.planned.sources)
         return self.planned.coordinates if have_them else None
 
     def _try_rows(self, rejected: DataFrame, ids: Sequence[str], outcome: Outcome) -> None:
@@ -236,8 +234,8 @@ class Trial:
         """The rows whose record comes from one source of the query, each record once."""
         records = self._with_ids(rejected, ids).select("id", "source.*")
         owners = (F.coalesce(one.owns(), F.lit(False)).cast("int") for one in self.planned.sources)
-        place = F.concat_ws("/", "topic", "partition", "path", "offset")
-        record = F.when(F.col("offset").isNull(), F.col("id")).otherwise(place)
+        found = (F.when(F.concat(*c.names).isNotNull(), F.concat_ws("/", *c.names)) for c in COORDINATES)
+        record = F.coalesce(*found, "id")
         readable = records.where(reduce(add, owners) == 1)
         first = readable.groupBy(record).agg(F.min("id").alias("id")).select("id")
         kept = {id for (id,) in first.collect()}

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.errors import HeadraceError
-from headrace.model.events import Emitter, FlowFinished, UpdateFinished, UpdateStarted, ViewUpToDate
+from headrace.model.event_forms import Emitter
+from headrace.model.events import FlowFinished, UpdateFinished, UpdateStarted, ViewUpToDate
 from headrace.model.names import TableName
 from headrace.plan.stages import Plan
 from headrace.run.context import UpdateContext
@@ -23,11 +24,8 @@ from headrace.run.views import ViewResult
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """The result of an update.
-
-    Args:
-        outcome: ``completed``, ``stopped``, or ``failed`` if a flow or a view has failed.
-    """
+    """The result of an update. `outcome`: ``completed``, ``stopped``, or ``failed`` if a flow or a view has
+    failed."""
 
     update: str
     outcome: Literal["completed", "failed", "stopped"]

@@ -28,9 +28,7 @@ VARIABLE = "HEADRACE_AOT"
 
 FIRST_JAVA = 25
 
-MAKING = "making-"
-"""Prefix of the folder of a cache that is being made."""
-
+MAKING = "making-"  # prefix of the folder of a cache that is being made
 _KEPT = 2
 _KILLED_AFTER_S = 3600.0
 _ATTEMPTS = 2
@@ -64,7 +62,6 @@ def cache_path(java: Java, jars: Sequence[Path]) -> Path:
 
 
 def discard(cache: Path) -> None:
-    """Removes a cache with which Java did not start."""
     cache.unlink(missing_ok=True)
 
 
@@ -86,7 +83,6 @@ def make_later(java: Java, jars: Sequence[Path]) -> None:
 
 
 def training_command(cache: Path) -> list[str]:
-    """Returns the command that makes a cache."""
     return [sys.executable, "-m", "headrace.runtime.aot_training", str(cache)]
 
 

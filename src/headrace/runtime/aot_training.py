@@ -27,13 +27,10 @@ from headrace.runtime.jvm import build_java_command, choose_heap
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.runtime.session import RunningSpark, start_spark
 
-_RECORD_END_S = 120.0
-"""The JVM writes the record when it ends."""
-
+_RECORD_END_S = 120.0  # the JVM writes the record when it ends
 _CREATE_TIMEOUT_S = 600.0
 
-_BATCHES_S = 6.0
-"""Long enough for a few micro-batches, so that the record contains their code."""
+_BATCHES_S = 6.0  # long enough for a few micro-batches, so that the record contains their code
 
 
 def main(target: Path) -> None:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,25 +26,21 @@ from headrace.errors import (
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.runtime.broker_setup import Ports, build_start_command, format_storage, write_properties
 from headrace.runtime.jvm import tail
-from headrace.runtime.places import broker_folder
-from headrace.runtime.processes import end, start_bound, start_detached
+from headrace.runtime.places import broker_folder, replace_file
+from headrace.runtime.processes import end, is_running, start_bound, start_detached
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 VERSION = "4.3.0"
 
-_START_TIMEOUT_S = 60.0
-"""A start takes 3 s, or longer after a crash, when Kafka checks every segment."""
-
+_START_TIMEOUT_S = 60.0  # A start takes 3 s, or longer after a crash, when Kafka checks every segment
 _STOP_TIMEOUT_S = 20.0
 _REQUEST_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
 class BrokerStatus:
-    """The state of the embedded broker."""
-
     state: str  # ``running``, ``stopped``, or ``starting`` if its process exists and does not listen yet
     directory: Path  # the folder of its state, data and log
     log_file: Path
@@ -61,8 +57,6 @@ class BrokerStatus:
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic of the embedded broker."""
-
     name: str
     id: str
     partitions: int
@@ -96,20 +90,19 @@ class Broker:
         known = self._read_state()
         process = self._find_process(known)
         bootstrap = known.get("bootstrap")
+        stopped = BrokerStatus("stopped", self.directory, self.log_file, bootstrap)
         if process is None:
-            return BrokerStatus("stopped", self.directory, self.log_file, bootstrap)
+            return stopped
         listening = bootstrap is not None and _listens(int(bootstrap.rsplit(":", 1)[1]))
         with contextlib.suppress(psutil.Error):
-            return BrokerStatus(
-                "running" if listening else "starting",
-                self.directory,
-                self.log_file,
-                bootstrap,
-                process.pid,
-                known.get("started"),
-                process.memory_info().rss // (1 << 20),
+            return replace(
+                stopped,
+                state="running" if listening else "starting",
+                pid=process.pid,
+                started=known.get("started"),
+                memory_mb=process.memory_info().rss // (1 << 20),
             )
-        return BrokerStatus("stopped", self.directory, self.log_file, bootstrap)
+        return stopped
 
     def start(self) -> str:
         """Starts the broker if it is stopped, waits until it answers, and returns its address."""
@@ -150,7 +143,6 @@ class Broker:
             return True
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Creates a topic."""
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewTopic
 
@@ -251,7 +243,7 @@ class Broker:
         deadline = time.monotonic() + _START_TIMEOUT_S
         port = int(bootstrap.rsplit(":", 1)[1])
         while time.monotonic() < deadline:
-            if not _is_alive(pid):
+            if not is_running(pid):
                 raise self._start_error("ended while it was starting")
             if _listens(port) and _answers(bootstrap):
                 return
@@ -275,9 +267,7 @@ class Broker:
 
     def _write_state(self, pid: int, bootstrap: str) -> None:
         state = {"pid": pid, "started": psutil.Process(pid).create_time(), "bootstrap": bootstrap}
-        unfinished = self._state_file.with_suffix(".new")
-        unfinished.write_text(json.dumps(state))
-        unfinished.replace(self._state_file)
+        replace_file(self._state_file, json.dumps(state).encode())
 
     def _read_state(self) -> dict[str, Any]:
         try:
@@ -342,7 +332,6 @@ def ensure_embedded(connection: KafkaConnection, directory: Path | None = None) 
 
 
 def admin_client(bootstrap: str) -> AdminClient:
-    """Returns a client of a broker that may not answer yet."""
     from confluent_kafka.admin import AdminClient
 
     # librdkafka would write to standard error while the broker starts.
@@ -355,13 +344,6 @@ def _answers(bootstrap: str) -> bool:
     try:
         return len(admin_client(bootstrap).list_topics(timeout=2.0).brokers) > 0
     except KafkaException:
-        return False
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
         return False
 
 
@@ -383,7 +365,6 @@ def _is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """Returns a port of 127.0.0.1 that no program uses."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

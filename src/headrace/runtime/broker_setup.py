@@ -17,6 +17,7 @@ from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.jars import spark_jars_folder
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import tail
+from headrace.runtime.places import replace_file
 
 _HEAP = "256m"
 
@@ -78,18 +79,14 @@ def write_properties(file: Path, data: Path, ports: Ports) -> None:
         "log.cleaner.dedupe.buffer.size": str(16 << 20),
     }
     lines = [f"{key}={value}" for key, value in settings.items()]
-    unfinished = file.with_suffix(".new")
-    unfinished.write_text("\n".join(lines) + "\n")
-    unfinished.replace(file)
+    replace_file(file, ("\n".join(lines) + "\n").encode())
 
 
 def build_start_command(properties: Path, log_file: Path) -> list[str]:
-    """Returns the command line of the broker."""
     return [*_java_command(properties, log_file), "kafka.Kafka", str(properties)]
 
 
 def format_storage(properties: Path, log_file: Path) -> None:
-    """Formats an empty data folder."""
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     command = [*_java_command(properties, log_file), "kafka.tools.StorageTool", "format"]
     # As one argument: an id that begins with `-` would be an option.

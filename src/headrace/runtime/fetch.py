@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,12 +23,8 @@ from headrace.runtime.jars import (
 )
 from headrace.runtime.java import find_java
 
-_PARALLEL = 4
-"""Ivy sends one request at a time, and mostly waits for small answers."""
-
-_ATTEMPTS = 2
-"""A second attempt, for connections that break; jars that have arrived are not requested again."""
-
+_PARALLEL = 4  # Ivy sends one request at a time, and mostly waits for small answers
+_ATTEMPTS = 2  # A second attempt, for connections that break; jars that have arrived are not requested again
 _POLL_S = 0.1
 
 
@@ -58,15 +54,8 @@ def ensure_jars(
             needed = store.recheck(store.missing(jars))
             if needed:
                 store.remove_leftovers()
-                if watcher is None:
-                    with show_fetch() as shown:
-                        _fetch(
-                            store,
-                            needed,
-                            lambda p: shown(p.jars_done, p.jars_total, p.bytes_done, p.bytes_total),
-                        )
-                else:
-                    _fetch(store, needed, watcher)
+                with _show_fetch() if watcher is None else nullcontext(watcher) as shown:
+                    _fetch(store, needed, shown)
     return tuple(store.path(jar) for jar in jars)
 
 
@@ -203,16 +192,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 _PLAIN_INTERVAL_S = 5.0
 
-FETCHING = threading.Event()
-"""Set while the terminal shows the progress of a download."""
-
-Shown = Callable[[int, int, int, int], None]
+FETCHING = threading.Event()  # set while the terminal shows the progress of a download
 
 
 @contextmanager
-def show_fetch() -> Iterator[Shown]:
-    """Shows a progress bar on a terminal, and plain lines elsewhere. Yields a function of jars done, all
-    jars, bytes done, all bytes."""
+def _show_fetch() -> Iterator[Watcher]:
+    """Shows a progress bar on a terminal, and plain lines elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -226,27 +211,25 @@ def show_fetch() -> Iterator[Shown]:
         with Progress(*columns, console=console) as progress:
             task = progress.add_task("Fetching jars", total=None)
 
-            def update(jars_done: int, jars_total: int, bytes_done: int, bytes_total: int) -> None:
-                text = f"Fetching jars {jars_done}/{jars_total}"
-                progress.update(task, description=text, completed=bytes_done, total=bytes_total)
+            def update(now: FetchProgress) -> None:
+                text = f"Fetching jars {now.jars_done}/{now.jars_total}"
+                progress.update(task, description=text, completed=now.bytes_done, total=now.bytes_total)
 
             yield update
     finally:
         FETCHING.clear()
 
 
-def _plain(write: Callable[[str], object]) -> Shown:
-    last = [0.0]
-    finished = [False]
+def _plain(write: Callable[[str], object]) -> Watcher:
+    last_s, finished = 0.0, False
 
-    def update(jars_done: int, jars_total: int, bytes_done: int, bytes_total: int) -> None:
-        now = time.monotonic()
-        if jars_done < jars_total and now - last[0] < _PLAIN_INTERVAL_S:
+    def update(now: FetchProgress) -> None:
+        nonlocal last_s, finished
+        is_last, now_s = now.jars_done == now.jars_total, time.monotonic()
+        if finished or (not is_last and now_s - last_s < _PLAIN_INTERVAL_S):
             return
-        if finished[0]:
-            return
-        last[0], finished[0] = now, jars_done == jars_total
-        megabytes = f"{bytes_done / 1e6:.0f} of {bytes_total / 1e6:.0f} MB"
-        write(f"Fetching jars: {jars_done} of {jars_total}, {megabytes}\n")
+        last_s, finished = now_s, is_last
+        megabytes = f"{now.bytes_done / 1e6:.0f} of {now.bytes_total / 1e6:.0f} MB"
+        write(f"Fetching jars: {now.jars_done} of {now.jars_total}, {megabytes}\n")
 
     return update

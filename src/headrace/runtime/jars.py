@@ -24,15 +24,13 @@ from xml.sax.saxutils import quoteattr
 
 from headrace.errors import SparkStartError, UsageError
 from headrace.runtime.java import Java
-from headrace.runtime.places import cache_folder
+from headrace.runtime.places import cache_folder, replace_file
 
 JarSet = Literal["spark", "broker"]
 
 
 @dataclass(frozen=True)
 class Jar:
-    """One locked artifact."""
-
     coordinate: Coordinate
     size: int
     sha256: str
@@ -45,7 +43,6 @@ class Jar:
 
 @cache
 def load_lock() -> dict[JarSet, tuple[Jar, ...]]:
-    """Returns the lock that is part of the package."""
     text = resources.files("headrace.runtime").joinpath("jars.lock.json").read_text()
     sets: dict[JarSet, tuple[Jar, ...]] = {}
     names: tuple[JarSet, ...] = ("spark", "broker")
@@ -158,9 +155,7 @@ class JarCache:
             return
         known = self._read_checked()
         known.update({jar.sha256: stamp for jar in jars if (stamp := self._stamp(jar)) is not None})
-        unfinished = self._checked.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(json.dumps(known, indent=1))
-        unfinished.replace(self._checked)
+        replace_file(self._checked, json.dumps(known, indent=1).encode())
 
 
 SETTINGS_VARIABLE = "HEADRACE_IVY_SETTINGS"
@@ -168,8 +163,6 @@ SETTINGS_VARIABLE = "HEADRACE_IVY_SETTINGS"
 
 @dataclass(frozen=True, order=True)
 class Coordinate:
-    """An artifact's name in a Maven repository."""
-
     group: str
     artifact: str
     version: str
@@ -184,7 +177,6 @@ class Coordinate:
 
     @property
     def jar_name(self) -> str:
-        """The name of the file in a repository."""
         return f"{self.artifact}-{self.version}.jar"
 
 
@@ -200,8 +192,7 @@ def spark_jars_folder() -> Path:
 
 
 def build_module_file(coordinates: Iterable[Coordinate], *, transitive: bool = False) -> str:
-    """Returns an ``ivy.xml`` that lists exactly these artifacts."""
-    # Where a mirror has no POM for a module, Ivy knows no configuration `master` of it.
+    # If a mirror has no POM for a module, Ivy has no configuration `master` of it.
     kind, conf = ("true", "default->default") if transitive else ("false", "default->master(default)")
     lines = [
         f"<dependency org={quoteattr(c.group)} name={quoteattr(c.artifact)} rev={quoteattr(c.version)}"

@@ -14,18 +14,14 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.errors import JavaUnsuitableError
-from headrace.runtime.places import cache_folder
+from headrace.runtime.places import cache_folder, replace_file
 
-MINIMUM = 17
-"""The oldest Java that Spark 4 and Kafka 4 support."""
-
+MINIMUM = 17  # the oldest Java that Spark 4 and Kafka 4 support
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Java:
-    """A Java runtime that Headrace can use."""
-
     home: Path
     version: str
     origin: Literal["JAVA_HOME", "wheel"]
@@ -168,9 +164,7 @@ def trust_store_options(folder: Path | None = None) -> tuple[str, ...]:
     store = (folder or cache_folder() / "java") / f"trust-{hashlib.sha256(pem).hexdigest()[:16]}.p12"
     if not store.is_file():
         store.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = store.with_suffix(f".{os.getpid()}")
-        unfinished.write_bytes(build_trust_store(pem))
-        unfinished.replace(store)
+        replace_file(store, build_trust_store(pem))
     return (
         f"-Djavax.net.ssl.trustStore={store}",
         f"-Djavax.net.ssl.trustStorePassword={_PASSWORD}",

@@ -1,4 +1,4 @@
-"""The JVM of Spark, which Headrace starts and which ends with it."""
+"""The JVM of Spark. Headrace starts it, and it ends with Headrace."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from headrace.runtime.jars import spark_jars_folder
 from headrace.runtime.java import Java
 from headrace.runtime.processes import end, start_bound
 
-_START_TIMEOUT_S = 120.0
-"""Far more than a start takes on a busy machine; ends the wait for a JVM that hangs."""
+_START_TIMEOUT_S = 120.0  # far more than a start takes on a busy machine; ends the wait for a JVM that hangs
 
 _OPENED = (
     "java.base/java.lang",
@@ -64,8 +63,6 @@ _NO_ERROR = re.compile(
 
 @dataclass(frozen=True)
 class SparkJvm:
-    """A running JVM with Spark's gateway."""
-
     process: subprocess.Popen[bytes]  # its process; it ends when its standard input is closed
     port: int
     secret: str
@@ -128,7 +125,6 @@ def build_command(
     settings: Mapping[str, str],
     extra_options: Sequence[str] = (),
 ) -> list[str]:
-    """Returns the command line of Spark's JVM."""
     spark_options = []
     for key, value in settings.items():
         spark_options += ["--conf", f"{key}={value}"]
@@ -147,7 +143,6 @@ def start_jvm(
     environment: Mapping[str, str],
     meanwhile: Callable[[], None] = lambda: None,
 ) -> SparkJvm:
-    """Starts the JVM and waits until its gateway listens."""
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         answer = Path(folder) / "gateway"

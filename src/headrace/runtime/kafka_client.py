@@ -17,15 +17,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headrace.errors import HeadraceError
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.runtime.kafka_faults import find_fault, refused_settings
+from headrace.runtime.lazy_pyspark import LazyModule
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
 T = TypeVar("T")
 
+confluent: Any = LazyModule("confluent_kafka")
+confluent_admin: Any = LazyModule("confluent_kafka.admin")
+"""The client's modules, which are imported at their first use."""
+
 _TURN_S = 0.02
-_SILENCE_S = 2.0
-"""Not every client that cannot connect reports an error."""
+_SILENCE_S = 2.0  # not every client that cannot connect reports an error
 
 _GRACE_S = 1.0
 """The time that the other brokers of a cluster have to accept a client that one broker has refused."""
@@ -77,7 +81,6 @@ class ClientErrors:
         return find_fault(self._connection, [*self._reports, f"{code}\n{first}"])
 
     def wait(self, future: concurrent.futures.Future[T], client: Any, timeout_s: float) -> T:
-        """Waits for the result of a future."""
         began = time.monotonic()
         self._begin(client)
         try:
@@ -105,7 +108,6 @@ class ClientErrors:
 
     @property
     def last(self) -> str:
-        """The last report."""
         return self._reports[-1].partition("\n")[2] if self._reports else ""
 
     def _is_lost(self) -> bool:
@@ -131,8 +133,7 @@ def _silent() -> logging.Logger:
     return logger
 
 
-SILENT = _silent()
-"""The logger of librdkafka's log lines."""
+SILENT = _silent()  # the logger of librdkafka's log lines
 
 
 def connection_errors(servers: str, timeout_s: float) -> list[str]:

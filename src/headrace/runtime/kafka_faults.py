@@ -233,11 +233,8 @@ _PROBE = "headrace-probe"
 """A SASL mechanism that no broker has: the answer lists the mechanisms of the broker."""
 
 _LONGEST = 1 << 16
-_ALERT_S = 0.3
-"""With TLS 1.3 a broker reports a missing client certificate after the handshake."""
-
-_HOST_MISMATCH = (62, 64)
-"""OpenSSL's codes for a certificate with another host name or address."""
+_ALERT_S = 0.3  # with TLS 1.3 a broker reports a missing client certificate after the handshake
+_HOST_MISMATCH = (62, 64)  # OpenSSL's codes for a certificate with another host name or address
 
 
 class TlsRefusedError(Exception):
@@ -252,8 +249,6 @@ class TlsRefusedError(Exception):
 
 @dataclass(frozen=True)
 class Listener:
-    """The login of a listener."""
-
     asks_login: bool  # whether clients have to log in
     mechanisms: tuple[str, ...] = ()
 

@@ -19,23 +19,31 @@ BROKER_VARIABLE = "HEADRACE_BROKER_DIR"
 
 
 def cache_folder() -> Path:
-    """Returns the folder of jars, trust stores, AOT caches and logs; it can be deleted at any time."""
-    chosen = os.environ.get(CACHE_VARIABLE)
-    return Path(chosen).expanduser().absolute() if chosen else Path(platformdirs.user_cache_dir("headrace"))
+    """The folder of jars, trust stores, AOT caches and logs; it can be deleted at any time."""
+    return chosen_folder(CACHE_VARIABLE) or Path(platformdirs.user_cache_dir("headrace"))
 
 
 def logs_folder() -> Path:
-    """Returns the folder of logs; it can be deleted at any time."""
-    chosen = os.environ.get(LOGS_VARIABLE)
-    return Path(chosen).expanduser().absolute() if chosen else cache_folder() / "logs"
+    """The folder of logs; it can be deleted at any time."""
+    return chosen_folder(LOGS_VARIABLE) or cache_folder() / "logs"
 
 
 def broker_folder() -> Path:
-    """Returns the folder of the embedded broker's state and data."""
-    chosen = os.environ.get(BROKER_VARIABLE)
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    return Path(platformdirs.user_data_dir("headrace")) / "broker"
+    """The folder of the embedded broker's state and data."""
+    return chosen_folder(BROKER_VARIABLE) or Path(platformdirs.user_data_dir("headrace")) / "broker"
+
+
+def chosen_folder(variable: str) -> Path | None:
+    """The folder that the user has set with an environment variable."""
+    chosen = os.environ.get(variable)
+    return Path(chosen).expanduser().absolute() if chosen else None
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file; a reader finds the old or the new content."""
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    unfinished.write_bytes(content)
+    unfinished.replace(path)
 
 
 _PREFIX = "headrace-spark-"
@@ -59,7 +67,6 @@ class Scratch:
         return path
 
     def remove(self) -> None:
-        """Removes the folder and its content."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._held.close()
 
@@ -72,7 +79,7 @@ def _make_folder() -> tuple[Path, IO[str]]:
         fcntl.flock(held, fcntl.LOCK_EX)
         if (path / _LOCK).exists():
             return path, held
-        # Before the file was locked, another process has taken the folder for an abandoned one.
+        # Another process has removed the folder as abandoned before the file was locked.
         held.close()
 
 
@@ -83,5 +90,5 @@ def _remove_abandoned(folders: Iterable[Path]) -> None:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError:
-            # Held by its owner, another user's, or gone meanwhile.
+            # Its owner holds it, it belongs to another user, or it was removed meanwhile.
             continue

@@ -1,4 +1,4 @@
-"""Processes that end with the process that starts them, processes that go on after it, and which is which."""
+"""Starts processes that end with this one, and processes that outlive it; checks whether a process runs."""
 
 from __future__ import annotations
 
@@ -127,6 +127,22 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
             process.stdin.close()
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process runs; a process that has ended can still have an entry."""
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def once(work: Callable[[], None]) -> Callable[[], None]:
+    """A function whose first call does the work; further calls do nothing."""
+    unused = threading.Lock()
+    return lambda: work() if unused.acquire(blocking=False) else None
+
+
 Handle = Callable[[int, Callable[[], object]], None]
 """Takes the number of a signal, and a function that does what the signal would have done otherwise."""
 
@@ -156,7 +172,7 @@ def handling_signals(handle: Handle) -> Iterator[None]:
 
 @cache
 def find_boot() -> str | None:
-    """What the processes share that have one monotonic clock; ``None`` if the system does not tell."""
+    """The id of the boot: processes with the same id share a monotonic clock. ``None`` if it is not known."""
     try:
         if sys.platform == "darwin":
             asked = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
@@ -189,7 +205,7 @@ def has_ended(pid: int, started: Any) -> bool:
         try:
             os.kill(pid, 0)
         except PermissionError:
-            # It is another user's, and the system hides such processes.
+            # The process belongs to another user.
             return False
     return True
 

@@ -30,18 +30,16 @@ from headrace.runtime.java import find_java
 from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, error_lines, start_jvm, tail
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.runtime.places import Scratch, logs_folder
+from headrace.runtime.processes import once
 
-_STOP_TIMEOUT_S = 20.0
-"""The time that Spark has to stop before its JVM is killed."""
+_STOP_TIMEOUT_S = 20.0  # the time that Spark has to stop before its JVM is killed
 
 _END_TIMEOUT_S = 10.0
 """The time that the JVM of a cluster's driver has to end: its last steps inform the cluster manager."""
 
 _LOGS_KEPT = 20
 
-_LONGEST_PATTERN = 100_000
-"""Linux takes no variable of more than 128 KB."""
-
+_LONGEST_PATTERN = 100_000  # Linux takes no variable of more than 128 KB
 _log = logging.getLogger(__name__)
 
 
@@ -174,8 +172,13 @@ def start_spark(
         raise
     if end_timeout_s is None:
         end_timeout_s = 0.0 if is_local(master) else _END_TIMEOUT_S
-    close = _Closing(spark, jvm, scratch, end_timeout_s, lambda: aot.make_later(java, jars))
-    return RunningSpark(spark, owned=True, log_file=log, jvm_pid=jvm.pid, _close=close)
+    timeout_s = end_timeout_s
+
+    def close() -> None:
+        _stop(spark, jvm, scratch, timeout_s)
+        aot.make_later(java, jars)
+
+    return RunningSpark(spark, owned=True, log_file=log, jvm_pid=jvm.pid, _close=once(close))
 
 
 def _start_error(master: str, error: Exception, log: Path) -> SparkStartError:
@@ -208,41 +211,22 @@ def jvm_environment(master: str, redactor: Redactor) -> dict[str, str]:
     return environment
 
 
-class _Closing:
-    """Stops a session once; kills its JVM after a timeout."""
+def _stop(spark: SparkSession, jvm: SparkJvm, scratch: Scratch, end_timeout_s: float) -> None:
+    """Stop a session; kill its JVM after a timeout."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        jvm: SparkJvm,
-        scratch: Scratch,
-        end_timeout_s: float,
-        after: Callable[[], None],
-    ) -> None:
-        self._spark = spark
-        self._jvm = jvm
-        self._scratch = scratch
-        self._end_timeout_s = end_timeout_s
-        self._after = after
-        self._done = threading.Lock()
-
-    def __call__(self) -> None:
-        if not self._done.acquire(blocking=False):
-            return
-        stopping = threading.Thread(target=self._stop_spark, daemon=True, name="headrace-spark-stop")
-        with py4j_quiet():
-            stopping.start()
-            stopping.join(_STOP_TIMEOUT_S)
-            self._jvm.end(0 if stopping.is_alive() else self._end_timeout_s)
-            stopping.join(5.0)
-        forget_gateway()
-        self._scratch.remove()
-        self._after()
-
-    def _stop_spark(self) -> None:
+    def stop_spark() -> None:
         # The JVM may have ended already.
         with contextlib.suppress(Exception):
-            self._spark.stop()
+            spark.stop()
+
+    stopping = threading.Thread(target=stop_spark, daemon=True, name="headrace-spark-stop")
+    with py4j_quiet():
+        stopping.start()
+        stopping.join(_STOP_TIMEOUT_S)
+        jvm.end(0 if stopping.is_alive() else end_timeout_s)
+        stopping.join(5.0)
+    forget_gateway()
+    scratch.remove()
 
 
 def _connect(jvm: SparkJvm, settings: Mapping[str, str]) -> SparkSession:

@@ -26,6 +26,7 @@ from headrace.shell.stream_sql import (
     build_flow,
     build_scan,
     build_table,
+    invalid_sql,
     read_options,
     scans_of,
     table_columns,
@@ -61,14 +62,12 @@ class Definitions:
         return TableName.of_parts(parts, self.settings.database, self.settings.catalog)
 
     def key_of(self, definition: Definition) -> str:
-        """The name under which a definition is kept."""
         if isinstance(definition, CreateTable):
             return str(self.name_of(definition.name))
         assert definition.name is not None
         return definition.name
 
     def names(self, kind: Kind) -> list[str]:
-        """The names of all definitions of a kind, in lower case."""
         files = (self.root / _STATEMENTS).glob(f"{kind}.*.sql")
         return sorted(file.stem.partition(".")[2] for file in files)
 
@@ -139,11 +138,9 @@ class Definitions:
         self._code(kind, name).unlink(missing_ok=True)
 
     def lease(self, name: str) -> Location:
-        """The lease of the process that runs a stream."""
         return self._location / f"{name.casefold()}.lease.json"
 
     def log(self, name: str) -> Path:
-        """The output of the process that runs a stream."""
         return self.root / "logs" / f"{name.casefold()}.log"
 
     def open(self, name: str, stream: CreateStream) -> tuple[ProjectSettings, FlowSql]:
@@ -191,7 +188,7 @@ class Definitions:
     ) -> SqlNameUnknownError | SqlInvalidError:
         if table is not None:
             problem = f"`{target.short}` is a Kafka table; a stream writes Delta tables"
-            return SqlInvalidError(problem, location=stream.target_location, params={"problem": problem})
+            return invalid_sql(stream.target_location, problem)
         error = self.unknown("table", str(target), stream.target_location)
         if not is_table(self.settings.storage.table(target)):
             return error
@@ -220,7 +217,6 @@ class Definitions:
             _link(self.settings.storage.table(name).local_path, folder, table.location)
 
     def drop_table(self, name: TableName, location: SourceLocation) -> None:
-        """Forget a table that has no rows."""
         table = self.table(name)
         if table is None:
             raise TableUnknownError(
@@ -230,7 +226,7 @@ class Definitions:
             )
         if not table.is_kafka and is_table(self.settings.storage.table(name)):
             problem = f"the table `{name.short}` exists in the storage; headrace sql does not remove tables"
-            raise SqlInvalidError(problem, location=location, params={"problem": problem})
+            raise invalid_sql(location, problem)
         link = self.settings.storage.table(name).local_path
         if link.is_symlink():
             link.unlink()
@@ -240,13 +236,8 @@ class Definitions:
         """A folder on a local disk; a relative path begins at the folder of the pipeline."""
         path = self.settings.paths.map(text).removeprefix("file://").removeprefix("file:")
         if ":" in path.partition("/")[0] or not text.strip():
-            problem = f"`{text}` is not a folder on a local disk"
-            raise SqlInvalidError(
-                problem,
-                location=location,
-                remedies=["leave the path out: the storage has a place for it"],
-                params={"problem": problem},
-            )
+            remedy = "leave the path out: the storage has a folder for the table"
+            raise invalid_sql(location, f"`{text}` is not a folder on a local disk", remedy)
         return Path(os.path.normpath(self.settings.root.absolute() / path))
 
     def _link_checkpoint(self, stream: CreateStream, target: TableName, name: str) -> None:
@@ -258,13 +249,8 @@ class Definitions:
         link = self.settings.storage.flow_checkpoints(target, name).local_path
         if link.resolve() != folder.resolve() and folder.is_dir() and any(folder.iterdir()):
             problem = f"the checkpointLocation {folder} holds the checkpoint of another query"
-            raise SqlInvalidError(
-                problem,
-                location=stream.location,
-                facts=["a checkpoint belongs to one flow, and one that plain Spark has made has no ranges"],
-                remedies=["name an empty folder"],
-                params={"problem": problem},
-            )
+            facts = ["a checkpoint belongs to one flow, and one that plain Spark has made has no ranges"]
+            raise invalid_sql(stream.location, problem, "name an empty folder").with_(facts=facts)
         _link(link, folder, stream.location)
 
     def _file(self, kind: Kind, name: str) -> Path:
@@ -279,8 +265,7 @@ def _link(link: Path, folder: Path, location: SourceLocation) -> None:
     if link.resolve() == folder.resolve():
         return
     if link.is_symlink() or link.exists():
-        problem = f"it is stored in {link.resolve()}, and cannot be moved to {folder}"
-        raise SqlInvalidError(problem, location=location, params={"problem": problem})
+        raise invalid_sql(location, f"it is stored in {link.resolve()}, and cannot be moved to {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(folder)

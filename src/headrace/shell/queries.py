@@ -27,18 +27,14 @@ from headrace.syntax.sql import SqlText, parse_sql
 from headrace.syntax.stream_statements import CreateScan
 from headrace.syntax.tokens import Cursor
 
-_TAG = f"headrace-sql-{os.getpid()}"
-"""Two shells can share a JVM, and Ctrl-C cancels only the jobs of one."""
+_TAG = f"headrace-sql-{os.getpid()}"  # two shells can share a JVM, and Ctrl-C cancels only the jobs of one
 _POLL_S = 0.2
-_CANCELLED_S = 30.0
-"""Seconds that a cancelled query may take to end."""
+_CANCELLED_S = 30.0  # seconds that a cancelled query may take to end
 _NAME = "the statement"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The rows of a statement."""
-
     columns: tuple[str, ...] = ()  # the names of the columns; none for a statement without rows
     types: tuple[str, ...] = ()
     rows: tuple[tuple[Any, ...], ...] = ()
@@ -62,7 +58,6 @@ class Queries:
         self._empty: set[TableName] = set()
 
     def close(self) -> None:
-        """Stop the Spark that was started here."""
         self._worker.shutdown(wait=False, cancel_futures=True)
         self._stack.close()
         self._engine.close()

@@ -14,6 +14,7 @@ from headrace.declare.sql_files import open_literal, with_values
 from headrace.errors import HeadraceError, SourceLocation, StreamNotStoppedError
 from headrace.model.project import ProjectSettings
 from headrace.project.engine import Engine
+from headrace.runtime.processes import is_running
 from headrace.shell.definitions import Definitions
 from headrace.shell.queries import Answer, Queries
 from headrace.shell.stream_sql import read_options, scans_of
@@ -29,7 +30,7 @@ from headrace.syntax.stream_statements import (
 from headrace.syntax.tokens import Cursor, SqlTokenError
 
 if TYPE_CHECKING:
-    from headrace.model.events import Emitter
+    from headrace.model.event_forms import Emitter
     from headrace.observe.log import LogSettings
     from headrace.observe.status import FlowStatus
     from headrace.run.stop import StopSignal
@@ -41,8 +42,6 @@ _SHOWN = ("stream", "table", "state", "trigger", "batch", "lag", "committed", "p
 
 
 class Shell:
-    """One session of statements."""
-
     def __init__(self, settings: ProjectSettings, start: Callable[[str], int], limit: int) -> None:
         self.definitions = Definitions(settings)
         self.streams = Streams(self.definitions)
@@ -52,7 +51,6 @@ class Shell:
         self._values: dict[str, str] = {}
 
     def close(self) -> None:
-        """Stop the Spark that was started here."""
         self._queries.close()
 
     def execute(self, text: SqlText) -> Answer:
@@ -157,16 +155,13 @@ class Shell:
         return Answer(note=f"{statement.kind} {name} dropped{kept}")
 
 
-_STOP_S = 120.0
-"""Seconds that a stream may take to end its batch; then it is aborted."""
+_STOP_S = 120.0  # seconds that a stream may take to end its batch; then it is aborted
 _ABORT_S = 30.0
 _POLL_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamStatus:
-    """A stream, and its flow."""
-
     name: str
     table: str
     statement: str
@@ -177,7 +172,6 @@ class StreamStatus:
     log: str | None = None  # the file with the output of the process; ``None`` if there is none
 
     def facts(self) -> Mapping[str, Any]:
-        """The facts by name, as JSON values."""
         flow = {} if self.flow is None else self.flow.to_json()
         error = flow.get("error") or {}
         return {
@@ -250,7 +244,6 @@ class Streams:
             heart.stop()
 
     def driver(self, name: str, observer: Observer | None = None) -> Driver | None:
-        """The process that runs a stream."""
         return find_driver(self._definitions.lease(name), observer)
 
     def statuses(self, *names: str) -> list[StreamStatus]:
@@ -260,7 +253,8 @@ class Streams:
             return []
         from headrace.observe.snapshot import take_snapshot
 
-        snapshot = take_snapshot(self.settings, Engine(self.settings).connection())
+        kafka = Engine(self.settings).connection()
+        snapshot = take_snapshot(replace(self.settings, kafka=kafka), kafka.bootstrap_servers)
         flows = {
             (dataset.dataset, flow.flow.casefold()): flow
             for dataset in snapshot.datasets
@@ -314,7 +308,7 @@ class Streams:
                 return True
             deadline = time.monotonic() + wait
             while time.monotonic() < deadline:
-                if self.driver(name) is None and not lives(driver.pid):
+                if self.driver(name) is None and not is_running(driver.pid):
                     return True
                 time.sleep(_POLL_S)
         raise StreamNotStoppedError(
@@ -323,16 +317,6 @@ class Streams:
             remedies=[f"kill -9 {driver.pid}"],
             params=params,
         )
-
-
-def lives(pid: int) -> bool:
-    """Whether a process runs; one that has ended can still have an entry."""
-    import psutil
-
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _trigger(stream: CreateStream) -> str:

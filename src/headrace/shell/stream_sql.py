@@ -26,8 +26,6 @@ _MIXED = frozenset({"GROUP", "DISTINCT", "UNION", "INTERSECT", "JOIN", "WITH", "
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions:
-    """The options of ``CREATE STREAM``."""
-
     checkpoint: str | None = None  # the folder of the checkpoint; ``None`` for one in the storage
     once: bool = False  # whether the stream ends after the records that exist at its start
     interval: str | None = None  # the minimum time between the starts of two batches
@@ -36,8 +34,6 @@ class StreamOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowSql:
-    """The file of a flow."""
-
     text: str
     query: SqlText  # the user's statement, with the edits that the query has in the file
     # The index in the file of the edited statement's first character; negative if the file begins within
@@ -63,7 +59,7 @@ def read_options(stream: CreateStream) -> StreamOptions:
     for name, value in stream.options.items():
         if name.lower() not in names:
             near = difflib.get_close_matches(name, _OPTIONS, n=1)
-            raise _wrong(
+            raise invalid_sql(
                 stream.location,
                 f"`{name}` is not an option of a stream",
                 f"did you mean `{near[0]}`?" if near else f"its options: {', '.join(_OPTIONS)}",
@@ -71,11 +67,11 @@ def read_options(stream: CreateStream) -> StreamOptions:
         given[name.lower()] = value
     kind = given.get("triggertype", "ProcessingTime")
     if kind.lower() not in ("processingtime", "once", "availablenow"):
-        raise _wrong(
+        raise invalid_sql(
             stream.location, f"triggerType is `{kind}`", "write ProcessingTime, Once or AvailableNow"
         )
     if given.get("outputmode", "append").lower() not in ("append", "update"):
-        raise _wrong(stream.location, f"outputMode is `{given['outputmode']}`", "write append")
+        raise invalid_sql(stream.location, f"outputMode is `{given['outputmode']}`", "write append")
     once = kind.lower() != "processingtime"
     return StreamOptions(
         checkpoint=given.get("checkpointlocation"),
@@ -100,9 +96,7 @@ def build_table(table: CreateTable, name: TableName) -> str:
 def build_scan(scan: CreateScan, table: CreateTable | None, name: TableName) -> str:
     """``CREATE TEMPORARY VIEW`` for a scan."""
     if table is None or not table.is_kafka:
-        listed = ", ".join(
-            f"{quote_string(key)} = {quote_string(value)}" for key, value in scan.options.items()
-        )
+        listed = _pairs(scan.options)
         read = f"STREAM {quoted(name)}" + (f" WITH ({listed})" if listed else "")
     else:
         options = kafka_options(scan, table)
@@ -116,7 +110,7 @@ def kafka_options(scan: CreateScan | None, table: CreateTable) -> Mapping[str, s
     """The options of Spark's reader: those of the table, replaced by those of the scan."""
     options = {**table.options, **({} if scan is None else scan.options)}
     if not any(name.lower() in _TOPICS for name in options):
-        raise _wrong(
+        raise invalid_sql(
             table.location if scan is None else scan.location,
             f"the Kafka table `{table.name[-1]}` names no topic",
             "add the option subscribe 'topic' to the table",
@@ -182,7 +176,7 @@ def table_columns(table: CreateTable) -> dict[str, str]:
     try:
         parsed = sqlglot.parse_one(f"STRUCT<{table.columns}>", into=exp.DataType, dialect="spark")
     except SqlglotError as error:
-        raise _wrong(table.location, "the list of columns cannot be read") from error
+        raise invalid_sql(table.location, "the list of columns cannot be read") from error
     return {
         str(one.name): one.args["kind"].sql("spark") for one in parsed.expressions if one.args.get("kind")
     }
@@ -241,7 +235,7 @@ def _has_star(selected: Sequence[Token]) -> bool:
 
 
 def _no_order(stream: CreateStream) -> SqlInvalidError:
-    return _wrong(
+    return invalid_sql(
         stream.location,
         "the order of the changes of this MERGE is not known",
         "write nested SELECTs over one scan of a Kafka table: partition and offset order its records",
@@ -249,7 +243,7 @@ def _no_order(stream: CreateStream) -> SqlInvalidError:
     )
 
 
-def _wrong(location: SourceLocation, problem: str, *remedies: str) -> SqlInvalidError:
+def invalid_sql(location: SourceLocation, problem: str, *remedies: str) -> SqlInvalidError:
     return SqlInvalidError(problem, location=location, remedies=remedies, params={"problem": problem})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,27 +11,30 @@ from headrace.runtime.lazy_pyspark import DataFrame
 
 @dataclass(frozen=True, kw_only=True)
 class Seed:
-    """What a new checkpoint holds of a source that starts at a position.
+    """What a new checkpoint holds of a source that starts at a position."""
 
-    Args:
-        marks: What the opening commit says of the source's range.
-        ledger: Files of the flow's ledger, by path within it; sources that name the same file share it.
-    """
-
+    # What the opening commit says of the source's range
     marks: Mapping[str, Any] = field(default_factory=dict)
     contents: Mapping[str, str] = field(default_factory=dict)  # files of the checkpoint, by path within it
+    # Files of the flow's ledger, by path within it; sources that name the same file share it
     ledger: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a source holds now, for a plan.
+class Server:
+    """A server without which a source cannot be read."""
 
-    Args:
-        names: The topics that its pattern matches; ``None`` for a source without a pattern.
-    """
+    name: str
+    ping: Callable[[], None]  # raises `BrokerUnreachableError` if the server does not answer
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a source holds now, for a plan."""
 
     text: str = ""  # in words, such as ``4 partitions``
+    # The topics that its pattern matches; ``None`` for a source without a pattern
     names: tuple[str, ...] | None = None
 
 
@@ -60,11 +63,7 @@ class Unrecoverable:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceSeen:
-    """What was read of one source.
-
-    Args:
-        computed: The reason why a table was computed from its own query, or ``None`` if it was read.
-    """
+    """What was read of one source."""
 
     kind: str
     name: str
@@ -72,6 +71,7 @@ class SourceSeen:
     held: int | None = None
     unit: str = "records"
     version: int | None = None
+    # The reason why a table was computed from its own query, or ``None`` if it was read
     computed: str | None = None
 
     def __str__(self) -> str:

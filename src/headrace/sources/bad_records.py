@@ -6,12 +6,76 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from headrace.runtime.lazy_pyspark import Column, DataFrame, F
+from headrace.model.declarations import Drift
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType
 from headrace.sources.decoders import TOO_LARGE, Decoder, decode_within
-from headrace.sources.new_fields import Evolving, NewFields, find_new_fields, mark_unknown, unknown_metrics
 from headrace.sources.records import CARRIED, BadRecord, decode_or_stop, stop_at
+
+if TYPE_CHECKING:
+    from headrace.state.schema_versions import SchemaVersions
+
+
+NAMES: Final = "unknown_fields"
+"""The metric with the names of the fields that have no column, as JSON."""
+SCHEMA_NUMBER: Final = "headrace.schemaNumber"
+"""An option that Spark ignores: the number of the schema of a read that takes up new fields."""
+SCHEMA_MARK: Final = "schema"
+"""The mark of a range with this number."""
+EXAMPLE: Final = "unknown_example"
+"""The metric with the place of one of these records, as JSON."""
+_UNKNOWN, _AT = "__headrace_unknown", "__headrace_at"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evolving:
+    """The schema of a read, which takes up new fields."""
+
+    versions: SchemaVersions
+    number: int  # the number of the version that the read has; 0 for the declared schema
+    schema: StructType
+    drift: Drift
+
+
+@dataclass(frozen=True)
+class NewFields:
+    """The fields that records of a range have, and the schema of their read has not."""
+
+    # One row: ``schema``, that of these records as ``schema_of_variant_agg`` gives it, and ``example``, the
+    # place of one of them as JSON
+    frame: DataFrame
+    evolving: Evolving
+
+
+def schema_mark(options: Mapping[str, str]) -> dict[str, int]:
+    """The mark of the ranges of a read that takes up new fields; empty for other reads."""
+    number = next((value for name, value in options.items() if name.lower() == SCHEMA_NUMBER.lower()), None)
+    return {} if number is None else {SCHEMA_MARK: int(number)}
+
+
+def find_new_fields(
+    records: DataFrame, unknown: Column, at: Sequence[Column], evolving: Evolving
+) -> NewFields:
+    """Look for new fields."""
+    text = F.try_parse_json(F.col("value").cast("string"))
+    place = F.to_json(F.struct(*at))
+    differing = records.where(F.size(unknown) > 0).select(text.alias("record"), place.alias("place"))
+    found = differing.agg(F.schema_of_variant_agg("record").alias("schema"), F.min("place").alias("example"))
+    return NewFields(found, evolving)
+
+
+def mark_unknown(unknown: Column, at: Sequence[Column]) -> list[Column]:
+    """Columns of a record for `unknown_metrics`."""
+    return [unknown.alias(_UNKNOWN), F.struct(*at).alias(_AT)]
+
+
+def unknown_metrics() -> list[Column]:
+    """The metrics `NAMES` and `EXAMPLE` of records with the columns of `mark_unknown`."""
+    differs = F.size(_UNKNOWN) > 0
+    names = F.array_distinct(F.flatten(F.collect_set(F.when(differs, F.col(_UNKNOWN)))))
+    return [F.to_json(names).alias(NAMES), F.min(F.when(differs, F.to_json(_AT))).alias(EXAMPLE)]
+
 
 BadRecordRule = Literal["quarantine", "stop"]
 """Whether a bad record is moved to the quarantine table or stops the flow."""
@@ -20,7 +84,7 @@ TombstoneRule = Literal["quarantine", "skip", "keep"]
 """Whether a record without a value is a bad record, is dropped and counted, or becomes a row of NULLs."""
 
 MAX_VALUE_BYTES: Final = 8 << 20
-"""The default for the longest value that is decoded: eight times what a Kafka broker accepts by default."""
+"""The default for the longest value that is decoded: eight times what a broker accepts by default."""
 
 VALUE_LIMIT: Final = "headrace.maxValueBytes"
 """An option that Spark ignores: the longest value that a read decodes, if it is not `MAX_VALUE_BYTES`."""
@@ -48,13 +112,10 @@ class BadRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordRules:
-    """What a reader does with records that do not become rows.
-
-    Args:
-        bad_records: Whether a bad record is moved to the quarantine table or stops the flow.
-    """
+    """What a reader does with records that do not become rows."""
 
     decoder: Decoder
+    # Whether a bad record is moved to the quarantine table or stops the flow
     bad_records: BadRecordRule = "quarantine"
     tombstones: TombstoneRule = "quarantine"
     max_value_bytes: int = MAX_VALUE_BYTES
@@ -62,11 +123,6 @@ class RecordRules:
     evolving: Evolving | None = None  # the schema of the read, if it takes up new fields
 
     def decode(self, records: DataFrame, at: Sequence[Column], kept: Mapping[str, Column]) -> DataFrame:
-        """The rows of the records.
-
-        Returns:
-            The fields of the record and the columns of ``kept``.
-        """
         value, limit = F.col("value"), self.max_value_bytes
         further = [column.alias(name) for name, column in kept.items()]
         unknown = self.decoder.unknown(value) if self.notes_unknown else None
@@ -90,11 +146,7 @@ class RecordRules:
         return counted.where(is_good).select(f"{_RECORD}.*", *kept)
 
     def find_bad(self, records: DataFrame, at: Sequence[Column], record: Sequence[Column]) -> BadRecords:
-        """The bad records, and the new fields if the schema of the read evolves.
-
-        Args:
-            record: The parts of the original record, under the names of the quarantine's ``source``.
-        """
+        """The bad records, and the new fields if the schema of the read evolves."""
         value = F.col("value")
         tombstone = F.lit(TOMBSTONE if self.tombstones == "quarantine" else None)
         code = (
@@ -117,7 +169,6 @@ class RecordRules:
         return find_new_fields(records, unknown, at, self.evolving)
 
     def explain(self, code: str, value: bytes | None, size: int | None) -> str:
-        """Why a record is bad, in one sentence."""
         if code == TOO_LARGE:
             return f"the value has {size:,} bytes; max_value_bytes is {self.max_value_bytes:,}"
         expected = self.decoder.expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any, ClassVar, Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError
 from headrace.model.declarations import Drift
-from headrace.runtime.lazy_pyspark import Column, F, StructType
+from headrace.runtime.lazy_pyspark import Column, F, StructType, T
 from headrace.sources.decimals import DecimalReader
 
 InvalidUtf8 = Literal["reject", "replace"]
@@ -37,11 +38,7 @@ class Decoder(ABC):
 
     @abstractmethod
     def decode(self, value: Column) -> Column:
-        """The record as a struct; NULL if it has no value or cannot be decoded.
-
-        Args:
-            value: The record, as bytes or as text.
-        """
+        """The record as a struct; NULL if it has no value or cannot be decoded."""
 
     def stops(self, value: Column) -> Column | None:
         """Whether a record stops the flow; ``None`` if none does."""
@@ -78,14 +75,11 @@ class TextDecoder(Decoder):
 
 @dataclass(frozen=True)
 class JsonDecoder(Decoder):
-    """JSON; a record becomes the fields of a schema.
-
-    Args:
-        options: Further options of Spark's JSON parser, such as ``timestampFormat``.
-    """
+    """JSON; a record becomes the fields of a schema."""
 
     schema: StructType
     invalid_utf8: InvalidUtf8 = "reject"
+    # Further options of Spark's JSON parser, such as ``timestampFormat``
     options: Mapping[str, str] = field(default_factory=dict)
 
     def decode(self, value: Column) -> Column:
@@ -97,13 +91,11 @@ class JsonDecoder(Decoder):
 
     def _read(self, text: Column, decimals: DecimalReader | None) -> Column:
         """The record as a struct; NULL if it has no value or cannot be decoded."""
-        from pyspark.sql.types import ArrayType, StringType, StructField, StructType
-
-        checked = StructType(
+        checked = T.StructType(
             [
-                StructField(_RECORDS, ArrayType(decimals.parsed if decimals else self.schema)),
-                StructField(_END, StringType()),
-                StructField(_CORRUPT, StringType()),
+                T.StructField(_RECORDS, T.ArrayType(decimals.parsed if decimals else self.schema)),
+                T.StructField(_END, T.StringType()),
+                T.StructField(_CORRUPT, T.StringType()),
             ]
         )
         # Spark reads one JSON value and ignores any text after it. Within an array of an object of ours, such
@@ -128,7 +120,6 @@ class JsonDecoder(Decoder):
 
     @property
     def parser_options(self) -> dict[str, str]:
-        """The options of Spark's JSON parser."""
         return {**self.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
 
     def _looks(self, text: Column) -> tuple[Column, ...]:
@@ -136,12 +127,7 @@ class JsonDecoder(Decoder):
         return ()
 
     def _accept(self, record: Column, mistyped: Column, text: Column, looked: Column) -> Column:
-        """The struct of a JSON object; NULL if it is a bad record.
-
-        Args:
-            record: The fields of the schema; those whose values have another type are NULL.
-            mistyped: Whether any value has another type than the schema says.
-        """
+        """The struct of a JSON object; NULL if it is a bad record."""
         return F.when(~mistyped, record)
 
     @property
@@ -159,14 +145,7 @@ def choose_decoder(
     options: Mapping[str, str] | None = None,
     drift: Drift | None = None,
 ) -> Decoder | None:
-    """The decoder of a format; None if Headrace does not decode it.
-
-    Args:
-        drift: What to do with records that differ from the schema; ``None`` ignores fields that it has not.
-
-    Raises:
-        ArgumentInvalidError: The format needs a schema or has none, or an argument has an invalid value.
-    """
+    """The decoder of a format; None if Headrace does not decode it."""
     check_choice(call, "invalid_utf8", invalid_utf8, get_args(InvalidUtf8))
     if format == "json" and schema is None:
         raise ArgumentInvalidError(
@@ -200,13 +179,116 @@ def choose_decoder(
 
 
 def check_choice(call: str, argument: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    """Refuse a value that is not one of those.
-
-    Raises:
-        ArgumentInvalidError: It is not.
-    """
+    """Refuse a value that is not one of those."""
     if value not in allowed:
         raise ArgumentInvalidError(
             f"{call}: {argument}={value!r} is not one of {', '.join(map(str, allowed))}",
             params={"argument": argument, "value": value},
         )
+
+
+_CORRUPT, _END = "_headrace_corrupt", "_headrace_end"
+_DEFAULTS: Final = {"escape": '"'}
+"""Spark's default is a backslash; in CSV (RFC 4180) a quote within quotes is written twice."""
+
+OPTIONS: Final = (
+    *("sep", "delimiter", "quote", "escape", "charToEscapeQuoteEscaping", "unescapedQuoteHandling"),
+    *("ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace", "nullValue", "emptyValue", "nanValue"),
+    *("positiveInf", "negativeInf", "dateFormat", "timestampFormat", "timestampNTZFormat", "timeZone"),
+    *("locale", "maxColumns", "maxCharsPerColumn"),
+)
+"""The options of Spark's CSV parser that make sense for single records."""
+
+
+@dataclass(frozen=True)
+class CsvDecoder(Decoder):
+    """CSV; a record becomes the fields of a schema, by position.
+
+    A record is bad if it has another number of values than the schema, more than one row, or a value that is
+    not of the field's type.
+    """
+
+    mismatch = "the record is not one CSV row with the fields of the schema"
+
+    schema: StructType
+    invalid_utf8: InvalidUtf8 = "reject"
+    options: Mapping[str, str] = field(default_factory=dict)  # options of Spark's CSV parser, such as ``sep``
+
+    def decode(self, value: Column) -> Column:
+        text = value.cast("string")
+        text = F.make_valid_utf8(text) if self.invalid_utf8 == "replace" else text
+        decimals = DecimalReader(self.schema, "csv")
+        checked = T.StructType(
+            [
+                *decimals.parsed.fields,
+                T.StructField(_END, T.StringType()),
+                T.StructField(_CORRUPT, T.StringType()),
+            ]
+        )
+        options = {
+            **_DEFAULTS,
+            **self.options,
+            "mode": "PERMISSIVE",
+            "columnNameOfCorruptRecord": _CORRUPT,
+            "header": "false",
+        }
+        # Spark reads the first row and ignores the others. A value of ours at the end of the record is then
+        # missing, as it is behind a quote that is not closed.
+        end = f"{self._delimiter}{_END}"
+        row = F.concat(F.regexp_replace(text, r"\r?\n\z", ""), F.lit(end))
+        parsed = F.from_csv(row, checked.toDDL(), options)
+
+        def matching(parsed: Column) -> Column:
+            whole = parsed[_CORRUPT].isNull() & (parsed[_END] == _END)
+
+            def accept(record: Column, exact: Column | None) -> Column:
+                fields = F.struct(*(record[name].alias(name) for name in self.schema.fieldNames()))
+                return F.when(whole if exact is None else whole & exact, fields)
+
+            return decimals.read(parsed, accept)
+
+        # The array makes Spark parse once and use the result several times.
+        record = F.transform(F.array(parsed), matching)[0]
+        record = F.when(value.isNotNull(), record)
+        return record if self.invalid_utf8 == "replace" else F.when(F.is_valid_utf8(text), record)
+
+    @property
+    def _delimiter(self) -> str:
+        named = {name.lower(): text for name, text in self.options.items()}
+        return named.get("sep", named.get("delimiter", ",")).replace("\\t", "\t")
+
+
+def build_csv_decoder(
+    call: str, schema: StructType | None, invalid_utf8: InvalidUtf8, options: Mapping[str, str]
+) -> CsvDecoder:
+    """The decoder of CSV records."""
+    if schema is None:
+        raise _invalid(
+            call, "schema", 'format="csv" needs a schema', 'give one, such as schema="id LONG, name STRING"'
+        )
+    nested = [
+        one.name for one in schema.fields if isinstance(one.dataType, T.ArrayType | T.MapType | T.StructType)
+    ]
+    if nested:
+        raise _invalid(
+            call,
+            "schema",
+            f"a CSV record has no nested values, and the field `{nested[0]}` has a nested type",
+            f"read it as STRING, and parse it in the query: {nested[0]} STRING",
+        )
+    known = {name.lower(): name for name in OPTIONS}
+    for name in options:
+        if name.lower() not in known:
+            near = difflib.get_close_matches(name.lower(), known, n=1)
+            raise _invalid(
+                call,
+                "format_options",
+                f"CSV records have no option `{name}`",
+                f"did you mean `{known[near[0]]}`?" if near else f"the options are: {', '.join(OPTIONS)}",
+            )
+    return CsvDecoder(schema, invalid_utf8, dict(options))
+
+
+def _invalid(call: str, argument: str, problem: str, *remedies: str) -> ArgumentInvalidError:
+    params: dict[str, Any] = {"argument": argument}
+    return ArgumentInvalidError(f"{call}: {problem}", remedies=remedies, params=params)

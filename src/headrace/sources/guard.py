@@ -36,7 +36,6 @@ class FlowRun:
 
     @property
     def sources(self) -> tuple[SourceIdentity, ...]:
-        """The sources."""
         return tuple(facts.source for facts in self.facts)
 
 
@@ -72,7 +71,6 @@ class Guard:
         return
 
     def committed(self) -> None:
-        """Note that the target holds the batch."""
         return
 
     def is_replay(self, batch: int) -> bool:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from headrace.errors import HeadraceError, SourceLocation
+from headrace.model.coordinates import RecordCoordinates
+from headrace.model.declarations import Sink, StreamingTable
+from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.answers import Lag, Seed, Unrecoverable
 from headrace.sources.guard import Guard
 from headrace.sources.parts import Part
-from headrace.sources.reader import Reader
+from headrace.sources.requests import Reader
 from headrace.sources.source import Source
 from headrace.sources.systems import Seeding, StreamRead, Systems
 from headrace.state.facts import ListOrigin, SourceFacts
@@ -20,12 +26,67 @@ from headrace.state.identity import SourceIdentity
 from headrace.storage.location import Location
 
 
+@dataclass(frozen=True, kw_only=True)
+class FailedQuery:
+    """A query that failed, with what Spark reports."""
+
+    name: str  # the flow or view in messages
+    target: str  # the short name of its table
+    params: Mapping[str, Any]
+    location: SourceLocation
+    text: str
+    cause: str  # the first cause in the text, shortened
+    logged: tuple[str, ...]  # the fact that names Spark's log
+    sources: Sequence[Source]
+    settings: ProjectSettings | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meaning:
+    """What a message in the text of a failure means."""
+
+    message: re.Pattern[str]
+    error: type[HeadraceError]
+    what: str  # the problem, as words that follow the name of the flow
+    facts: tuple[str, ...] = ()  # facts in addition to Spark's message
+    remedy: str | None = None  # the remedy; ``None`` for a full refresh
+
+    def explain(self, failed: FailedQuery) -> HeadraceError:
+        return self.error(
+            f"{failed.name}: {self.what}",
+            location=failed.location,
+            facts=(*self.facts, failed.cause, *failed.logged),
+            remedies=(self.remedy or f"read everything again:   headrace full-refresh {failed.target}",),
+            params=failed.params,
+        )
+
+
 class SourceKind(ABC):
     """A kind of source: what is known of its sources from a checkpoint or a commit alone."""
 
     source: ClassVar[type[Source]]
     guard: ClassVar[type[Guard]] = Guard
     reader: ClassVar[Reader] = Reader()
+    record: ClassVar[Mapping[str, str]] = {}
+    """The fields, with their SQL types, in which the quarantine keeps a record of such a source."""
+
+    meanings: ClassVar[tuple[Meaning, ...]] = ()
+    """The messages of Spark about such sources that have a code of their own."""
+    transient: ClassVar[str] = ""
+    """A regular expression of messages after which a flow is tried again."""
+
+    @property
+    def coordinates(self) -> RecordCoordinates | None:
+        """The fields of `record` that identify it."""
+        return self.source.coordinates
+
+    def describe_record(self, record: Mapping[str, Any]) -> str:
+        """The coordinates of a record of the quarantine in words; empty if it is not of this kind."""
+        return "" if self.coordinates is None else self.coordinates.describe(record)
+
+    def show_record(self, record: Mapping[str, Any]) -> str | None:
+        """The command that prints a record with such coordinates."""
+        return None
 
     @property
     def name(self) -> str:
@@ -55,7 +116,6 @@ class SourceKind(ABC):
     def batch_start(
         self, checkpoint: Location, source: SourceIdentity, before: Position | None, until: Position
     ) -> Position | None:
-        """Where a batch begins."""
         return before
 
     @abstractmethod
@@ -63,7 +123,6 @@ class SourceKind(ABC):
         """A source that was read, in words."""
 
     def describe_range(self, one: SourceRange) -> tuple[str, ...]:
-        """What a batch has read, in words."""
         source = SourceIdentity(index=one.index, kind=one.kind, identity=one.identity)
         return (self.describe(source),)
 
@@ -121,6 +180,21 @@ class SourceKind(ABC):
 
     def publish(self, one: SourceRange, systems: Systems, group: str) -> None:
         """Show the system how far a flow has read, where it keeps such a record."""
+        return
+
+    def explain_failure(self, failed: FailedQuery) -> HeadraceError | None:
+        """The error for a failure that comes from such a source; ``None`` for others."""
+        found = (one for one in self.meanings if one.message.search(failed.text))
+        return next((one.explain(failed) for one in found), None)
+
+    # -- sinks of the same format
+
+    def sink_options(self, settings: ProjectSettings) -> Mapping[str, str]:
+        """The options of a writer of this format that the user need not set."""
+        return {}
+
+    def check_sink(self, table: StreamingTable, sink: Sink, columns: Collection[str]) -> None:
+        """Check that rows with these columns can be written to a sink of this format."""
         return
 
     # -- parts of a range

@@ -9,44 +9,21 @@ limit on what the batches before it took.
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
-from typing import Final
+from typing import ClassVar, Final
 
-KAFKA_MAX_OFFSETS_PER_TRIGGER: Final = 500_000
-"""Records of a first batch: about 9 s cold and 2 to 4 s warm for JSON records of 90 bytes, measured."""
-
-DELTA_MAX_BYTES_PER_TRIGGER: Final = 64 << 20
-"""Bytes of a first batch. Spark's own default has no such limit: one version of a table holds anything."""
-
-DELTA_MAX_FILES_PER_TRIGGER: Final = 1000
-"""Delta's own default, which it drops as soon as a limit of bytes is set."""
-
-FILES_MAX_FILES_PER_TRIGGER: Final = 1000
-"""Spark's default has no limit: the first batch of an old folder would read all of it."""
-
-FILES_MAX_BYTES_PER_TRIGGER: Final = 256 * 1024 * 1024
-"""Of files so large that a thousand of them would be more; Spark takes one of the two limits."""
-
-FILES_MAX_AGE: Final = "36500d"
-"""Spark's default passes over files that are a week older than the newest one, without a word."""
+from headrace.model.ranges import Position, SourceRange
+from headrace.state.facts import SourceFacts
 
 BATCH_S: Final = 10.0
 """Seconds that the rows of one batch of a backlog may take: longer batches gain nothing more, measured."""
 
-LEAST_RECORDS: Final = 20
-"""Records of Kafka that every batch may take, unless they are too large."""
-
-LEAST_BYTES: Final = 1 << 20
-"""Bytes of a table or folder that every batch may take."""
-
-_FIRST_BYTES = 128 << 20
-"""Bytes of a first batch from Kafka: the cost of a record is not known yet."""
-
 _MOST_BYTES = 256 << 20
-"""Bytes of any batch, before compression for Kafka and after it for tables."""
+"""Bytes of any batch: of records before compression, of tables after it."""
 
 _COLD_S = (30.0, 10.0)
 """Seconds that the first batches of a query may take for more than their rows: code that is not compiled
@@ -71,7 +48,7 @@ _APART = 1.5
 class Taken:
     """What a batch has taken of one source."""
 
-    amount: int  # records of Kafka, bytes of a table, files or bytes of a folder; 0 where that is unknown
+    amount: int  # records, bytes of a table, files or bytes of a folder; 0 where that is unknown
     duration_s: float
     record_bytes: float | None = None
 
@@ -84,23 +61,8 @@ class BatchCost:
     unit_s: float
 
 
-def first_limit(record_bytes: float | None) -> int:
-    """The records that the first batch of a backlog may take."""
-    if record_bytes is None:
-        return KAFKA_MAX_OFFSETS_PER_TRIGGER
-    return max(1, int(min(_FIRST_BYTES / record_bytes, KAFKA_MAX_OFFSETS_PER_TRIGGER)))
-
-
 class AdaptiveLimit:
-    """The limit of one source's batches.
-
-    Args:
-        limit: What the first batch may take.
-        least: What every batch may take, unless its records are too large.
-
-    Attributes:
-        limit: What the batches may take now; the caller sets it when a new limit is in force.
-    """
+    """The limit of one source's batches."""
 
     def __init__(self, limit: int, least: int = 1) -> None:
         self.limit = limit
@@ -158,3 +120,30 @@ def estimate_cost(batches: Iterable[tuple[int, float]]) -> BatchCost:
     unit_s = max(0.0, median(slopes))
     fixed_s = median(duration - unit_s * amount for amount, duration in found)
     return BatchCost(min(max(0.0, fixed_s), min(duration for _, duration in found)), unit_s)
+
+
+class Meter(ABC):
+    """Measures the batches of one source, to choose how much the next one may read."""
+
+    counts_records: ClassVar[bool] = False
+    """Whether limits are numbers of records, which are set when the query is built."""
+
+    least: ClassVar[int] = 1
+    """What every batch may read, unless its records are too large."""
+
+    @property
+    def record_bytes(self) -> float | None:
+        """The mean size of a record, from a sample; ``None`` where there is none."""
+        return None
+
+    @abstractmethod
+    def first_limit(self, facts: SourceFacts, position: Position | None) -> int:
+        """How much the first batch may read."""
+
+    @abstractmethod
+    def taken(self, one: SourceRange, limit: int, duration_s: float) -> Taken:
+        """What a batch has read."""
+
+    def close(self) -> None:
+        """Close connections."""
+        return

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from headrace.model.coordinates import RecordCoordinates
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F
 from headrace.storage.row_counts import count_rows_on_disk
@@ -16,6 +17,11 @@ MOST_ROWS: Final = 1 << 33
 _FIRST_ROWS: Final = 16
 """The rows of a file that are searched first; then as many times more."""
 _NUMBER: Final = "__headrace_row"
+
+FILE_ROW: Final = RecordCoordinates.of(", row", path="STRING", offset="BIGINT")
+"""The coordinates of a rejected row of a file."""
+FILE_RECORD: Final = {"value": "BINARY", **FILE_ROW.types}
+"""The fields in which the quarantine keeps a row of a file."""
 
 ROW_JSON: Final = {
     "ignoreNullFields": "false",
@@ -41,7 +47,6 @@ class Part(ABC):
 
     @property
     def is_record(self) -> bool:
-        """Whether the part is one record."""
         return self.until - self.start == 1
 
     @property
@@ -50,7 +55,6 @@ class Part(ABC):
         return (self.start + self.until) // 2
 
     def is_beside(self, other: Part) -> bool:
-        """Whether both are of the same partition or file."""
         return replace(self, start=0, until=1) == replace(other, start=0, until=1)
 
     @property
@@ -60,21 +64,17 @@ class Part(ABC):
 
     @property
     def remedies(self) -> Sequence[str]:
-        """The commands that print the first record."""
         return ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilePart(Part):
-    """Rows of one file, numbered from 0 in the order of the file.
-
-    Args:
-        files: The files of the range, if the source keeps them between two reads.
-    """
+    """Rows of one file, numbered from 0 in the order of the file."""
 
     until: int = MOST_ROWS
     path: str  # the file, as Spark writes it in ``_metadata.file_path``
     of: str = ""  # the table and version that the file belongs to, if it is a file of a table
+    # The files of the range, if the source keeps them between two reads
     files: Any = field(default=None, compare=False, repr=False)
 
     @property
@@ -91,7 +91,6 @@ class FilePart(Part):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the part is all rows of the file."""
         return self.start == 0 and self.until == MOST_ROWS
 
     @property
@@ -122,11 +121,9 @@ class FileParts:
 
     @property
     def paths(self) -> list[str]:
-        """The files, in order."""
         return list(dict.fromkeys(one.path for one in self.parts))
 
     def choose(self, frame: DataFrame, number: Column) -> DataFrame:
-        """The rows of the parts."""
         spans: dict[str, list[FilePart]] = {}
         for one in self.parts:
             spans.setdefault(one.path, []).append(one)
@@ -161,11 +158,7 @@ def file_uri(path: str) -> str:
 
 
 def as_record(frame: DataFrame, part: Part, value: Column | None) -> DataFrame:
-    """A row of a file with the columns of the quarantine's ``source``.
-
-    Args:
-        value: The original record, as bytes; ``None`` if it is not kept.
-    """
+    """A row of a file with the columns of the quarantine's ``source``."""
     assert isinstance(part, FilePart)
     record = {"path": F.lit(part.path), "offset": F.lit(part.start).cast("long"), "value": value}
     return frame.select(*(column.alias(name) for name, column in record.items() if column is not None))

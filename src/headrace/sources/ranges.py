@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.model.ranges import Position, SourceRange, marks_of
 from headrace.sources.registry import kind_of
-from headrace.state.identity import SourceIdentity, corrupt
+from headrace.state.identity import CheckpointIdentity, SourceIdentity, corrupt
 from headrace.state.offset_log import load_offsets, offsets_path
 from headrace.storage.location import Location
 
@@ -19,9 +19,6 @@ def load_ranges(
     """What a batch reads from each of its sources.
 
     A source without new data repeats its last position: its range is empty.
-
-    Raises:
-        CheckpointCorruptError: A file is missing, or is not what Spark writes.
     """
     ends = _load_positions(checkpoint, batch, sources)
     starts = _load_positions(checkpoint, batch - 1, sources) if batch > 0 else {}
@@ -40,14 +37,16 @@ def load_ranges(
     )
 
 
+def read_back(checkpoint: Location, identity: CheckpointIdentity, batch: int) -> Mapping[str, Any]:
+    """What a checkpoint has read in a batch by its own offset log, in the form of a commit."""
+    ranges = load_ranges(checkpoint, batch, identity.sources)
+    return {"checkpoint": identity.checkpoint, "batch": batch, "sources": [one.to_json() for one in ranges]}
+
+
 def load_next_positions(
     checkpoint: Location, batch: int, sources: Sequence[SourceIdentity]
 ) -> dict[int, Position]:
-    """Where the sources continue when everything before ``batch`` has been committed.
-
-    Raises:
-        CheckpointCorruptError: A file is missing, or is not what Spark writes.
-    """
+    """Where the sources continue when everything before ``batch`` has been committed."""
     if offsets_path(checkpoint, batch).exists():
         starts = {one.index: one.start for one in load_ranges(checkpoint, batch, sources)}
         return {index: start for index, start in starts.items() if start is not None}

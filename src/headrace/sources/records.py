@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Literal
 
 from headrace.errors import (
@@ -20,7 +21,185 @@ from headrace.errors import (
 )
 from headrace.runtime.lazy_pyspark import Column, F
 from headrace.sources.decoders import DRIFTED, NOT_UTF8, TOO_LARGE, UNPARSEABLE, Decoder, decode_within
-from headrace.sources.json_problems import find_problem, find_unknown
+
+_INTEGERS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_NAMES = {"integer": "INT"}
+_NESTED = {"struct": ("an object", dict), "array": ("an array", list), "map": ("an object", dict)}
+_SPECIAL_NUMBERS = ("nan", "infinity", "+infinity", "-infinity", "inf", "+inf", "-inf")
+_SHOWN = 40
+_EXACT = Context(prec=1000)
+
+
+@dataclass(frozen=True)
+class _Mismatch:
+    text: str
+    is_certain: bool = True
+
+
+def find_problem(record: str, schema: Mapping[str, Any] | None, *, is_cut: bool = False) -> str | None:
+    """Why a record does not match, such as ``field `id`: expected LONG, got "x1"``."""
+    if not record.strip():
+        return "the record is empty"
+    try:
+        value = json.loads(record, parse_float=Decimal)
+    except json.JSONDecodeError as error:
+        return None if is_cut else _describe_syntax(error)
+    except (ValueError, RecursionError):
+        return None
+    if schema is None:
+        return None
+    if schema["type"] == "debezium":
+        return next(_event_problems(value, schema), None)
+    found = list(_mismatches(value, schema, ""))
+    certain = [one for one in found if one.is_certain]
+    return next((one.text for one in certain or found), None)
+
+
+def _event_problems(value: Any, expected: Mapping[str, Any]) -> Iterator[str]:
+    """Why a record is not a change event of Debezium with the declared columns."""
+    has_schema = isinstance(value, dict) and isinstance(value.get("payload"), dict)
+    event = value["payload"] if has_schema else value
+    if not isinstance(event, dict) or "op" not in event:
+        yield "the record is not a change event of Debezium: it has no field `op`"
+        return
+    op, name = event["op"], "before" if event["op"] == "d" else "after"
+    row = event.get(name)
+    if op not in ("c", "u", "d", "r", "t"):
+        yield f"the change event has the operation {json.dumps(op)}; known are c, u, d, r and t"
+    elif not isinstance(event.get("source"), dict):
+        yield "the change event has no object `source`"
+    elif op != "t" and not isinstance(row, dict):
+        yield f"the change event has the operation {op}, but no row in `{name}`"
+    elif isinstance(row, dict):
+        yield from _row_problems(row, name, expected, has_schema=has_schema)
+
+
+def _row_problems(
+    row: Mapping[str, Any], name: str, expected: Mapping[str, Any], *, has_schema: bool
+) -> Iterator[str]:
+    ambiguous = []
+    for field in expected["row"]["fields"]:
+        kind, value, path = field["type"], row.get(field["name"]), f".{name}.{field['name']}"
+        if not (isinstance(kind, str) and kind.startswith(("date", "timestamp", "decimal"))):
+            yield from (one.text for one in _mismatches(value, kind, path))
+        elif value is not None:
+            ambiguous.append((_describe(path, kind.upper(), value), kind, value))
+    for text, kind, value in ambiguous:
+        if has_schema or kind == "date":
+            yield text
+        elif kind.startswith("decimal") and isinstance(value, str) and expected["decimals"] is None:
+            yield f'{text}; it may be base64 or a number: set decimals to "precise" or "string"'
+        elif kind.startswith("timestamp") and isinstance(value, int) and expected["timestamp_unit"] is None:
+            yield f"{text}, a number without a unit: set timestamp_unit"
+    if ambiguous:
+        yield f"one of these values is not valid: {'; '.join(text for text, _, _ in ambiguous)}"
+
+
+def find_unknown(record: str, schema: Mapping[str, Any] | None) -> list[str]:
+    """The dotted names of the fields of a record that a schema does not have."""
+    try:
+        value = json.loads(record)
+    except (ValueError, RecursionError):
+        return []
+    return [] if schema is None else list(_unknown(value, schema, ""))
+
+
+def _unknown(value: Any, kind: Any, path: str) -> Iterator[str]:
+    if not isinstance(value, dict) or not isinstance(kind, Mapping) or kind.get("type") != "struct":
+        return
+    known = {field["name"]: field["type"] for field in kind["fields"]}
+    for name, inner in value.items():
+        if name in known:
+            yield from _unknown(inner, known[name], f"{path}{name}.")
+        elif inner is not None:
+            yield f"{path}{name}"
+
+
+def _describe_syntax(error: json.JSONDecodeError) -> str:
+    if error.msg == "Extra data":
+        return f"the record has more text after its JSON value, at character {error.pos + 1}"
+    return f"not valid JSON: {error.msg[0].lower()}{error.msg[1:]} at character {error.pos + 1}"
+
+
+def _mismatches(value: Any, kind: Any, path: str) -> Iterator[_Mismatch]:
+    if value is None and path:
+        return
+    if isinstance(kind, str):
+        matches = _matches(value, kind)
+        if matches is not True:
+            text = _describe(path, _NAMES.get(kind, kind.upper()), value)
+            yield _Mismatch(text, is_certain=matches is False)
+        return
+    expected, python_type = _NESTED.get(kind.get("type"), (None, None))
+    if expected is None or python_type is None:
+        return
+    if not isinstance(value, python_type):
+        yield _Mismatch(_describe(path, expected, value))
+    elif kind["type"] == "struct":
+        for field in kind["fields"]:
+            yield from _mismatches(value.get(field["name"]), field["type"], f"{path}.{field['name']}")
+    elif kind["type"] == "array":
+        for item in value:
+            yield from _mismatches(item, kind["elementType"], f"{path}[]")
+    else:
+        for item in value.values():
+            yield from _mismatches(item, kind["valueType"], f"{path}{{}}")
+
+
+def _matches(value: Any, kind: str) -> bool | None:
+    """Whether Spark reads a value as this type; None if this function cannot tell."""
+    if kind in _INTEGERS:
+        limit = 2 ** (_INTEGERS[kind] - 1)
+        return isinstance(value, int) and not isinstance(value, bool) and -limit <= value < limit
+    if kind.startswith("decimal("):
+        return _is_decimal(value, kind)
+    match kind:
+        case "float" | "double":
+            is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
+            return is_number or (isinstance(value, str) and value.lower() in _SPECIAL_NUMBERS)
+        case "boolean":
+            return isinstance(value, bool)
+        case "date":
+            return _is_time(value) if isinstance(value, str) else False
+        case "timestamp" | "timestamp_ntz":
+            if isinstance(value, str):
+                return _is_time(value)
+            return isinstance(value, int) and not isinstance(value, bool)
+    return True
+
+
+def _is_decimal(value: Any, kind: str) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | Decimal | str):
+        return False
+    try:
+        number = Decimal(value)
+    except InvalidOperation:
+        return False
+    precision, scale = (int(digits) for digits in kind[8:-1].split(","))
+    if not number.is_finite() or abs(number) >= 10 ** (precision - scale):
+        return False
+    return number == number.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
+
+
+def _is_time(text: str) -> bool | None:
+    """Whether a text is a date or timestamp in ISO 8601; None if only Spark can tell."""
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        # Spark also reads texts such as `2026-1-5`; a text without any digit is none of them.
+        return None if any(char.isdigit() for char in text) else False
+    return True
+
+
+def _describe(path: str, expected: str, value: Any) -> str:
+    got = json.dumps(value, ensure_ascii=False, default=_number)
+    got = got if len(got) <= _SHOWN else f"{got[:_SHOWN]} ..."
+    return f"{f'field `{path[1:]}`' if path else 'the record'}: expected {expected}, got {got}"
+
+
+def _number(value: Decimal) -> float:
+    return float(value)
+
 
 _MARK = "HEADRACE_BAD_RECORD "
 _EXCERPT = 120
@@ -46,13 +225,7 @@ def decode_or_stop(
     max_bytes: int | None = None,
     stops: bool = False,
 ) -> Column:
-    """The record as a struct; a record that cannot be decoded stops the flow.
-
-    Args:
-        value: The record, as bytes or as text.
-        on_null: Whether a record without a value stops the flow or gives a null struct.
-        stops: Whether the flow stops in any case; else the record may be quarantined.
-    """
+    """The record as a struct; a record that cannot be decoded stops the flow."""
     stop = stop_at(decoder, value, at=at, max_bytes=max_bytes, stops=stops)
     record = F.coalesce(decode_within(decoder, value, max_bytes), stop)
     return F.when(value.isNotNull(), record) if on_null == "keep" else record
@@ -61,13 +234,7 @@ def decode_or_stop(
 def stop_at(
     decoder: Decoder, value: Column, *, at: Sequence[Column], max_bytes: int | None = None, stops: bool = True
 ) -> Column:
-    """An error that stops the flow at a record that cannot be decoded.
-
-    Args:
-        value: The record, as bytes or as text.
-        max_bytes: The limit of a value's length, if there is one.
-        stops: Whether the flow stops in any case; else the record may be quarantined.
-    """
+    """An error that stops the flow at a record that cannot be decoded."""
     expected, problem = decoder.expected, decoder.problem(value)
     size = []
     if max_bytes is not None:
@@ -146,18 +313,13 @@ class BadRecord:
         remedies: Sequence[str] = (),
         params: Mapping[str, Any] | None = None,
     ) -> HeadraceError:
-        """The error that stops a flow.
-
-        Args:
-            where: The place of the record; by default `at`.
-            remedies: The commands that print the record; by default `headrace consume`.
-        """
+        """The error that stops a flow."""
         where = where or ", ".join(f"{name} {value}" for name, value in self.at.items())
         return _ERRORS[self.code](
             f"flow {flow}: {self.describe()}" + (f" ({where})" if where else ""),
             location=location,
             facts=(f"the record begins: {self.text[:_EXCERPT]}", NOT_COMMITTED),
-            remedies=(*(remedies or self._consume()), *self._remedies()),
+            remedies=(*remedies, *self._remedies()),
             params={"flow": flow, **self.at, **(params or {})},
         )
 
@@ -187,13 +349,7 @@ class BadRecord:
         elif self.code == DRIFTED:
             yield 'add the fields to the schema, or choose drift="evolve", "rescue" or "quarantine" for them'
         elif "path" not in self.at:
-            yield 'correct the schema, or read the topic with format="raw"'
-
-    def _consume(self) -> Iterator[str]:
-        """The command that prints a record of a topic."""
-        if {"topic", "partition", "offset"} <= self.at.keys():
-            position = f"--partition {self.at['partition']} --from {self.at['offset']} --limit 1"
-            yield f"print the record:   headrace consume {shlex.quote(str(self.at['topic']))} {position}"
+            yield 'correct the schema, or read the records with format="raw"'
 
 
 def _describe_invalid(value: bytes) -> str:

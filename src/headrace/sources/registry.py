@@ -1,32 +1,39 @@
-"""The kinds of sources: a new one is a folder of its own, and one line here."""
+"""The kinds of sources: a new one is a folder, with a module that has `KIND`, and one line here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
 from headrace.errors import SourceLocation
-from headrace.sources.delta.source import DeltaKind
-from headrace.sources.files.source import FilesKind
-from headrace.sources.kafka.kind import KafkaKind
+from headrace.model.coordinates import RecordCoordinates
 from headrace.sources.kind import SourceKind
-from headrace.sources.other.source import OtherKind
 from headrace.sources.source import Source
 from headrace.sources.systems import StreamRead
 from headrace.state.identity import SourceIdentity
 
-_KINDS: tuple[SourceKind, ...] = (KafkaKind(), DeltaKind(), FilesKind(), OtherKind())
-"""The first kind that knows a format opens it."""
+KINDS: tuple[SourceKind, ...] = tuple(
+    import_module(f"headrace.sources.{name}").KIND
+    for name in (
+        "kafka.kind",
+        "delta.source",
+        "files.source",
+        "other.source",  # the first kind that knows a format opens it, and this one opens all
+    )
+)
 
-_BY_NAME = {kind.name: kind for kind in _KINDS}
+_BY_NAME = {kind.name: kind for kind in KINDS}
+
+RECORD = {name: type for kind in KINDS for name, type in kind.record.items()}
+"""The fields of a record that the quarantine keeps, with their SQL types."""
+
+COORDINATES = tuple(dict.fromkeys(kind.coordinates for kind in KINDS if kind.coordinates is not None))
+"""The coordinates of all kinds."""
 
 
 def kind_of(name: str) -> SourceKind:
-    """The kind of a source, by the name that checkpoints and commits have.
-
-    Raises:
-        ValueError: No kind has this name.
-    """
+    """The kind of a source, by the name that checkpoints and commits have."""
     try:
         return _BY_NAME[name]
     except KeyError:
@@ -35,21 +42,34 @@ def kind_of(name: str) -> SourceKind:
 
 def kind_for(format: str) -> SourceKind:
     """The kind of the sources that one of Spark's formats reads."""
-    return next(kind for kind in _KINDS if kind.opens(format))
+    return next(kind for kind in KINDS if kind.opens(format))
 
 
 def build_source(read: StreamRead) -> Source:
-    """The source of a streaming read.
-
-    Raises:
-        UsageError: The read's options cannot be used.
-    """
+    """The source of a streaming read."""
     return kind_for(read.format).build(read)
 
 
 def load_source(value: Mapping[str, Any], location: SourceLocation) -> Source:
     """The source behind `Source.to_json`."""
     return kind_of(value["kind"]).source.from_json(value, location)
+
+
+def columns_with(names: Iterable[str]) -> RecordCoordinates | None:
+    """The coordinates with these parts that a kind of stream has as columns."""
+    found = set(names)
+    return next((c for kind in KINDS if (c := kind.source.coordinates) and found >= set(c.names)), None)
+
+
+def describe_record(record: Mapping[str, Any]) -> str:
+    """The coordinates of a record of the quarantine, in words; empty if it has none."""
+    return next(filter(None, (kind.describe_record(record) for kind in KINDS)), "")
+
+
+def show_record(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """The command that prints a record, if one can."""
+    commands = (kind.show_record(record) for kind in KINDS if kind.describe_record(record))
+    return tuple(f"print the record:   {command}" for command in commands if command)
 
 
 def describe_source(source: SourceIdentity) -> str:

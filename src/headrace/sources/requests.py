@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar, Literal
 
-from headrace.errors import OptionUnsupportedError, SourceLocation
-from headrace.model.kafka_settings import KafkaConnection
+from headrace.errors import OptionUnknownError, OptionUnsupportedError, SourceLocation, SourceUnsupportedError
+from headrace.model.project import ProjectSettings
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sources.kafka.clusters import KafkaClusters
-from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
+from headrace.sources.answers import Sample
+from headrace.sources.systems import Systems
 
 ADAPTIVE = "headrace.limit"
 """An option that Spark ignores: it marks sources whose limit adapts to the duration of batches."""
@@ -39,7 +40,6 @@ class ReadRequest:
     schema: Any = None  # the explicit schema: DDL or a ``StructType``
 
     def with_options(self, options: Mapping[str, str]) -> ReadRequest:
-        """The request with further options."""
         return replace(self, options={**self.options, **options})
 
     def has(self, *names: str) -> bool:
@@ -63,23 +63,19 @@ class ReadRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderDefaults:
-    """What readers get where the user sets nothing.
+    """What readers get where the user sets nothing."""
 
-    Args:
-        kafka_limit: The maximum number of records in a first batch from Kafka.
-    """
-
-    kafka: KafkaConnection = field(default_factory=KafkaConnection)
-    kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER
+    settings: ProjectSettings
+    record_limit: int | None = None  # the most records of a first batch; ``None`` for the limit of the kind
 
 
 @dataclass(frozen=True)
 class Sampling:
     """How sources are read for a preview."""
 
-    clusters: KafkaClusters
-    profile: KafkaConnection
-    records: int  # how many of the newest records of each Kafka source are read
+    systems: Systems
+    settings: ProjectSettings
+    records: int  # how many of the newest records of each source are read, if it counts records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +83,7 @@ class SourceRead:
     """A read of a source that is not a dataset, before it happens: a topic, a folder, a table elsewhere."""
 
     request: ReadRequest  # what the reader is asked for, with the options that the protocol adds
-    paths: tuple[str, ...]  # the folders or files; empty for a system such as Kafka
+    paths: tuple[str, ...]  # the folders or files; empty for a server
     location: SourceLocation
     session: SparkSession = field(repr=False)
 
@@ -107,12 +103,101 @@ def fails_on_loss(request: ReadRequest) -> bool:
 
 
 def refuse_silent_loss(request: ReadRequest, location: SourceLocation) -> None:
-    """Refuse an option with which Spark skips lost records silently.
-
-    Raises:
-        OptionUnsupportedError: It is set.
-    """
+    """Refuse an option with which Spark skips lost records silently."""
     if fails_on_loss(request):
         return
     problem = "failOnDataLoss=false skips lost records silently"
     raise unsupported(problem, "failOnDataLoss", "false", "remove the option", location)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownOptions:
+    """The options that a reader knows."""
+
+    stream: tuple[str, ...]
+    batch: tuple[str, ...]
+    prefixes: tuple[str, ...]
+    passed_on: str = ""  # the remedy that names the prefix of options that the reader passes on
+    marks: frozenset[str]  # options that Spark ignores, and that Headrace adds to a reader
+
+    def refuse_unknown(self, request: ReadRequest, location: SourceLocation) -> None:
+        known = self.stream if request.streaming else self.batch
+        lowered = {name.lower() for name in known}
+        for name in request.options:
+            # A reader that is used a second time already has the options that Headrace adds.
+            is_known = name.lower() in lowered or name in self.marks
+            if not is_known and not name.lower().startswith(self.prefixes):
+                raise self._unknown(request, name, location)
+
+    def _unknown(self, request: ReadRequest, name: str, location: SourceLocation) -> OptionUnknownError:
+        known, other = self.stream, self.batch
+        if not request.streaming:
+            known, other = other, known
+        lowered = {one.lower(): one for one in known}
+        near = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.7)
+        facts, remedies = ["Spark would ignore it"], ["remove it"]
+        if name.lower() in {one.lower() for one in other}:
+            kinds = ("batch reads", "stream") if request.streaming else ("streams", "batch")
+            facts = [f"it is an option of {kinds[0]}, and this is a {kinds[1]}"]
+        elif near:
+            remedies = [f"did you mean `{lowered[near[0]]}`?"]
+        elif self.passed_on:
+            remedies = [self.passed_on]
+        return OptionUnknownError(
+            f"Unknown option `{name}` of the `{request.format}` reader",
+            location=location,
+            facts=facts,
+            remedies=remedies,
+            params={
+                "format": request.format,
+                "option": name,
+                "suggestion": lowered[near[0]] if near else None,
+            },
+        )
+
+
+StandIn = Literal["topic", "table", "folder"]
+
+
+class Reader:
+    """Checks and completes readers; these are the answers for formats that Headrace does not know."""
+
+    has_path: ClassVar[bool] = False
+    """Whether the option ``path`` is a path of a file system, so that a relative one gets a base folder."""
+
+    reads_tables: ClassVar[bool] = False
+    """Whether the tables of a storage are read with this format."""
+
+    stand_in: ClassVar[StandIn] = "folder"
+    """What takes the place of the source in a test."""
+
+    def options(
+        self, request: ReadRequest, location: SourceLocation, defaults: ReaderDefaults
+    ) -> dict[str, str]:
+        """The options to add to a reader, after those of the user were checked.
+
+        Raises:
+            OptionUnsupportedError: The user's options would lose records silently.
+            OptionUnknownError: The reader does not know one of them.
+            OptionInvalidError: A value is invalid.
+        """
+        return {}
+
+    def check_path(self, path: str, location: SourceLocation) -> None:
+        """Check that the folder of a read exists, where Spark's own error would name no location."""
+        return
+
+    def sample(self, read: SourceRead, sampling: Sampling) -> Sample:
+        """The newest records of a streaming read as a batch, for a preview.
+
+        Raises:
+            SourceUnsupportedError: Only a stream can read this format.
+        """
+        format = read.request.format
+        raise SourceUnsupportedError(
+            f"a preview cannot read the stream `{format}`",
+            location=read.location,
+            facts=["a preview reads batches, and Headrace does not know how to read this format as a batch"],
+            remedies=["headrace run reads it; headrace read shows the rows of the table"],
+            params={"format": format},
+        )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import SchemaInvalidError, SourceLocation
-from headrace.runtime.lazy_pyspark import StructType
+from headrace.runtime.lazy_pyspark import StructType, T
 
 _DDL, _JSON = (".ddl", ".sql"), (".json",)
 _OTHER = (".avsc", ".avro", ".proto", ".xsd", ".yml", ".yaml", ".txt")
@@ -47,14 +47,7 @@ def names_file(given: object) -> bool:
 
 
 def read_schema(given: Schema, root: Path, location: SourceLocation) -> Schema:
-    """The schema with its file read, where it names one; needs no pyspark.
-
-    Args:
-        given: A DDL string, a ``StructType``, or a file's path, relative to the pipeline's folder.
-
-    Raises:
-        SchemaInvalidError: The file is missing, is not UTF-8, or has an unknown format.
-    """
+    """The schema with its file read, where it names one; needs no pyspark."""
     if not names_file(given):
         return given
     name = given.strip()
@@ -95,19 +88,9 @@ def read_schema(given: Schema, root: Path, location: SourceLocation) -> Schema:
 
 
 def load_schema(given: Schema, root: Path, location: SourceLocation) -> StructType:
-    """The columns of a user's schema.
-
-    Args:
-        given: A DDL string, a ``StructType``, a file's path, or a `SchemaFile`.
-
-    Raises:
-        SchemaInvalidError: The schema cannot be parsed; the location is that of the mistake, if it is known,
-            in the file or in the user's code.
-    """
-    from pyspark.sql.types import StructType
-
+    """The columns of a user's schema."""
     found = read_schema(given, root, location)
-    if isinstance(found, StructType):
+    if isinstance(found, T.StructType):
         return found
     if isinstance(found, SchemaFile):
         start = SourceLocation(found.path, 1)
@@ -127,16 +110,15 @@ def load_schema(given: Schema, root: Path, location: SourceLocation) -> StructTy
 def _parse_ddl(ddl: str, location: SourceLocation, content: str) -> StructType:
     """The columns of a DDL text, which is a part of ``content``, the file of ``location``."""
     from pyspark.errors import AnalysisException
-    from pyspark.sql.types import StructType
 
     # Comments become blanks, so that positions in error messages stay right.
     text = _COMMENT.sub(lambda found: found[1] or re.sub(r"[^\n]", " ", found[0]), ddl)
     text = re.sub(r"[,;](\s*)\Z", r" \1", text)
     try:
-        parsed = StructType.fromDDL(text) if text.strip() else None
+        parsed = T.StructType.fromDDL(text) if text.strip() else None
     except AnalysisException as error:
         raise _not_columns(error, ddl, location, content) from error
-    if not isinstance(parsed, StructType) or not parsed.fields:
+    if not isinstance(parsed, T.StructType) or not parsed.fields:
         raise SchemaInvalidError("a schema has no columns", location=location, remedies=[_COLUMNS], params={})
     return parsed
 
@@ -161,8 +143,6 @@ def _not_columns(error: Exception, ddl: str, location: SourceLocation, content: 
 
 
 def _parse_json(text: str, location: SourceLocation) -> StructType:
-    from pyspark.sql.types import StructType
-
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
@@ -171,7 +151,7 @@ def _parse_json(text: str, location: SourceLocation) -> StructType:
     try:
         if not isinstance(value, Mapping) or value.get("type") != "struct":
             raise _not_json('it is not an object such as {"type": "struct", "fields": [..]}', location)
-        parsed = StructType.fromJson(dict(value))
+        parsed = T.StructType.fromJson(dict(value))
         return _checked(parsed)
     except SchemaInvalidError:
         raise

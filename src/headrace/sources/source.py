@@ -13,17 +13,27 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from headrace.errors import SourceLocation
-from headrace.model.kafka_settings import KafkaConnection
+from headrace.errors import HeadraceError, SourceLocation
+from headrace.model.coordinates import RecordCoordinates
 from headrace.model.names import TableName
-from headrace.model.project import OnDataLoss
+from headrace.model.project import OnDataLoss, ProjectSettings
 from headrace.model.ranges import Position, SourceRange
+from headrace.model.remedies import ChosenStart
 from headrace.runtime.lazy_pyspark import Column, DataFrame
-from headrace.sources.answers import Found
-from headrace.sources.meter import Meter
+from headrace.sources.answers import Found, Server
+from headrace.sources.limits import Meter
 from headrace.sources.requests import SourceRead
 from headrace.sources.systems import Past, Systems
-from headrace.state.facts import SourceFacts
+from headrace.state.facts import (
+    ChosenPosition,
+    FlowFacts,
+    ListOrigin,
+    Losses,
+    NextPosition,
+    ReadBefore,
+    SourceFacts,
+)
+from headrace.state.history import History
 from headrace.state.identity import SourceIdentity
 from headrace.storage.location import Location
 
@@ -44,12 +54,10 @@ class Source(ABC):
     kind: ClassVar[str]
     kept_options: ClassVar[tuple[str, ...]] = ()
     """The options that the JSON form keeps."""
-    needs_broker: ClassVar[bool] = False
-    """Whether the source cannot be read while no Kafka broker answers."""
     rereads: ClassVar[bool] = False
     """Whether `read_range` can read a range again."""
-    has_coordinates: ClassVar[bool] = False
-    """Whether each record has a topic, a partition and an offset."""
+    coordinates: ClassVar[RecordCoordinates | None] = None
+    """The coordinates that each record of the stream has as columns."""
     reads_records: ClassVar[bool] = False
     """Whether `read_records` can give records of the quarantine to a query, and `owns` tells which."""
 
@@ -71,8 +79,8 @@ class Source(ABC):
         return None
 
     @property
-    def connection(self) -> KafkaConnection | None:
-        """The connection of a Kafka cluster that is not the profile's."""
+    def connection(self) -> object | None:
+        """The kind's own connection to a system that is not the profile's; `to_json` leaves its login out."""
         return None
 
     def option(self, name: str) -> str | None:
@@ -119,7 +127,6 @@ class Source(ABC):
         """A short name for people, in a picture."""
 
     def title(self, root: Path) -> str:
-        """A name for people, in a sentence."""
         return self.label(root)
 
     def details(self) -> str:
@@ -142,6 +149,14 @@ class Source(ABC):
         Args:
             is_new: Whether the flow has no checkpoint yet. Then what would stop its start is raised.
         """
+        return None
+
+    def not_checked(self, error: HeadraceError, settings: ProjectSettings) -> str:
+        """The warning of a plan if the system does not answer `find`."""
+        return f"{self.describe()} was not checked: {error.summary}"
+
+    def server(self, settings: ProjectSettings, timeout_s: float) -> Server | None:
+        """The server that is watched while the source is read."""
         return None
 
     def check_start(self, facts: SourceFacts, systems: Systems, *, is_new: bool) -> None:
@@ -190,7 +205,6 @@ class Source(ABC):
 
 
 def _kept(source: Source | type[Source]) -> list[str]:
-    """The fields of a source that its JSON form has."""
     return [one.name for one in fields(source) if one.name not in _NOT_KEPT]
 
 
@@ -199,3 +213,36 @@ def _with(sequence: type[list[Any] | tuple[Any, ...]], value: Any) -> Any:
     if isinstance(value, list | tuple):
         return sequence(_with(sequence, one) for one in value)
     return {key: _with(sequence, one) for key, one in value.items()} if isinstance(value, Mapping) else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts(ABC):
+    """A source as it is now; see `SourceFacts`. These are the answers of a source without surprises."""
+
+    source: SourceIdentity
+
+    @property
+    def can_resume(self) -> bool:
+        return True
+
+    def check(self, flow: FlowFacts) -> None:
+        return
+
+    def is_same(self, flow: FlowFacts, then: ReadBefore) -> bool:
+        return self.source.identity == then.source.identity
+
+    @abstractmethod
+    def next_position(self, flow: FlowFacts, history: History) -> NextPosition | None: ...
+
+    def check_position(
+        self, flow: FlowFacts, history: History, position: Position, *, continues: bool
+    ) -> tuple[Position, Losses]:
+        return position, ()
+
+    def choose_position(
+        self, flow: FlowFacts, history: History, position: Position, start: ChosenStart
+    ) -> ChosenPosition | None:
+        return None
+
+    def check_lists(self, flow: FlowFacts, origin: ListOrigin) -> ListOrigin | None:
+        return None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from threading import Lock
+from typing import Any, Protocol, Self, TypeVar, cast
 
-from headrace.errors import SourceLocation
+from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.declarations import StreamingFlow
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.sources.kafka.clusters import KafkaClusters
 from headrace.state.history import History
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
@@ -26,16 +27,61 @@ class TableLook(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Systems:
-    """The systems that sources are read from.
+class Asking:
+    """How clients ask the systems of sources."""
 
-    Args:
-        read_table: Reads a table's newest snapshot: through Spark, or without a JVM.
-    """
+    settings: Callable[[], ProjectSettings]  # gives the settings; called when a client is first needed
+    publishes: bool = False  # whether flows publish how far they have read
+    timeout_s: float = 10.0  # the longest that one request may take
+    asks_once: bool = False  # whether a system that did not answer is not asked again
+
+
+class Client(ABC):
+    """The client of one kind of source, for one command or update."""
+
+    failure: HeadraceError | None = None
+    """Why a lag is not known, if a system did not answer."""
+
+    @classmethod
+    @abstractmethod
+    def open(cls, asking: Asking) -> Self:
+        """Make the client; it connects when it is first used."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End threads and close connections."""
+
+
+_C = TypeVar("_C", bound=Client)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Systems:
+    """The systems that sources are read from."""
 
     storage: Storage
-    kafka: KafkaClusters
+    # Reads a table's newest snapshot: through Spark, or without a JVM
     read_table: Callable[[Location], TableLook]
+    asking: Asking
+    _clients: dict[type[Client], Client] = field(default_factory=dict, init=False, repr=False)
+    _lock: Lock = field(default_factory=Lock, init=False, repr=False)
+
+    def client(self, kind: type[_C]) -> _C:
+        """The client of a kind of source, opened at its first use."""
+        with self._lock:
+            if kind not in self._clients:
+                self._clients[kind] = kind.open(self.asking)
+            return cast(_C, self._clients[kind])
+
+    @property
+    def failure(self) -> HeadraceError | None:
+        """Why a lag is not known, if a system did not answer."""
+        return next((one.failure for one in self._clients.values() if one.failure), None)
+
+    def close(self) -> None:
+        """Close all clients."""
+        for client in self._clients.values():
+            client.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +100,6 @@ class StreamRead:
 
     @property
     def common(self) -> dict[str, Any]:
-        """The arguments that every kind of source takes."""
         own = ("format", "table", "settings")
         return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in own}
 

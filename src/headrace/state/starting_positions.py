@@ -77,7 +77,7 @@ def _open_chosen(
     if len(chosen) < len(flow.sources):
         raise _start_invalid(
             flow,
-            "reads other sources than Kafka topics, which cannot start at chosen positions",
+            "reads a source that cannot start at chosen positions",
             f"continue from the table:   headrace reset {flow.flow}",
         )
     positions = {**known, **{index: one.position for index, one in chosen.items()}}

@@ -195,7 +195,6 @@ def _named(function: FunctionType) -> Iterator[Any]:
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """A function's code and that of the functions within it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

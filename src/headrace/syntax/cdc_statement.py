@@ -22,8 +22,6 @@ class ColumnChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class CdcFlow:
-    """A flow that applies change records."""
-
     name: str | None  # the flow's name; ``None`` for that of the table
     location: SourceLocation  # the location of the flow's name, else of the statement
     target: tuple[str, ...]

@@ -51,8 +51,6 @@ class SqlRelation:
 
 @dataclass(frozen=True, kw_only=True)
 class SqlStatement:
-    """A parsed text."""
-
     # The tables that it reads, those of subqueries and common table expressions too.
     relations: tuple[SqlRelation, ...]
     writes: str | None = None  # the name of the statement if it changes tables

@@ -17,8 +17,6 @@ Kind = Literal["streaming table", "materialized view", "view"]
 
 @dataclass(frozen=True, kw_only=True)
 class Constraint:
-    """``CONSTRAINT name EXPECT (condition) [ON VIOLATION ..]``."""
-
     name: str
     condition: str
     action: Action
@@ -120,9 +118,7 @@ def _create(cursor: Cursor) -> CreateDataset | InsertFlow | CdcFlow:
     kind = _kind(cursor, flags)
     cursor.next()
     cursor.take("IF", "NOT", "EXISTS")
-    named = cursor.token
-    name = cursor.name("a name")
-    location = _location(cursor, named, cursor.tokens[cursor.index - 1])
+    location, name = cursor.named("a name")
     create = TableClauses(cursor, kind)
     if cursor.at_symbol("("):
         create.column_list()
@@ -178,7 +174,6 @@ class TableClauses:
         self.ignored: list[tuple[str, SourceLocation]] = []
 
     def found(self) -> dict[str, Any]:
-        """The arguments of `CreateDataset`."""
         return {
             "columns": ", ".join(self._columns) or None,
             "constraints": tuple(self._constraints),
@@ -270,7 +265,7 @@ class TableClauses:
         self._clauses[name] = value
 
     def _ignore(self, first: Token, clause: str) -> None:
-        self.ignored.append((clause, _location(self._cursor, first, first)))
+        self.ignored.append((clause, self._cursor.locate(first)))
 
 
 _CLAUSES = ("AS", "USING", "PARTITIONED", "CLUSTER", "COMMENT", "TBLPROPERTIES", "SCHEDULE", "LOCATION")
@@ -316,16 +311,13 @@ def _constraint(item: Cursor) -> Constraint:
             raise item.unexpected(", ".join(_ACTIONS))
     if not (item.done or item.at("CONSTRAINT")):
         raise item.unexpected("a comma")
-    return Constraint(
-        name=name, condition=condition.rest, action=action, location=_location(item, named, named)
-    )
+    return Constraint(name=name, condition=condition.rest, action=action, location=item.locate(named))
 
 
 _ACTIONS: Mapping[str, Action] = {"DROP ROW": "drop", "FAIL UPDATE": "fail", "QUARANTINE ROW": "quarantine"}
 
 
 def _columns(cursor: Cursor) -> tuple[str, ...]:
-    """The names of a list of columns."""
     found = []
     for item in cursor.group("a list of columns").items():
         found.append(".".join(item.name("a column")))
@@ -350,9 +342,7 @@ def read_properties(cursor: Cursor) -> dict[str, str]:
 
 
 def _flow(cursor: Cursor) -> InsertFlow | CdcFlow:
-    named = cursor.token
-    parts = cursor.name("the name of the flow")
-    location = _location(cursor, named, cursor.tokens[cursor.index - 1])
+    location, parts = cursor.named("the name of the flow")
     name = ".".join(parts)
     if len(parts) > 1:
         raise MultipartFlowNameError(
@@ -396,8 +386,7 @@ def _use(cursor: Cursor) -> UseNames:
     is_catalog = cursor.take("CATALOG")
     _ = is_catalog or cursor.take("SCHEMA") or cursor.take("DATABASE") or cursor.take("NAMESPACE")
     parts = (cursor.string("a name"),) if cursor.token.kind == "string" else cursor.name("a name")
-    if not cursor.done:
-        raise cursor.unexpected("the end of the statement")
+    cursor.end()
     if len(parts) > (1 if is_catalog else 2):
         raise cursor.invalid(
             f"`{'.'.join(parts)}` is not the name of a {'catalog' if is_catalog else 'schema'}"
@@ -412,9 +401,7 @@ def _alter(cursor: Cursor) -> AlterColumns:
     cursor.take("STREAMING")
     if not cursor.take("TABLE"):
         raise cursor.unsupported(f"ALTER {cursor.token.value.upper()} in an SQL file")
-    named = cursor.token
-    name = without_live(cursor.name("a table"))
-    location = _location(cursor, named, cursor.tokens[cursor.index - 1])
+    location, name = cursor.named("a table")
     renamed: dict[str, str] = {}
     dropped: tuple[str, ...] = ()
     if cursor.take("RENAME", "COLUMN"):
@@ -435,10 +422,5 @@ def _alter(cursor: Cursor) -> AlterColumns:
             f"ALTER TABLE .. {cursor.token.value.upper()} in an SQL file",
             "change the CREATE statement; ALTER TABLE can only RENAME COLUMN and DROP COLUMN",
         )
-    if not cursor.done:
-        raise cursor.unexpected("the end of the statement")
-    return AlterColumns(name=name, location=location, renamed=renamed, dropped=dropped)
-
-
-def _location(cursor: Cursor, first: Token, last: Token) -> SourceLocation:
-    return cursor.text.locate(first.start, last.stop - 1, None)
+    cursor.end()
+    return AlterColumns(name=without_live(name), location=location, renamed=renamed, dropped=dropped)

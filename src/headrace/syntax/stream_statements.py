@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Any, Literal
 
 from headrace.errors import FeatureUnsupportedError, SourceLocation
 from headrace.syntax.statements import TableClauses, read_properties
@@ -12,7 +12,6 @@ from headrace.syntax.tokens import Cursor, Token, quote_string
 
 Kind = Literal["table", "scan", "stream"]
 Verb = Literal["DESCRIBE", "STOP", "DROP"]
-_Any = TypeVar("_Any")
 _USING = {"kafka": True, "delta": False}
 
 
@@ -64,7 +63,7 @@ class CreateStream:
 
 @dataclass(frozen=True)
 class ShowStreams:
-    """``SHOW STREAMS``."""
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,15 +84,16 @@ ShellStatement = Definition | ShowStreams | OnDefinition
 def parse_stream_statement(cursor: Cursor) -> ShellStatement | None:
     """The statement of a cursor; ``None`` if it is not one of this module."""
     if cursor.at("CREATE", "TABLE"):
-        return _ended(cursor, _table(cursor))
+        return _table(cursor)
     if cursor.at("CREATE", "SCAN"):
-        return _ended(cursor, _scan(cursor))
+        return _scan(cursor)
     if cursor.at("CREATE", "STREAM"):
         return _stream(cursor)
     if cursor.at("INSERT") or cursor.at("MERGE", "INTO"):
-        return _write(cursor, None, _location(cursor, cursor.token, cursor.token), {}, if_not_exists=False)
+        return _write(cursor, name=None, location=cursor.locate(cursor.token))
     if cursor.take("SHOW", "STREAMS"):
-        return _ended(cursor, ShowStreams())
+        cursor.end()
+        return ShowStreams()
     if cursor.take("DESCRIBE", "STREAM") or cursor.take("DESC", "STREAM"):
         return _on_definition(cursor, "DESCRIBE", "stream")
     if cursor.take("STOP", "STREAM"):
@@ -115,8 +115,9 @@ def kind_of(definition: Definition) -> Kind:
 
 
 def _table(cursor: Cursor) -> CreateTable:
-    if_not_exists = _create(cursor, "TABLE")
-    location, name = _named(cursor, "a name")
+    cursor.expect("CREATE", "TABLE")
+    if_not_exists = cursor.take("IF", "NOT", "EXISTS")
+    location, name = cursor.named("a name")
     clauses = TableClauses(cursor, "streaming table")
     if cursor.at_symbol("("):
         clauses.column_list()
@@ -145,6 +146,7 @@ def _table(cursor: Cursor) -> CreateTable:
             "write USING kafka or USING delta",
             "other sources are read by a pipeline: STREAM read_files(..) in an SQL file",
         )
+    cursor.end()
     table = CreateTable(
         name=name,
         location=location,
@@ -165,15 +167,16 @@ def _table(cursor: Cursor) -> CreateTable:
 
 
 def _scan(cursor: Cursor) -> CreateScan:
-    if_not_exists = _create(cursor, "SCAN")
+    cursor.expect("CREATE", "SCAN")
+    if_not_exists = cursor.take("IF", "NOT", "EXISTS")
     location, name = _one_part(cursor, "the name of the scan")
     cursor.expect("ON")
-    table_location, table = _named(cursor, "a table")
+    table_location, table = cursor.named("a table")
     cursor.expect("USING")
     streaming = cursor.take("STREAM")
     if not streaming and not cursor.take("BATCH"):
         raise cursor.unexpected("STREAM or BATCH")
-    return CreateScan(
+    scan = CreateScan(
         name=name,
         location=location,
         table=table,
@@ -182,37 +185,25 @@ def _scan(cursor: Cursor) -> CreateScan:
         options=read_properties(cursor) if cursor.take("OPTIONS") else {},
         if_not_exists=if_not_exists,
     )
+    cursor.end()
+    return scan
 
 
 def _stream(cursor: Cursor) -> CreateStream:
-    if_not_exists = _create(cursor, "STREAM")
+    cursor.expect("CREATE", "STREAM")
+    if_not_exists = cursor.take("IF", "NOT", "EXISTS")
     location, name = _one_part(cursor, "the name of the stream")
     options = read_properties(cursor) if cursor.take("OPTIONS") else {}
     cursor.take("AS")
-    return _write(cursor, name, location, options, if_not_exists=if_not_exists)
+    return _write(cursor, name=name, location=location, options=options, if_not_exists=if_not_exists)
 
 
-def _write(
-    cursor: Cursor,
-    name: str | None,
-    location: SourceLocation,
-    options: Mapping[str, str],
-    *,
-    if_not_exists: bool,
-) -> CreateStream:
+def _write(cursor: Cursor, **stream: Any) -> CreateStream:
+    """The ``INSERT`` or ``MERGE`` of a stream with this name, location and options."""
     if cursor.take("MERGE", "INTO"):
-        target_location, target = _named(cursor, "a table")
+        at, target = cursor.named("a table")
         query, merge = parse_merge(cursor, target)
-        return CreateStream(
-            name=name,
-            location=location,
-            target=target,
-            target_location=target_location,
-            query=query,
-            merge=merge,
-            options=options,
-            if_not_exists=if_not_exists,
-        )
+        return CreateStream(target=target, target_location=at, query=query, merge=merge, **stream)
     if not cursor.take("INSERT"):
         raise cursor.unexpected("INSERT INTO or MERGE INTO")
     if not cursor.take("INTO"):
@@ -224,9 +215,11 @@ def _write(
             "INSERT INTO ONCE", "write CREATE STREAM name OPTIONS (triggerType 'AvailableNow')"
         )
     cursor.take("TABLE")
-    target_location, target = _named(cursor, "a table")
+    at, target = cursor.named("a table")
     columns: tuple[str, ...] = ()
-    if cursor.at_symbol("(") and not _is_query(cursor):
+    following = cursor.tokens[cursor.index + 1 : cursor.index + 2]
+    is_query = bool(following) and following[0].is_word("SELECT", "WITH", "FROM")
+    if cursor.at_symbol("(") and not is_query:
         columns = tuple(item.name("a column")[-1] for item in cursor.group("a list of columns").items())
     by_name = cursor.take("BY", "NAME")
     if cursor.done:
@@ -234,60 +227,28 @@ def _write(
     if cursor.at("VALUES"):
         raise cursor.unsupported("INSERT INTO .. VALUES", "produce the rows to a topic: headrace produce")
     return CreateStream(
-        name=name,
-        location=location,
         target=target,
-        target_location=target_location,
+        target_location=at,
         query=Cursor(cursor.text, cursor.tokens[cursor.index :]),
         columns=columns,
         by_name=by_name,
-        options=options,
-        if_not_exists=if_not_exists,
+        **stream,
     )
 
 
 def _on_definition(cursor: Cursor, verb: Verb, kind: Kind) -> OnDefinition:
     if_exists = cursor.take("IF", "EXISTS")
-    location, name = _named(cursor, f"the name of the {kind}")
-    return _ended(
-        cursor, OnDefinition(verb=verb, kind=kind, name=name, location=location, if_exists=if_exists)
-    )
-
-
-def _create(cursor: Cursor, what: str) -> bool:
-    """Read ``CREATE what [IF NOT EXISTS]``; returns whether ``IF NOT EXISTS`` is there."""
-    cursor.expect("CREATE", what)
-    return cursor.take("IF", "NOT", "EXISTS")
-
-
-def _named(cursor: Cursor, what: str) -> tuple[SourceLocation, tuple[str, ...]]:
-    first = cursor.token
-    name = cursor.name(what)
-    return _location(cursor, first, cursor.tokens[cursor.index - 1]), name
+    location, name = cursor.named(f"the name of the {kind}")
+    cursor.end()
+    return OnDefinition(verb=verb, kind=kind, name=name, location=location, if_exists=if_exists)
 
 
 def _one_part(cursor: Cursor, what: str) -> tuple[SourceLocation, str]:
     first = cursor.token
-    location, name = _named(cursor, what)
+    location, name = cursor.named(what)
     if len(name) > 1:
         raise cursor.invalid(f"{what} has one part, without a schema", first)
     return location, name[0]
-
-
-def _is_query(cursor: Cursor) -> bool:
-    """Whether a query follows the parenthesis, and not a list of columns."""
-    following = cursor.tokens[cursor.index + 1 : cursor.index + 2]
-    return bool(following) and following[0].is_word("SELECT", "WITH", "FROM")
-
-
-def _ended(cursor: Cursor, statement: _Any) -> _Any:
-    if not cursor.done:
-        raise cursor.unexpected("the end of the statement")
-    return statement
-
-
-def _location(cursor: Cursor, first: Token, last: Token) -> SourceLocation:
-    return cursor.text.locate(first.start, last.stop - 1, None)
 
 
 _FORM = (

@@ -25,8 +25,6 @@ _COMMENT_PART = re.compile(r"/\*|\*/")
 
 @dataclass(frozen=True)
 class Token:
-    """A token of an SQL text."""
-
     # A word is a keyword, or a name without quotes. A name is in backquotes.
     kind: Literal["word", "name", "string", "number", "symbol"]
     value: str  # the word, the name without backquotes, the string without quotes, or the characters
@@ -139,8 +137,6 @@ def split_statements(text: str) -> Iterator[tuple[int, int]]:
 
 
 class Cursor:
-    """Reads a statement from its tokens."""
-
     def __init__(
         self, text: SqlText, tokens: Sequence[Token] | None = None, after: Token | None = None
     ) -> None:
@@ -157,7 +153,6 @@ class Cursor:
 
     @property
     def token(self) -> Token:
-        """The next token; at the end, an empty one."""
         if not self.done:
             return self.tokens[self.index]
         return Token("symbol", "", self._after.start, self._after.stop)
@@ -194,11 +189,25 @@ class Cursor:
         return token
 
     def name(self, what: str) -> tuple[str, ...]:
-        """Read a name of one or more parts."""
         parts = [self._part(what)]
         while self.take_symbol("."):
             parts.append(self._part(what))
         return tuple(parts)
+
+    def named(self, what: str) -> tuple[SourceLocation, tuple[str, ...]]:
+        """Read a name; returns its location and its parts."""
+        first = self.token
+        parts = self.name(what)
+        return self.locate(first, self.tokens[self.index - 1]), parts
+
+    def locate(self, first: Token, last: Token | None = None) -> SourceLocation:
+        """The location of a token, or of all tokens from the first to the last."""
+        return self.text.locate(first.start, (last or first).stop - 1, None)
+
+    def end(self) -> None:
+        """Refuse anything behind the statement."""
+        if not self.done:
+            raise self.unexpected("the end of the statement")
 
     def _part(self, what: str) -> str:
         if self.token.kind not in ("word", "name"):
@@ -206,7 +215,6 @@ class Cursor:
         return self.next().value
 
     def string(self, what: str) -> str:
-        """Read a string; adjacent strings are one."""
         if self.token.kind != "string":
             raise self.unexpected(what)
         parts = []

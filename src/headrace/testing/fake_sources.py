@@ -7,7 +7,6 @@ streams with real checkpoints, which read the rows that each batch has added.
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -25,8 +24,8 @@ from headrace.plan.modes import TableAccess
 from headrace.plan.stored import load_stored
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, T
 from headrace.sources.delta.position import DeltaPosition
-from headrace.sources.kafka.batches import kafka_columns
 from headrace.sources.kafka.position import KafkaOffsets
+from headrace.sources.kafka.reader import kafka_columns
 from headrace.sources.kafka.subscription import Subscription, matching, shown
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReadRequest, SourceRead
@@ -49,66 +48,57 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Source(ABC):
-    """One source of the pipeline, with the rows that it has so far."""
+class Source:
+    """One source of the pipeline, with the rows that it has so far. `add`: adds a batch by its number."""
 
-    def __init__(self, name: str, given: Batches) -> None:
+    def __init__(self, name: str, given: Batches, path: Path, add: Callable[[Any, int], None]) -> None:
         self.name = name
         self.given = given
+        self.path = path
+        self._add = add
         self._fed = 0
 
     def feed(self, batches: int) -> None:
-        """Add the rows of the source up to a number of batches."""
         while self._fed < min(batches, len(self.given.batches)):
             batch = self.given.batches[self._fed]
             if batch:
                 self._add(batch, self._fed)
             self._fed += 1
 
-    @abstractmethod
-    def _add(self, batch: Any, number: int) -> None: ...
-
 
 class Topic(Source):
-    """A topic, as a table of Kafka's columns."""
+    """A topic, as a Delta table with Kafka's columns."""
 
     def __init__(self, name: str, given: Batches, path: Path) -> None:
-        super().__init__(name, given)
-        self.path = path
-        self._offsets = {} if _make_table(path, kafka_schema()) else _next_offsets(path)
+        offsets = {} if _make_table(path, kafka_schema()) else _next_offsets(path)
 
-    def _add(self, batch: Any, number: int) -> None:
-        _append(self.path, kafka_rows(self.name, batch, number, self._offsets))
+        def add(batch: Any, number: int) -> None:
+            _append(path, kafka_rows(name, batch, number, offsets))
+
+        super().__init__(name, given, path, add)
 
 
-class Table(Source):
+def open_table(name: str, given: Batches, path: Path, schema: pa.Schema) -> Source:
     """A Delta table that is not a dataset of the pipeline."""
-
-    def __init__(self, name: str, given: Batches, path: Path, schema: pa.Schema) -> None:
-        super().__init__(name, given)
-        self.path = path
-        self._schema = schema
-        _make_table(path, schema)
-
-    def _add(self, batch: Any, number: int) -> None:
-        _append(self.path, table_rows(self.name, batch, number, self._schema))
+    _make_table(path, schema)
+    return Source(
+        name, given, path, lambda batch, number: _append(path, table_rows(name, batch, number, schema))
+    )
 
 
-class Folder(Source):
+def open_folder(name: str, given: Batches, path: Path, format: FileFormat) -> Source:
     """A folder of files, one for each batch."""
+    path.mkdir(parents=True, exist_ok=True)
+    first = sum(1 for _ in path.iterdir())
 
-    def __init__(self, name: str, given: Batches, path: Path, format: FileFormat) -> None:
-        super().__init__(name, given)
-        self.path = path
-        self._format = format
-        path.mkdir(parents=True, exist_ok=True)
-        self._first = sum(1 for _ in path.iterdir())
-        # A reader without a schema looks at the files as soon as it is made.
-        self.feed(1)
+    def add(batch: Any, number: int) -> None:
+        file = path / f"batch-{first + number:05d}{format.suffix}"
+        file.write_bytes(format.encode(name, batch, number))
 
-    def _add(self, batch: Any, number: int) -> None:
-        file = self.path / f"batch-{self._first + number:05d}{self._format.suffix}"
-        file.write_bytes(self._format.encode(self.name, batch, number))
+    folder = Source(name, given, path, add)
+    # A reader without a schema looks at the files as soon as it is made.
+    folder.feed(1)
+    return folder
 
 
 class FakeSources:
@@ -161,7 +151,6 @@ class FakeSources:
             raise self._without_rows(name, location, reads)
 
     def read(self, read: SourceRead) -> DataFrame | None:
-        """The rows of the test, in place of a source of a query."""
         match kind_for(read.request.format).reader.stand_in:
             case "topic":
                 return self._read_kafka(read)
@@ -202,7 +191,7 @@ class FakeSources:
         elif name not in self._sources:
             stored = load_stored(self._real, access.name)
             schema = self._schema(name, None if stored is None else stored.schema)
-            self._add(Table(name, self._given[name], path, schema))
+            self._add(open_table(name, self._given[name], path, schema))
 
     def _read_kafka(self, read: SourceRead, ranges: Sequence[SourceRange] | None = None) -> DataFrame:
         subscription = Subscription.of(read.request.options)
@@ -231,7 +220,7 @@ class FakeSources:
             return known
         given = self._given.get(name)
         if given is None:
-            # All that are missing are told at once, when the whole pipeline is known.
+            # All missing sources are reported together, when the whole pipeline is known.
             self._missing.setdefault(name, read.location)
         topic = Topic(name, given or Batches(()), self._folder / f"kafka-{name}")
         if given is not None:
@@ -261,8 +250,8 @@ class FakeSources:
             real = read.paths[0].removeprefix("file:")
             known = DeltaTable(real).schema().to_json() if DeltaTable.is_deltatable(real) else None
             schema = self._schema(name, None if known is None else json.loads(known))
-            self._add(Table(name, self._given[name], self._path_for("delta"), schema))
-        return self._reader(read, self._located(name))
+            self._add(open_table(name, self._given[name], self._path_for("delta"), schema))
+        return self._reader(read, self._sources[name].path)
 
     def _read_files(self, read: SourceRead) -> DataFrame | None:
         if all(Path(path).is_relative_to(self._folder) for path in read.paths):
@@ -276,13 +265,8 @@ class FakeSources:
         if name not in self._sources:
             given = self._given[name]
             format = file_format(request, given, location)
-            self._add(Folder(name, given, self._path_for("files"), format))
-        return self._located(name)
-
-    def _located(self, name: str) -> Path:
-        source = self._sources[name]
-        assert isinstance(source, Table | Folder)
-        return source.path
+            self._add(open_folder(name, given, self._path_for("files"), format))
+        return self._sources[name].path
 
     def _reader(self, read: SourceRead, *paths: Path) -> DataFrame:
         """A reader of a replaced source, with the options of the query."""
@@ -305,7 +289,7 @@ class FakeSources:
         return frame
 
     def _name_of(self, path: str, location: SourceLocation) -> str:
-        """What the test calls a folder: as the query names it, or in another way."""
+        """The name that the test has for a folder, which can differ from the name in the query."""
         wanted = self._resolved(path)
         for name in self._given:
             if name == path or self._resolved(name) == wanted:

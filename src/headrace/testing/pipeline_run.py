@@ -215,13 +215,8 @@ class Tables(Mapping[str, list[Row]]):
     """The tables of a pipeline after its updates, by name; rows are dicts of plain Python values.
 
     Timestamps are in UTC, structs and maps are dicts. Which row comes first is up to the table's files.
-    The files are removed with the object, unless the storage was named.
-
-    Args:
-        settings: The pipeline's settings, with the storage of the test.
-        names: The stored datasets of the pipeline.
-        results: What became of each update: one after each batch.
-        temporary: A folder to remove with the object.
+    The files are removed with the object, unless the storage was named. ``results`` has the result of each
+    update, one for each batch.
 
     Example:
         >>> sorted(tables["revenue"], key=lambda row: row["customer"])  # doctest: +SKIP

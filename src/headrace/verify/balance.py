@@ -39,6 +39,13 @@ class RowDelta:
         """Whether the commit added as many rows as it states; a merge states its net."""
         return (self.net if counts.by_key else self.added) == counts.added
 
+    def differs(self, name: str, counts: RowCounts) -> str:
+        """That a commit added other rows than it states, for people."""
+        return (
+            f"{name} states that it added {counted(counts.added, 'row')}; "
+            f"version {self.commit.version} added {self.added:,} and removed {self.removed:,}"
+        )
+
     @property
     def is_erasure(self) -> bool:
         return is_erasure(self.commit)
@@ -76,15 +83,11 @@ class RowBalance:
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """The version that the balance of a table begins with, and the rows that it must have.
-
-    Args:
-        exact: Whether more rows than expected contradict, too; commits that are gone could explain them.
-    """
+    """The version that the balance of a table begins with, and the rows that it must have."""
 
     version: int = -1  # the state after this version is the first that counts; -1 is the empty table
     expected: int | None = 0  # rows that the state must have; ``None`` takes it as it is
-    exact: bool = True
+    exact: bool = True  # whether more rows than expected contradict, too: every commit is known
     why: str = ""  # where the rows of that state come from, for people
     others: tuple[Other, ...] = ()  # what other writers had done to the table before, since it was last empty
 
@@ -143,6 +146,7 @@ def build_balance(
         last = max(undone)
         deltas[last] = replace(deltas[last], undone=tuple(sorted(undone[last])))
     now = log.active()
+    late_ms = [commit.written_ms - commit.timestamp_ms for commit in log.commits]
     if baseline.version == log.version:
         opened_with = sum(_live(file, facts)[0] for file in now.values())
     return RowBalance(
@@ -153,7 +157,7 @@ def build_balance(
         files=now,
         origins={key: version for key, version in origins.items() if key in now},
         rows=sum(_live(file, facts)[0] for file in now.values()),
-        copied=_is_copied(log.commits),
+        copied=not late_ms or median(late_ms) > _COPIED_MS,
     )
 
 
@@ -165,9 +169,8 @@ def _undone(
 ) -> frozenset[int]:
     """The versions of this pipeline whose rows a table lacks after a RESTORE.
 
-    Args:
-        changed: The versions whose files it has removed, or brought back.
-        before: What earlier ones have undone; one can bring back what another has undone.
+    `changed` are the versions whose files it has removed or brought back; `before` is what earlier ones have
+    undone, which it can bring back.
     """
     to = restore.restores
     if to is None:
@@ -193,9 +196,3 @@ def _live(file: DataFile, facts: Mapping[str, FileFacts]) -> tuple[int, str]:
     if rows is None:
         return 0, file.path
     return rows - file.deleted, ""
-
-
-def _is_copied(commits: Sequence[Commit]) -> bool:
-    if not commits:
-        return True
-    return median(commit.written_ms - commit.timestamp_ms for commit in commits) > _COPIED_MS

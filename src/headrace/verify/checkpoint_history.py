@@ -8,42 +8,34 @@ from functools import reduce
 from typing import Any, Literal
 
 from headrace.verify.commits import Batches, CommitClaims, Opening, feeding_checkpoints
-from headrace.verify.declared import Pairs
 from headrace.verify.ledger import Ledger
-from headrace.verify.source_range import SourceRange
+from headrace.verify.source_range import Partition, SourceRange
+
+StreamPartition = tuple[Partition, str | None]
+"""A partition, with the id of what it is a part of."""
+
+Pairs = list[tuple[int, int]]
+"""Ranges of offsets, ``(from, until)`` each."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """One checkpoint of a flow.
-
-    Args:
-        batches: In the order of their versions; a batch that log and ledger both hold is one entry.
-    """
+    """One checkpoint of a flow."""
 
     checkpoint: str
     opening: Opening | None  # ``None`` where neither log nor ledger hold the opening commit any more
-    batches: tuple[Batches, ...]
-
-
-PartitionOfTopic = tuple[str, str | None, int]
-"""The name of a topic, its id, and the number of a partition."""
+    batches: tuple[Batches, ...]  # by version; a batch that log and ledger both hold is one entry
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lineage:
-    """A flow with all generations since its last full refresh.
-
-    Args:
-        late: Batches that were committed through a checkpoint after it had been fenced.
-        unknown_versions: Versions ``(first, last)`` that are neither in the log nor in the ledger.
-    """
+    """A flow with all generations since its last full refresh."""
 
     flow: str
     generations: tuple[Generation, ...]
     in_force: bool  # whether the table names this flow's last checkpoint as one that feeds it
-    late: tuple[Batches, ...] = ()
-    unknown_versions: tuple[tuple[int, int], ...] = ()
+    late: tuple[Batches, ...] = ()  # committed through a checkpoint after it had been fenced
+    unknown_versions: tuple[tuple[int, int], ...] = ()  # (first, last): neither in the log nor in the ledger
     since: int | None = None  # judged only from this version on, because the user asked so
 
     @property
@@ -55,20 +47,25 @@ class Lineage:
         return next((g.batches[-1] for g in reversed(self.generations) if g.batches), None)
 
     @property
-    def repeats(self) -> dict[PartitionOfTopic, Pairs]:
-        """The offsets that openings declare as read again, as often as they do."""
-        return _declared(self.generations, "repeats")
+    def sources(self) -> tuple[SourceRange, ...]:
+        """The ranges of all batches."""
+        return tuple(source for batch in self.batches for source in batch.sources)
 
     @property
-    def losses(self) -> dict[PartitionOfTopic, Pairs]:
-        """The offsets that openings declare as lost."""
-        return _declared(self.generations, "losses")
+    def last_sources(self) -> tuple[SourceRange, ...]:
+        """The ranges of the last batch."""
+        return () if self.last is None else self.last.sources
 
-    @property
-    def clusters(self) -> frozenset[str | None]:
-        """The brokers of the Kafka clusters that the flow reads; ``None`` for the profile's."""
-        last = () if self.last is None else self.last.sources
-        return frozenset(source.servers for source in last if source.kind == "kafka")
+    def declared(self, what: Literal["repeats", "losses"]) -> dict[StreamPartition, Pairs]:
+        """The offsets that openings declare as read again or as lost, as often as they do."""
+        found: dict[StreamPartition, Pairs] = {}
+        for generation in self.generations:
+            sources = generation.batches[0].sources if generation.batches else ()
+            for one in () if generation.opening is None else getattr(generation.opening, what):
+                ids = (source.id_of(one.partition) for source in sources)
+                key = (one.partition, next(filter(None, ids), None))
+                found.setdefault(key, []).append((one.low, one.high))
+        return found
 
     @property
     def checkpoint(self) -> str:
@@ -82,7 +79,7 @@ class Lineage:
     @property
     def source_kinds(self) -> set[str]:
         """The kinds of all sources that it has read."""
-        return {source.kind for batch in self.batches for source in batch.sources}
+        return {source.kind for source in self.sources}
 
     @property
     def fenced(self) -> set[str]:
@@ -109,42 +106,16 @@ class Lineage:
         return replace(self, generations=tuple(kept), late=late, unknown_versions=(), since=version)
 
 
-def _declared(
-    generations: Iterable[Generation], what: Literal["repeats", "losses"]
-) -> dict[PartitionOfTopic, Pairs]:
-    found: dict[PartitionOfTopic, Pairs] = {}
-    for generation in generations:
-        sources = generation.batches[0].sources if generation.batches else ()
-        for one in () if generation.opening is None else getattr(generation.opening, what):
-            if "topic" not in one:
-                continue
-            topic = str(one["topic"])
-            ids = [source.topic_id(topic) for source in sources if topic in source.until]
-            key = (topic, ids[0] if ids else None, int(one["partition"]))
-            found.setdefault(key, []).append((int(one["from"]), int(one["until"])))
-    return found
-
-
 def build_lineages(
     metadata: CommitClaims, ledger: Ledger, first_version: int, properties: Mapping[str, str]
 ) -> tuple[Lineage, ...]:
-    """Put the generations of every flow in order.
-
-    Args:
-        ledger: Speaks alone for versions before ``first_version``.
-        properties: The table's properties: which checkpoint feeds it through which flow.
-    """
+    """Put the generations of every flow in order; before ``first_version`` there is only the ledger."""
     folded = _folded(ledger)
     older = [b for b in folded if b.last_version < first_version]
     older += [cut for b in folded if (cut := _before(b, first_version, metadata.batches)) is not None]
     batches = sorted([*older, *metadata.batches], key=lambda b: (b.first_version, b.first))
-    openings = {
-        o.version: o
-        for o in [
-            *(o for fold in ledger.folds for o in fold.openings if o.version < first_version),
-            *metadata.openings,
-        ]
-    }
+    early = (o for fold in ledger.folds for o in fold.openings if o.version < first_version)
+    openings = {o.version: o for o in (*early, *metadata.openings)}
     ordered = [openings[version] for version in sorted(openings)]
     flows, dropped = _order(ordered)
     feeding = feeding_checkpoints(properties)
@@ -270,19 +241,18 @@ def _before(merged: Batches, first_version: int, logged: Iterable[Batches]) -> B
         last_version=first_version - 1,
         counts=reduce(lambda left, batch: left.plus(batch.counts, -1), inside, merged.counts),
         sources=tuple(
-            replace(source, until=ends.get(source.index) or source.until, files=_files_before(source, inside))
+            replace(source, until=ends.get(source.index) or source.until, marks=_marks_before(source, inside))
             for source in merged.sources
         ),
     )
 
 
-def _files_before(merged: SourceRange, inside: Iterable[Batches]) -> Mapping[str, Any] | None:
+def _marks_before(merged: SourceRange, inside: Iterable[Batches]) -> Mapping[str, Any]:
     """What is left of an entry's files without those of some of its batches; their hash is not known."""
-    if merged.files is None:
-        return None
-    left = {**merged.files, "sha256": None}
-    for batch in inside:
-        for source in batch.sources:
-            if source.index == merged.index and source.files is not None:
-                left |= {name: left[name] - source.files[name] for name in ("count", "bytes")}
-    return left
+    if "files" not in merged.marks:
+        return merged.marks
+    left = {**merged.marks["files"], "sha256": None}
+    for source in (source for batch in inside for source in batch.sources):
+        if source.index == merged.index and "files" in source.marks:
+            left |= {name: left[name] - source.marks["files"][name] for name in ("count", "bytes")}
+    return {**merged.marks, "files": left}

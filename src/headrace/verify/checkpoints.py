@@ -22,20 +22,15 @@ RENAMING = "renaming.json"
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointLog:
-    """One checkpoint folder.
-
-    Args:
-        positions: The end of each planned batch by source index, as far as it is kept.
-        files: The URIs that Spark's logs of files sources name, with the entry of each, by source index.
-    """
+    """One checkpoint folder."""
 
     folder: StoredPath
     generation: int
     checkpoint: str | None  # the id in its identity; ``None`` where the identity is missing or damaged
     planned: int = -1  # the last batch in its offset log; -1 before the first
     finished: int = -1  # the last batch in its commit log; -1 before the first
+    # The end of each planned batch by source index, as far as Spark keeps it.
     positions: Mapping[int, tuple[Position | None, ...]] = field(default_factory=dict)
-    files: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
 
 def read_json(path: StoredPath) -> Mapping[str, Any]:
@@ -72,45 +67,11 @@ def _load(folder: StoredPath, generation: int) -> CheckpointLog:
         planned=max(planned, default=-1),
         finished=max(finished, default=-1),
         positions={batch: found for batch, found in positions.items() if found is not None},
-        files=_logged_files(folder, identity),
     )
 
 
 def _batches(folder: StoredPath) -> list[int]:
     return sorted(int(file.name) for file in folder.list_files() if file.name.isdigit())
-
-
-def _logged_files(checkpoint: StoredPath, identity: Mapping[str, Any]) -> dict[int, dict[str, int]]:
-    """Spark's logs of the files that it took in; a log that cannot be read is left out."""
-    found = {}
-    for source in identity.get("sources", ()):
-        if source.get("kind") == "files":
-            number = source.get("folder")
-            folder = checkpoint / "sources" / str(source["index"] if number is None else number)
-            try:
-                found[int(source["index"])] = _file_entries(folder)
-            except (OSError, ValueError, KeyError, TypeError):
-                continue
-    return found
-
-
-def _file_entries(folder: StoredPath) -> dict[str, int]:
-    """Every URI of a log: the last compacted entry holds all before it."""
-    entries = {
-        int(file.name.removesuffix(".compact")): folder / file.name
-        for file in folder.list_files()
-        if file.name.removesuffix(".compact").isdigit()
-    }
-    first = max((n for n, path in entries.items() if path.name.endswith(".compact")), default=0)
-    found: dict[str, int] = {}
-    for number in sorted(n for n in entries if n >= first):
-        version, *lines = entries[number].read_text().split("\n")
-        if version != "v1":
-            raise ValueError(f"unknown version {version!r}")
-        for line in lines:
-            value = json.loads(line)
-            found[str(value["path"])] = int(value["batchId"])
-    return found
 
 
 def _positions(path: StoredPath) -> tuple[Position | None, ...] | None:
@@ -119,11 +80,6 @@ def _positions(path: StoredPath) -> tuple[Position | None, ...] | None:
         version, _, *lines = path.read_text().splitlines()
         if version != "v1":
             return None
-        return tuple(_position(line) for line in lines)
+        return tuple(None if line == "-" else json.loads(line) for line in lines)
     except (OSError, ValueError):
         return None
-
-
-def _position(line: str) -> Position | None:
-    value: Any = None if line == "-" else json.loads(line)
-    return value if isinstance(value, dict) else None

@@ -6,13 +6,13 @@ It is read from the table's log; the ledger holds the same (`ledger`). Nothing h
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headrace.verify.delta_log import Commit, TableLog
 from headrace.verify.equations import RowCounts
-from headrace.verify.source_range import OPAQUE, SourceRange
+from headrace.verify.source_range import DeclaredRange, Kinds, Partition, SourceRange
 
 FENCED = 2**63 - 1
 """The batch number of the transaction that ends a checkpoint for good."""
@@ -54,6 +54,11 @@ class Batches:
         return f"batch {self.first}" if self.first == self.last else f"batches {self.first} to {self.last}"
 
     @property
+    def spans(self) -> dict[Partition, tuple[int, int]]:
+        """What it has read of each partition."""
+        return {key: span for one in self.sources for key, span in one.spans.items()}
+
+    @property
     def place(self) -> dict[str, int]:
         """Its first batch and version, for findings."""
         return {"batch": self.first, "version": self.first_version}
@@ -71,9 +76,8 @@ class Opening:
     fences: str | None = None
     fenced: bool = True
     """Whether the commit holds the fence that its metadata names; the ledger does not keep it."""
-    losses: tuple[Mapping[str, Any], ...] = ()
-    repeats: tuple[Mapping[str, Any], ...] = ()
-    """The offsets that it reads again, because the user has allowed it."""
+    losses: tuple[DeclaredRange, ...] = ()
+    repeats: tuple[DeclaredRange, ...] = ()  # what it reads again, because the user has allowed it
     renamed_from: str | None = None
 
 
@@ -99,59 +103,47 @@ class Replay:
     counts: RowCounts
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class CommitClaims:
-    """The metadata of all commits of a table.
+    """The metadata of all commits of a table."""
 
-    Args:
-        repeated: Versions that name a batch of ours whose ranges they do not hold, with the reason.
-    """
-
-    batches: tuple[Batches, ...]
-    openings: tuple[Opening, ...]
-    refreshes: tuple[Refresh, ...]
-    replays: tuple[Replay, ...]
-    roles: Mapping[int, Role]
-    repeated: Mapping[int, str]
+    batches: list[Batches] = field(default_factory=list)
+    openings: list[Opening] = field(default_factory=list)
+    refreshes: list[Refresh] = field(default_factory=list)
+    replays: list[Replay] = field(default_factory=list)
+    roles: dict[int, Role] = field(default_factory=dict)
+    repeated: dict[int, str] = field(default_factory=dict)  # why versions do not count as the batch they name
 
 
-def build_claims(log: TableLog) -> CommitClaims:
+def build_claims(log: TableLog, kinds: Kinds) -> CommitClaims:
     """Read the meaning of every commit that the log still holds."""
-    batches, openings, refreshes, replays = [], [], [], []
-    roles: dict[int, Role] = {}
-    repeated: dict[int, str] = {}
+    found = CommitClaims()
     known = {value for key, value in log.metadata.properties.items() if key.startswith(PROPERTY_CHECKPOINT)}
     for commit in log.commits:
-        metadata = _ours(commit.user_metadata)
-        role = roles[commit.version] = _role(commit, metadata)
-        numbered = metadata is not None and _is_numbered(metadata, commit)
+        version = commit.version
+        metadata = _user_metadata(commit)
+        metadata = metadata if metadata.get("headrace") == 1 else {}
+        role = found.roles[version] = _role(commit, metadata)
+        numbered = _is_numbered(metadata, commit)
         for application, batch in commit.transactions.items():
             if application in known and batch != FENCED and not numbered:
-                repeated[commit.version] = f"it has the transaction of batch {batch}, and no ranges"
+                found.repeated[version] = f"it has the transaction of batch {batch}, and no ranges"
         if role == "unnumbered":
-            repeated[commit.version] = (
-                "its metadata names a batch or a replay, and it has no transaction of it"
-            )
+            text = "its metadata names a batch or a replay, and it has no transaction of it"
+            found.repeated[version] = text
         try:
-            if metadata is not None and role == "view":
-                refreshes.append(_refresh(metadata, commit))
-            if metadata is not None and role == "replay":
-                replays.append(read_replay(metadata, commit.version))
-            if metadata is not None and role == "opening":
-                openings.append(read_opening(metadata, commit.version, commit.transactions))
+            if role == "view":
+                found.refreshes.append(_refresh(metadata, commit))
+            if role == "replay":
+                found.replays.append(read_replay(metadata, version))
+            if role == "opening":
+                found.openings.append(read_opening(metadata, version, commit.transactions, kinds))
                 known.add(metadata["checkpoint"])
-            if metadata is not None and numbered:
-                batches.append(read_batches(metadata, commit.version))
+            if numbered:
+                found.batches.append(read_batches(metadata, version, kinds))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            repeated[commit.version] = f"its metadata cannot be read ({error!r})"
-    return CommitClaims(
-        batches=tuple(batches),
-        openings=tuple(openings),
-        refreshes=tuple(refreshes),
-        replays=tuple(replays),
-        roles=roles,
-        repeated=repeated,
-    )
+            found.repeated[version] = f"its metadata cannot be read ({error!r})"
+    return found
 
 
 def feeding_checkpoints(properties: Mapping[str, str]) -> dict[str, str]:
@@ -174,23 +166,23 @@ def is_erasure(commit: Commit) -> bool:
 
 def declares_erasure(commit: Commit) -> bool:
     """Whether the commit's user metadata is JSON with ``"headrace_erasure": true``."""
-    return _user_metadata(commit.user_metadata).get(ERASURE) is True
+    return _user_metadata(commit).get(ERASURE) is True
 
 
-def _role(commit: Commit, metadata: Mapping[str, Any] | None) -> Role:
-    if metadata is not None and "opens" in metadata:
+def _role(commit: Commit, metadata: Mapping[str, Any]) -> Role:
+    if "opens" in metadata:
         return "opening"
-    if metadata is not None and "view" in metadata and (commit.changes_data or not commit.added):
+    if "view" in metadata and (commit.changes_data or not commit.added):
         return "view"
-    if metadata is not None and _is_numbered(metadata, commit):
+    if _is_numbered(metadata, commit):
         return "batch"
-    if metadata is not None and "fenced" not in metadata:
+    if metadata and "fenced" not in metadata:
         name, number = replay_transaction(str(metadata.get("replay")))
         if commit.transactions.get(name) == number:
             return "replay"
     if not commit.changes_data:
         return "rewrite" if commit.added or commit.removed else "metadata"
-    return "unnumbered" if metadata is not None and {"batch", "replay"} & metadata.keys() else "foreign"
+    return "unnumbered" if {"batch", "replay"} & metadata.keys() else "foreign"
 
 
 def replay_transaction(replay: str) -> tuple[str, int]:
@@ -200,12 +192,10 @@ def replay_transaction(replay: str) -> tuple[str, int]:
 
 
 def holds_replay(replay: str, held: int | None, *, settled: bool) -> bool:
-    """Whether a table holds a replay.
+    """Whether a table holds a replay that the quarantine calls committed (`settled`) or begun.
 
-    Args:
-        held: The last number of its transaction id. The number after its own fences it; a later one is of
-            another replay, which began when this one was settled.
-        settled: Whether the quarantine says that it was committed.
+    The last number of its transaction id is `held`: the number after its own fences it, a later one is of
+    another replay, which began when this one was settled.
     """
     number = replay_transaction(replay)[1]
     later = held is not None and number + 1 < held < FENCED
@@ -213,28 +203,21 @@ def holds_replay(replay: str, held: int | None, *, settled: bool) -> bool:
 
 
 def _is_numbered(metadata: Mapping[str, Any], commit: Commit) -> bool:
-    return (
-        "batch" in metadata and commit.transactions.get(str(metadata.get("checkpoint"))) == metadata["batch"]
-    )
+    checkpoint = str(metadata.get("checkpoint"))
+    return "batch" in metadata and commit.transactions.get(checkpoint) == metadata["batch"]
 
 
-def _ours(text: str | None) -> Mapping[str, Any] | None:
-    value = _user_metadata(text)
-    return value if value.get("headrace") == 1 else None
-
-
-def _user_metadata(text: str | None) -> Mapping[str, Any]:
+def _user_metadata(commit: Commit) -> Mapping[str, Any]:
     """A commit's user metadata where it is a JSON object, else an empty one."""
-    if text is None or '"headrace' not in text:
-        return {}
+    text = commit.user_metadata or ""
     try:
-        value = json.loads(text)
+        value = json.loads(text) if '"headrace' in text else None
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
 
 
-def read_batches(metadata: Mapping[str, Any], version: int | Sequence[int]) -> Batches:
+def read_batches(metadata: Mapping[str, Any], version: int | Sequence[int], kinds: Kinds) -> Batches:
     """The batch of a commit, or of an entry of the ledger."""
     first, last = metadata["batches"] if "batches" in metadata else (metadata["batch"], metadata["batch"])
     first_version, last_version = version if isinstance(version, Sequence) else (version, version)
@@ -246,7 +229,7 @@ def read_batches(metadata: Mapping[str, Any], version: int | Sequence[int]) -> B
         first_version=first_version,
         last_version=last_version,
         counts=RowCounts.parse(metadata),
-        sources=_sources(metadata["sources"]),
+        sources=tuple(map(kinds.read_range, metadata["sources"])),
     )
 
 
@@ -261,32 +244,8 @@ def read_replay(metadata: Mapping[str, Any], version: int) -> Replay:
     )
 
 
-def _sources(values: Iterable[Mapping[str, Any]]) -> tuple[SourceRange, ...]:
-    return tuple(
-        SourceRange(
-            index=int(value["index"]),
-            kind=value["kind"],
-            identity=value["identity"],
-            start=None if value["from"] is None else _position(value["from"], value["kind"]),
-            until=_position(value["until"], value["kind"]),
-            seen=None if value.get("seen") is None else _position(value["seen"]),
-            files=None if value.get("files") is None else _position(value["files"]),
-            last=None if value.get("last") is None else _position(value["last"]),
-        )
-        for value in values
-    )
-
-
-def _position(value: Any, kind: str = "") -> Mapping[str, Any]:
-    if kind == OPAQUE:
-        return {"offset": value}
-    if not isinstance(value, dict):
-        raise TypeError(f"{value!r} is not a position")
-    return value
-
-
 def read_opening(
-    metadata: Mapping[str, Any], version: int, transactions: Mapping[str, int] | None
+    metadata: Mapping[str, Any], version: int, transactions: Mapping[str, int] | None, kinds: Kinds
 ) -> Opening:
     """The opening of a commit, or of an entry of the ledger, which has no transactions."""
     opens = metadata["opens"]
@@ -299,22 +258,19 @@ def read_opening(
         version=version,
         fences=fences,
         fenced=fences is None or transactions is None or transactions.get(fences) == FENCED,
-        losses=tuple(opens.get("losses") or ()),
-        repeats=tuple(opens.get("repeats") or ()),
+        losses=tuple(filter(None, map(kinds.read_declared, opens.get("losses") or ()))),
+        repeats=tuple(filter(None, map(kinds.read_declared, opens.get("repeats") or ()))),
         renamed_from=(opens.get("renamed_from") or {}).get("flow"),
     )
 
 
 def _refresh(metadata: Mapping[str, Any], commit: Commit) -> Refresh:
+    inputs = metadata["inputs"].items()
+    stated = metadata.get("accepted")
     return Refresh(
         version=commit.version,
-        rows=None
-        if metadata.get("accepted") is None
-        else int(metadata["accepted"]) - int(metadata.get("kept", 0)),
+        rows=None if stated is None else int(stated) - int(metadata.get("kept", 0)),
         update=str(metadata.get("update", "")),
         quarantined=int(metadata.get("quarantined", 0)),
-        inputs={
-            name: (str(value["table_id"]), int(value["version"]))
-            for name, value in metadata["inputs"].items()
-        },
+        inputs={name: (str(value["table_id"]), int(value["version"])) for name, value in inputs},
     )

@@ -1,49 +1,49 @@
-"""The Kafka coordinates of a table's rows, and of the rows that other writers added or removed."""
+"""The coordinates of a table's rows, and of the rows that other writers added or removed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.model.coordinates import RecordCoordinates
 from headrace.verify.balance import RowBalance
 from headrace.verify.commits import PROPERTY_COORDINATES
-from headrace.verify.delta_log import DataFile, FileKey, TableLog, TableMetadata
-from headrace.verify.source_range import TopicPartition
+from headrace.verify.delta_log import DataFile, FileKey, TableLog, TableMetadata, decode_path
+from headrace.verify.source_range import Kinds, Partition
 from headrace.verify.spans import Layers, Spans
-from headrace.verify.vectors import DeletedRows, VectorDamagedError, VectorsUnsupportedError
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
-
 
 ANY = 1 << 62
 """So many rows that every difference may be among them."""
 
+_ARROW = {"STRING": "string", "INT": "int64", "BIGINT": "int64"}
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True)
 class Columns:
-    """Where the coordinates are, as the names stand in the Parquet files."""
+    """The columns of the coordinates, part by part, as the Parquet files name them."""
 
-    topic: str
-    partition: str
-    offset: str
+    coordinates: RecordCoordinates
+    paths: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Present:
     """The coordinates of some rows."""
 
-    partitions: Mapping[TopicPartition, Spans] = field(default_factory=dict)
+    partitions: Mapping[Partition, Spans] = field(default_factory=dict)
     without: int = 0
     rows: int = 0
 
     @classmethod
     def joined(cls, several: Iterable[Present]) -> Present:
-        parts: dict[TopicPartition, list[Spans]] = {}
+        parts: dict[Partition, list[Spans]] = {}
         without = rows = 0
         for one in several:
             without += one.without
@@ -52,7 +52,7 @@ class Present:
                 parts.setdefault(key, []).append(spans)
         return cls({key: Spans.joined(spans) for key, spans in parts.items()}, without, rows)
 
-    def at(self, key: TopicPartition) -> Spans:
+    def at(self, key: Partition) -> Spans:
         """The offsets of one partition."""
         return self.partitions.get(key) or Spans.of(())
 
@@ -61,10 +61,8 @@ class Present:
         partitions = {}
         for key, spans in self.partitions.items():
             layers = Layers.of(spans, other.at(key))
-            more = layers.counts[0] - layers.counts[1]
-            repeated = [layers.where(more >= times) for times in range(1, int(more.max(initial=0)) + 1)]
-            if repeated:
-                partitions[key] = Spans.joined(repeated)
+            if more := layers.repeated(layers.counts[0] - layers.counts[1]):
+                partitions[key] = more
         rows = sum(spans.total for spans in partitions.values())
         without = max(self.without - other.without, 0)
         return Present(partitions, without, rows + without)
@@ -72,16 +70,11 @@ class Present:
 
 @dataclass(frozen=True, kw_only=True)
 class Others:
-    """What other writers did to the rows that carry coordinates.
-
-    Args:
-        came_unknown: Rows that they added and that cannot be read any more; `ANY` if their
-            number is not known.
-    """
+    """What other writers did to the rows that carry coordinates."""
 
     came: Present = field(default_factory=Present)
     gone: Present = field(default_factory=Present)
-    came_unknown: int = 0
+    came_unknown: int = 0  # rows that they added and that cannot be read any more; `ANY` if not even counted
     gone_unknown: int = 0  # rows that they removed and that cannot be read any more; the same
 
 
@@ -95,10 +88,10 @@ class TableRecords:
     quarantined: Present = field(default_factory=Present)
 
     @property
-    def partitions(self) -> set[TopicPartition]:
+    def partitions(self) -> set[Partition]:
         return {*self.present.partitions, *self.quarantined.partitions}
 
-    def at(self, key: TopicPartition) -> Spans:
+    def at(self, key: Partition) -> Spans:
         """The offsets of one partition, in the table and in the quarantine."""
         return Spans.joined([self.present.at(key), self.quarantined.at(key)])
 
@@ -111,25 +104,70 @@ class CoordinatesUnsupportedError(CoordinatesUnreadableError):
     """The table has a protocol feature that `deltalake` does not read."""
 
 
-def find_columns(metadata: TableMetadata) -> Columns | None:
-    """The columns that a table property names; ``None`` where the table keeps no coordinates.
-
-    Raises:
-        CoordinatesUnreadableError: The property is not what it must be, or names no column.
-    """
+def find_columns(metadata: TableMetadata, kinds: Kinds) -> Columns | None:
+    """The columns that a table property names; ``None`` where the table keeps no coordinates."""
     text = metadata.properties.get(PROPERTY_COORDINATES)
     if text is None:
         return None
     try:
-        named = json.loads(text)
+        given = json.loads(text)
         schema = json.loads(metadata.schema)
-        return Columns(
-            **{key: _physical(schema, str(named[key])) for key in ("topic", "partition", "offset")}
-        )
+        coordinates = kinds.find_coordinates(given)
+        if coordinates is None:
+            raise ValueError("no kind of source has these coordinates")
+        return Columns(coordinates, tuple(_physical(schema, str(given[name])) for name in coordinates.names))
     except (ValueError, KeyError, TypeError) as error:
         raise CoordinatesUnreadableError(
             f"the table property {PROPERTY_COORDINATES} is {text!r}: {error}"
         ) from error
+
+
+class DeletedRows:
+    """Reads the deletion vectors of one version of a table at a time, and keeps the positions."""
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[str, int], dict[str, NDArray[np.int64]]] = {}
+
+    def load(self, log: TableLog, file: DataFile) -> NDArray[np.int64]:
+        """The positions of the deleted rows of a file that has a deletion vector, ascending."""
+        version = log.version_with(file)
+        key = (str(log.path), version)
+        if key not in self._read:
+            self._read[key] = _load_vectors(log, version)
+        rows = self._read[key].get(log.path.relative(file.path), np.empty(0, dtype=np.int64))
+        if rows.size != file.deleted:
+            text = f"deletion vector {file.vector} marks {rows.size} rows, and the log states {file.deleted}"
+            raise CoordinatesUnreadableError(text)
+        return rows
+
+
+def _load_vectors(log: TableLog, version: int) -> dict[str, NDArray[np.int64]]:
+    import pyarrow as pa
+    from deltalake.exceptions import DeltaError
+
+    found = {}
+    try:
+        table = log.path.open_table(version)
+    except DeltaError as error:
+        raise _unsupported(error) from error
+    try:
+        root = decode_path(table.table_uri).rstrip("/") + "/"
+        for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
+            masks = batch.column("selection_vector")
+            for index, path in enumerate(batch.column("filepath").to_pylist()):
+                kept = masks[index].values.to_numpy(zero_copy_only=False)
+                found[decode_path(path).removeprefix(root)] = np.flatnonzero(~kept)
+    except (DeltaError, OSError, ValueError) as error:
+        if "Unsupported table features" in str(error):
+            raise _unsupported(error) from error
+        text = f"a deletion vector of version {version} cannot be read: {error}"
+        raise CoordinatesUnreadableError(text) from error
+    return found
+
+
+def _unsupported(error: Exception) -> CoordinatesUnsupportedError:
+    text = f"deltalake cannot read its deletion vectors: {str(error).splitlines()[0]}"
+    return CoordinatesUnsupportedError(text)
 
 
 class CoordinateReader:
@@ -140,11 +178,7 @@ class CoordinateReader:
         self._deleted = DeletedRows()
 
     def read(self, log: TableLog, file: DataFile, columns: Columns) -> Present:
-        """The coordinates of the rows of a file that its deletion vector leaves.
-
-        Raises:
-            CoordinatesUnreadableError: The file or its deletion vector cannot be read.
-        """
+        """The coordinates of the rows of a file that its deletion vector leaves."""
         key = (str(log.path), file.key, columns)
         if key not in self._read:
             self._read[key] = _load(log, file, columns, self._deleted)
@@ -157,14 +191,7 @@ class CoordinateReader:
 def read_table_records(
     reader: CoordinateReader, log: TableLog, balance: RowBalance, columns: Columns, *, all_files: bool = True
 ) -> TableRecords:
-    """Read the coordinates of a table, column by column.
-
-    Args:
-        all_files: Read every active file, and not only those that were added since the balance begins.
-
-    Raises:
-        CoordinatesUnsupportedError: The table has a protocol feature that `deltalake` does not read.
-    """
+    """Read the coordinates of a table: of all active files, or of those added since the baseline."""
     parts, unreadable = [], []
     for key, file in balance.files.items():
         if all_files or key in balance.origins:
@@ -221,21 +248,21 @@ def _physical(schema: Mapping[str, Any], path: str) -> str:
 
 def _load(log: TableLog, file: DataFile, columns: Columns, deleted: DeletedRows) -> Present:
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    wanted = {"topic": columns.topic, "partition": columns.partition, "offset": columns.offset}
     try:
         with log.file_path(file.path).open() as source, pq.ParquetFile(source) as parquet:
-            table = parquet.read(columns=[p for p in wanted.values() if p not in file.partition_values])
-        if file.deletion_vector is not None:
+            table = parquet.read(columns=[one for one in columns.paths if one not in file.partition_values])
+        if file.vector:
             kept = np.ones(table.num_rows, dtype=bool)
             kept[deleted.load(log, file)] = False
             table = table.filter(pa.array(kept))
-        found = {name: _column(table, path, file) for name, path in wanted.items()}
-        return _grouped(found["topic"], found["partition"], found["offset"])
-    except VectorsUnsupportedError as error:
-        raise CoordinatesUnsupportedError(str(error)) from error
-    except (OSError, ValueError, IndexError, VectorDamagedError) as error:
+        parts = zip(columns.coordinates.parts, columns.paths, strict=True)
+        return _grouped([pc.cast(_column(table, path, file), _ARROW[part.type]) for part, path in parts])
+    except CoordinatesUnsupportedError:
+        raise
+    except (OSError, ValueError, IndexError, CoordinatesUnreadableError) as error:
         raise CoordinatesUnreadableError(f"{file.path}: {str(error).splitlines()[0]}") from error
 
 
@@ -257,28 +284,35 @@ def _column(table: Any, path: str, file: DataFile) -> Any:
     return column
 
 
-def _grouped(topic: Any, partition: Any, offset: Any) -> Present:
+def _grouped(columns: Sequence[Any]) -> Present:
+    """The rows by the parts of their partition; the last column has the offsets."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    rows = len(offset)
-    complete = pc.and_(pc.and_(pc.is_valid(topic), pc.is_valid(partition)), pc.is_valid(offset))
-    whole = bool(pc.all(complete).as_py()) if rows else True
-    if not whole:
-        topic, partition, offset = (column.filter(complete) for column in (topic, partition, offset))
-    kept = len(offset)
-    if kept == 0:
+    rows = len(columns[-1])
+    table = pa.table(columns, [str(number) for number in range(len(columns))]).drop_null()
+    if (kept := table.num_rows) == 0:
         return Present({}, rows, rows)
-    names = pc.cast(topic, pa.string()).combine_chunks().dictionary_encode()
-    codes = names.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    numbers = pc.cast(partition, pa.int64()).to_numpy()
-    offsets = pc.cast(offset, pa.int64()).to_numpy()
-    keys = (codes << 32) | numbers
-    topics = names.dictionary.to_pylist()
+    *parts, offset = table.columns
+    codes = np.zeros(kept, dtype=np.int64)
+    values: list[list[Any]] = []
+    for part in parts:
+        known = part.combine_chunks().dictionary_encode()
+        values.append(known.dictionary.to_pylist())
+        codes = codes * len(values[-1]) + known.indices.to_numpy(zero_copy_only=False)
     partitions = {
-        (topics[key >> 32], key & 0xFFFFFFFF): Spans.of_offsets(group) for key, group in _split(keys, offsets)
+        _decoded(code, values): Spans.of_offsets(group)
+        for code, group in _split(codes, pc.cast(offset, pa.int64()).to_numpy())
     }
     return Present(partitions, rows - kept, rows)
+
+
+def _decoded(code: int, values: Sequence[Sequence[Any]]) -> Partition:
+    found = []
+    for known in reversed(values):
+        code, index = divmod(code, len(known))
+        found.append(known[index])
+    return tuple(reversed(found))
 
 
 def _split(keys: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:

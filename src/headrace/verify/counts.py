@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
 from headrace.model.texts import counted
 from headrace.verify.balance import Baseline, RowBalance, RowDelta
 from headrace.verify.checkpoint_history import Lineage
-from headrace.verify.commits import Batches, CommitClaims
+from headrace.verify.commits import Batches, CommitClaims, Refresh
 from headrace.verify.data_files import FileFacts, contradictions
 from headrace.verify.delta_log import TableLog
 from headrace.verify.equations import RowCounts
-from headrace.verify.report import Finding, GradeReport, Judgement
+from headrace.verify.report import Finding, GradeReport, Judgement, ViewProof
 
 FileFindings = Mapping[int | None, list[Finding]]
 """Findings in data files, by the version that added the file (``None``: unknown)."""
@@ -38,7 +38,8 @@ def judge_counts(lineage: Lineage, balance: RowBalance, files: FileFindings) -> 
     """Judge the second grade of one flow: batch by batch, and the files of its batches."""
     found = Judgement()
     for batch in lineage.batches:
-        _judge_equations(batch, found)
+        for equation in batch.counts.broken:
+            found.find("COUNTS_UNBALANCED", f"{batch.name}: {equation}", **batch.place)
         delta = balance.deltas.get(batch.first_version) if batch.first == batch.last else None
         if delta is not None:
             _judge_delta(batch, delta, found)
@@ -73,67 +74,49 @@ def judge_table(
         text += f"{log.first_version}: the commit is not part of the table"
         found.find("COMMIT_STRAY", text, version=version)
     _judge_baseline(balance, baseline, lineages, found)
-    _judge_earlier(balance, found)
+    # What other writers removed before the baseline may have been rows of ours.
+    for other in balance.earlier:
+        if not other.erasure and other.removed != 0:
+            found.reasons.append(f"{other.text}: it is not known whether it removed rows of this pipeline")
     _judge_rewrites(balance, found)
     _judge_foreign(balance, found)
     sums = _sum_deltas(balance)
     _judge_sum(balance, sums, found)
     made = "by refreshes" if metadata.refreshes else "accepted"
     text = _equation(balance, sums, baseline.why, made)
-    figures = {"rows": balance.rows, "accepted": sums.ours, "foreign": sums.foreign, "removed": sums.removed}
-    return found.report("counts", text, figures)
+    figures = {"accepted": sums["ours"], "foreign": sums["foreign"], "removed": sums["removed"]}
+    return found.report("counts", text, {"rows": balance.rows, **figures})
 
 
-@dataclass(frozen=True)
-class _Sums:
-    """The rows that commits added since the baseline, by who did; and those that others removed."""
-
-    ours: int
-    replayed: int
-    foreign: int
-    moved: int
-    removed: int
-
-    @property
-    def net(self) -> int:
-        return self.ours + self.replayed + self.foreign + self.moved - self.removed
+_ADDERS = {"batch": "ours", "opening": "ours", "view": "ours", "replay": "replayed", "rewrite": "moved"}
 
 
-def _sum_deltas(balance: RowBalance) -> _Sums:
-    ours = replayed = foreign = moved = removed = 0
+def _sum_deltas(balance: RowBalance) -> Counter[str]:
+    """The rows that commits added since the baseline, by who did; ``removed`` is what others removed."""
+    sums: Counter[str] = Counter()
     for delta in balance.deltas.values():
-        if delta.role in ("batch", "opening", "view"):
-            ours += delta.net
-        elif delta.role == "replay":
-            replayed += delta.net
-        elif delta.role == "rewrite":
-            moved += delta.net
-        elif delta.net < 0:
-            removed -= delta.net
+        who = _ADDERS.get(delta.role, "foreign")
+        if who == "foreign" and delta.net < 0:
+            sums["removed"] -= delta.net
         else:
-            foreign += delta.net
-    return _Sums(ours, replayed, foreign, moved, removed)
+            sums[who] += delta.net
+    return sums
 
 
-def _equation(balance: RowBalance, sums: _Sums, why: str, made: str) -> str:
+def _equation(balance: RowBalance, sums: Counter[str], why: str, made: str) -> str:
     """``60 rows in 3 files = 40 accepted + 25 by other writers - 5 removed``."""
-    parts = [
-        (balance.opened_with, why),
-        (sums.ours, made),
-        (sums.replayed, "replayed"),
-        (sums.foreign, "by other writers"),
-        (sums.moved, "by rewrites"),
-    ]
+    words = {"ours": made, "replayed": "replayed", "foreign": "by other writers", "moved": "by rewrites"}
+    parts = [(balance.opened_with, why), *((sums[name], text) for name, text in words.items())]
     shown = [f"{number:,} {words}" for number, words in parts if number or words == made]
-    removed = f" - {sums.removed:,} removed" if sums.removed else ""
+    removed = f" - {sums['removed']:,} removed" if sums["removed"] else ""
     rows = f"{counted(balance.rows, 'row')} in {counted(len(balance.files), 'file')}"
     return f"{rows} = {' + '.join(shown)}{removed}"
 
 
-def _judge_sum(balance: RowBalance, sums: _Sums, found: Judgement) -> None:
+def _judge_sum(balance: RowBalance, sums: Counter[str], found: Judgement) -> None:
     """The rows of the table are those that its commits added and did not remove."""
     unknown = sorted({path for delta in balance.deltas.values() for path in delta.unknown})
-    expected = balance.opened_with + sums.net
+    expected = balance.opened_with + sums.total() - 2 * sums["removed"]
     if unknown:
         found.reasons.append(
             f"{counted(len(unknown), 'file')} without statistics cannot be counted: no longer on disk "
@@ -142,13 +125,6 @@ def _judge_sum(balance: RowBalance, sums: _Sums, found: Judgement) -> None:
     elif balance.rows != expected:
         text = f"the table has {balance.rows:,} rows, but its commits add up to {expected:,}"
         found.find("ROWS_DIFFER", text)
-
-
-def _judge_earlier(balance: RowBalance, found: Judgement) -> None:
-    """What other writers removed before the baseline may have been rows of ours."""
-    for other in balance.earlier:
-        if not other.erasure and other.removed != 0:
-            found.reasons.append(f"{other.text}: it is not known whether it removed rows of this pipeline")
 
 
 def _judge_rewrites(balance: RowBalance, found: Judgement) -> None:
@@ -169,7 +145,10 @@ def _judge_foreign(balance: RowBalance, found: Judgement) -> None:
             continue
         knows = delta.commit.restores is not None
         if delta.undone and (knows or delta.added >= delta.removed):
-            text = f"{delta.text}: it has undone {_versions_text(delta.undone)} of this pipeline"
+            first, last = delta.undone[0], delta.undone[-1]
+            several = f"{len(delta.undone)} commits, versions {first} to {last},"
+            what = f"version {first}" if first == last else several
+            text = f"{delta.text}: it has undone {what} of this pipeline"
             found.find("ROWS_REWRITTEN", text, version=version, undone=list(delta.undone))
             continue
         if knows or not delta.removed_ours:
@@ -182,11 +161,6 @@ def _judge_foreign(balance: RowBalance, found: Judgement) -> None:
             "that deletes, or one that is declared as an erasure, may remove them"
         )
         found.find("ROWS_REWRITTEN", text, version=version)
-
-
-def _versions_text(versions: Sequence[int]) -> str:
-    first, last = versions[0], versions[-1]
-    return f"version {first}" if first == last else f"{len(versions)} commits, versions {first} to {last},"
 
 
 def describe_others(balance: RowBalance) -> list[str]:
@@ -206,22 +180,13 @@ def describe_others(balance: RowBalance) -> list[str]:
     return notes
 
 
-def _judge_equations(batch: Batches, found: Judgement) -> None:
-    for equation in batch.counts.broken:
-        found.find("COUNTS_UNBALANCED", f"{batch.name}: {equation}", **batch.place)
-
-
 def _judge_delta(batch: Batches, delta: RowDelta, found: Judgement) -> None:
     """A batch added the rows that its commit states; only a merge removes rows."""
     if delta.unknown:
         missing = f"{delta.unknown[0]} has no statistics and is gone"
         found.reasons.append(f"{batch.name} cannot be counted: {missing}")
     elif not delta.agrees(batch.counts):
-        text = (
-            f"{batch.name} states that it added {counted(batch.counts.added, 'row')}; "
-            f"version {batch.first_version} added {delta.added:,} and removed {delta.removed:,}"
-        )
-        found.find("COUNTS_DIFFER", text, **batch.place)
+        found.find("COUNTS_DIFFER", delta.differs(batch.name, batch.counts), **batch.place)
     if delta.removed and delta.role == "batch" and not batch.counts.by_key:
         text = f"{batch.name} removed {counted(delta.removed, 'row')} of the table"
         found.find("BATCH_REMOVES", text, **batch.place)
@@ -254,3 +219,46 @@ def _judge_baseline(
             f"{counted(difference, 'row')} from before version {version + 1} belong to no batch: "
             "the commits that would show their writer are gone"
         )
+
+
+FindInput = Callable[[str], tuple[str, int] | None]
+"""Gives the id and the version of a table, as it is now; ``None`` where the storage does not have it."""
+
+
+def judge_view(
+    metadata: CommitClaims, balance: RowBalance, find_input: FindInput, found: Judgement
+) -> ViewProof | None:
+    """Whether a view is what its last refresh wrote, and whether its inputs have moved on since."""
+    if not metadata.refreshes:
+        return None
+    last = metadata.refreshes[-1]
+    delta = balance.deltas.get(last.version)
+    if delta is not None and last.rows is not None and delta.added != last.rows:
+        text = (
+            f"the refresh of version {last.version} states that it wrote {counted(last.rows, 'row')}, "
+            f"and its files hold {delta.added:,}"
+        )
+        found.find("COUNTS_DIFFER", text, version=last.version)
+    for version, later in sorted(balance.deltas.items()):
+        if version > last.version and later.is_foreign:
+            text = f"{later.text}; since then it is not what its query gave"
+            found.find("VIEW_CHANGED", text, version=version)
+    late = _moved_on(last, find_input)
+    read = ", ".join(f"{name} v{version}" for name, (_, version) in sorted(last.inputs.items()))
+    text = f"recomputed from {read or 'no table'}"
+    text += f"; since then {', '.join(late)}" if late else ", the latest" if read else ""
+    rows = balance.rows if delta is None else delta.added
+    return ViewProof(version=last.version, rows=rows, fresh=not late, text=text)
+
+
+def _moved_on(last: Refresh, find_input: FindInput) -> list[str]:
+    late = []
+    for name, (table_id, version) in sorted(last.inputs.items()):
+        now = find_input(name)
+        if now is None:
+            late.append(f"{name} is not in the storage any more")
+        elif now[0] != table_id:
+            late.append(f"{name} was created again")
+        elif now[1] > version:
+            late.append(f"{name} has v{now[1]}")
+    return late

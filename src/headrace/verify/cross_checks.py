@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.checkpoints import CheckpointLog
 from headrace.verify.commits import Batches, CommitClaims
-from headrace.verify.delta_log import commit_mark, list_versions
 from headrace.verify.equations import RowCounts
 from headrace.verify.ledger import Fold, Ledger
 from headrace.verify.report import Judgement
-from headrace.verify.source_range import OPAQUE, SourceRange
-from headrace.verify.stored import StoredPath
 
 
 def compare_ledger(
@@ -47,9 +44,7 @@ def compare_checkpoints(
 ) -> None:
     """Compare what Spark's checkpoints have finished with what is in the table.
 
-    Args:
-        transactions: The last batch of each checkpoint by the table's own state, which knows of batches
-            whose commits are gone or are not judged.
+    The table's own state (`transactions`) knows of batches whose commits are gone or are not judged.
     """
     by_checkpoint = {log.checkpoint: log for log in logs}
     for generation in lineage.generations:
@@ -72,31 +67,6 @@ def compare_checkpoints(
             positions = log.positions.get(batch.last)
             if positions is not None and batch.last <= log.finished:
                 _compare_positions(batch, positions, found)
-
-
-def compare_upstream(
-    lineage: Lineage, find_table: Callable[[SourceRange], StoredPath | None], found: Judgement
-) -> None:
-    """Compare the versions that a flow has read of other tables with what those versions are now.
-
-    Args:
-        find_table: Where the table behind a range lies; ``None`` where it is not there any more.
-    """
-    for source in () if lineage.last is None else lineage.last.sources:
-        path = find_table(source) if source.seen is not None else None
-        if source.seen is None or path is None:
-            continue
-        version = int(source.seen["version"])
-        newest = max(list_versions(path), default=-1)
-        mark = commit_mark(path, version)
-        if version <= newest and mark in (None, source.seen["commit"]):
-            continue
-        how = f"it ends at version {newest} now" if version > newest else "that is another commit now"
-        text = (
-            f"version {version} of {path.name} was read, and {how}: an older copy was restored, or the "
-            "table was created again"
-        )
-        found.find("UPSTREAM_ROLLED_BACK", text, table=path.name, version=version)
 
 
 def pending_batch(lineage: Lineage, logs: Sequence[CheckpointLog]) -> int | None:
@@ -131,8 +101,8 @@ def _differences(entry: Batches, held: Mapping[int, Batches], first_version: int
     ends = {source.index: source for source in held[entry.last].sources}
     for source in entry.sources:
         if source.index in ends and not source.is_end(ends[source.index].until):
-            until = dict(ends[source.index].until)
-            yield f"{entry.name} ends at {dict(source.until)} in the ledger and at {until} in the table's log"
+            until = ends[source.index].until
+            yield f"{entry.name} ends at {source.until} in the ledger and at {until} in the table's log"
     if is_whole:
         sums = reduce(RowCounts.plus, (batch.counts for batch in held.values())).by_name
         for name, number in entry.counts.by_name.items():
@@ -147,11 +117,9 @@ def _find_difference(text: str, batch: Batches, fold: Fold, found: Judgement) ->
 def _compare_positions(batch: Batches, positions: Sequence[object], found: Judgement) -> None:
     for source in batch.sources:
         position = positions[source.index] if source.index < len(positions) else None
-        if source.kind == OPAQUE and position is not None:
-            position = {"offset": position}
-        if isinstance(position, dict) and not source.is_end(position):
+        if isinstance(position, type(source.until)) and not source.is_end(position):
             text = (
-                f"{batch.name} ends at {dict(source.until)} in the table, "
+                f"{batch.name} ends at {source.until} in the table, "
                 f"and at {position} in the offset log of its checkpoint"
             )
             where = {"batch": batch.last, "version": batch.last_version, "source": source.index}

@@ -35,14 +35,6 @@ class LogDamagedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class DeletionVector:
-    """Which rows of a file are deleted: the vector's unique id, and how many rows it marks."""
-
-    id: str
-    cardinality: int
-
-
-@dataclass(frozen=True, slots=True)
 class DataFile:
     """A file that a commit added."""
 
@@ -52,15 +44,12 @@ class DataFile:
     rows: int | None  # rows in the file, by the log's statistics; ``None`` where it keeps none
     data_change: bool  # whether the rows are new; false for a rewrite of rows that the table had
     partition_values: Mapping[str, str | None] = field(default_factory=dict)
-    deletion_vector: DeletionVector | None = None
+    vector: str = ""  # the id of its deletion vector; empty if it has none
+    deleted: int = 0  # how many rows the deletion vector marks
 
     @property
     def key(self) -> FileKey:
-        return (self.path, "" if self.deletion_vector is None else self.deletion_vector.id)
-
-    @property
-    def deleted(self) -> int:
-        return 0 if self.deletion_vector is None else self.deletion_vector.cardinality
+        return (self.path, self.vector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +64,7 @@ class TableMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One version of the table.
-
-    Args:
-        metrics: The writer's own counts; their names differ between engines.
-    """
+    """One version of the table."""
 
     version: int
     timestamp_ms: int
@@ -107,17 +92,13 @@ class Commit:
 
 @dataclass(frozen=True)
 class TableLog:
-    """A table's log up to one version.
-
-    Args:
-        base: The files of the oldest state that can be known; empty when the log is whole.
-    """
+    """A table's log up to one version."""
 
     path: StoredPath
     version: int  # the snapshot's version; nothing newer was read
     metadata: TableMetadata
     commits: tuple[Commit, ...]  # every commit that the log still holds, without a hole, up to ``version``
-    base: Mapping[FileKey, DataFile]
+    base: Mapping[FileKey, DataFile]  # the files of the oldest state that can be known
     base_version: int
     transactions: Mapping[str, int]  # the last version of every application id, at the snapshot
     strays: tuple[int, ...] = ()  # versions whose commit files lie below a gap: not part of the table
@@ -187,18 +168,10 @@ def commit_mark(table: StoredPath, version: int) -> str | None:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def load_table_log(table: StoredPath, at: int | None = None, since: int | None = None) -> TableLog:
-    """Read a table's log up to its newest version.
-
-    Args:
-        at: Read nothing newer than this version; by default the newest that is there now.
-        since: What lies before this version need only be known as a state, not commit by commit.
-
-    Raises:
-        LogDamagedError: The log cannot be read, or has a hole.
-    """
-    versions = [version for version in list_versions(table) if at is None or version <= at]
-    checkpoints = {v: paths for v, paths in _checkpoints(table).items() if at is None or v <= at}
+def load_table_log(table: StoredPath, since: int | None = None) -> TableLog:
+    """Read a table's log up to its newest version; what lies before `since` only as a state."""
+    versions = list_versions(table)
+    checkpoints = _checkpoints(table)
     newest = max([*versions[-1:], *checkpoints], default=None)
     if newest is None:
         raise LogDamagedError(f"{table} is not a Delta table: its log holds no commit")
@@ -220,11 +193,7 @@ def load_table_log(table: StoredPath, at: int | None = None, since: int | None =
 
 
 def load_commit(table: StoredPath, version: int) -> Commit:
-    """Read one commit file.
-
-    Raises:
-        LogDamagedError: It cannot be read as one.
-    """
+    """Read one commit file."""
     path = table / "_delta_log" / f"{version:020d}.json"
     info: dict[str, Any] = {}
     transactions: dict[str, int] = {}
@@ -242,7 +211,8 @@ def load_commit(table: StoredPath, version: int) -> Commit:
                     case "add":
                         added.append(_data_file(value))
                     case "remove":
-                        removed.append((_key(value), bool(value.get("dataChange", True))))
+                        key = (decode_path(value["path"]), _vector(value)[0])
+                        removed.append((key, bool(value.get("dataChange", True))))
                     case "txn":
                         transactions[value["appId"]] = int(value["version"])
                     case "metaData":
@@ -376,6 +346,7 @@ def _checkpoint_actions(path: StoredPath) -> Iterator[tuple[str, dict[str, Any]]
 def _data_file(value: Mapping[str, Any]) -> DataFile:
     stats = json.loads(value["stats"]) if value.get("stats") else value.get("stats_parsed") or {}
     rows = stats.get("numRecords")
+    vector, deleted = _vector(value)
     return DataFile(
         path=decode_path(value["path"]),
         size=int(value["size"]),
@@ -383,24 +354,18 @@ def _data_file(value: Mapping[str, Any]) -> DataFile:
         rows=None if rows is None else int(rows),
         data_change=bool(value.get("dataChange", True)),
         partition_values=value.get("partitionValues") or {},
-        deletion_vector=_vector(value),
+        vector=vector,
+        deleted=deleted,
     )
 
 
-def _key(value: Mapping[str, Any]) -> FileKey:
-    vector = _vector(value)
-    return (decode_path(value["path"]), "" if vector is None else vector.id)
-
-
-def _vector(value: Mapping[str, Any]) -> DeletionVector | None:
+def _vector(value: Mapping[str, Any]) -> tuple[str, int]:
+    """The id of a file's deletion vector, and how many rows it marks."""
     vector = value.get("deletionVector")
     if not vector or vector.get("storageType") is None:
-        return None
+        return "", 0
     offset = "" if vector.get("offset") is None else f"@{vector['offset']}"
-    return DeletionVector(
-        id=f"{vector['storageType']}{vector['pathOrInlineDv']}{offset}",
-        cardinality=int(vector["cardinality"]),
-    )
+    return f"{vector['storageType']}{vector['pathOrInlineDv']}{offset}", int(vector["cardinality"])
 
 
 def _metadata(value: Mapping[str, Any]) -> TableMetadata:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, assert_never, get_args
+from typing import Any, Literal, Self, get_args
 
 from headrace.model.texts import counted
 
@@ -29,14 +29,26 @@ class Equation:
         return f"{counts[self.total]:,} {total} {'=' if self.holds(counts) else '≠'} {terms}"
 
 
-_ROWS: Mapping[FlowKind, tuple[str, ...]] = {
-    "merge": ("truncated",),
-    "history": ("rows_added", "rows_removed"),
-}
-"""Counts of rows, which are in no equation of records."""
-_WORDS = {"truncated": "truncated", "rows_added": "added", "rows_removed": "removed"}
-
 _INPUT = Equation("input", ("accepted", "quarantined", "dropped"))
+_BY_KEY = Equation("accepted", ("inserted", "updated", "deleted", "superseded"))
+_EQUATIONS: Mapping[FlowKind, tuple[Equation, ...]] = {
+    "append": (_INPUT,),
+    "send": (_INPUT,),
+    "merge": (_INPUT, _BY_KEY),
+    "history": (_INPUT, _BY_KEY),
+}
+"""What must hold for each batch of a flow."""
+
+_ADDED: Mapping[FlowKind, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "append": (("accepted",), ()),
+    "send": ((), ()),
+    "merge": (("inserted",), ("deleted", "truncated")),
+    "history": (("rows_added",), ("rows_removed",)),
+}
+"""The counts by which the table has grown, less those by which it has shrunk."""
+
+_WORDS = {"truncated": "truncated", "rows_added": "added", "rows_removed": "removed"}
+"""Counts of rows, which are in no equation of records."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +60,12 @@ class RowCounts:
 
     @classmethod
     def parse(cls, metadata: Mapping[str, Any]) -> Self:
-        """Read the counts of a commit; those that it does not name are 0.
-
-        Raises:
-            ValueError: The kind is unknown, or a count is not a number.
-        """
+        """Read the counts of a commit; those that it does not name are 0."""
         kind = metadata.get("kind", "append")
         if kind not in get_args(FlowKind):
             raise ValueError(f"unknown kind of flow: {kind!r}")
-        names = {name for one in equations_of(kind) for name in (one.total, *one.terms)}
-        names |= set(_ROWS.get(kind, ()))
+        names = {name for one in _EQUATIONS[kind] for name in (one.total, *one.terms)}
+        names |= {name for part in _ADDED[kind] for name in part}
         return cls(kind, {name: int(metadata.get(name, 0)) for name in sorted(names)})
 
     def plus(self, other: RowCounts, sign: int = 1) -> RowCounts:
@@ -75,17 +83,8 @@ class RowCounts:
     @property
     def added(self) -> int:
         """By how many rows the table has grown; a merge can also make it smaller."""
-        match self.kind:
-            case "append":
-                return self.by_name["accepted"]
-            case "send":
-                return 0
-            case "merge":
-                return self.by_name["inserted"] - self.by_name["deleted"] - self.by_name["truncated"]
-            case "history":
-                return self.by_name["rows_added"] - self.by_name["rows_removed"]
-            case _:
-                assert_never(self.kind)
+        plus, minus = _ADDED[self.kind]
+        return sum(self.by_name[name] for name in plus) - sum(self.by_name[name] for name in minus)
 
     @property
     def quarantined(self) -> int:
@@ -98,21 +97,10 @@ class RowCounts:
     @property
     def broken(self) -> list[str]:
         """The equations that do not hold."""
-        return [one.text(self.by_name) for one in equations_of(self.kind) if not one.holds(self.by_name)]
+        return [one.text(self.by_name) for one in _EQUATIONS[self.kind] if not one.holds(self.by_name)]
 
     @property
     def text(self) -> str:
-        texts = [one.text(self.by_name) for one in equations_of(self.kind)]
+        texts = [one.text(self.by_name) for one in _EQUATIONS[self.kind]]
         rows = ((self.by_name.get(name, 0), did) for name, did in _WORDS.items())
         return ", ".join([*texts, *(f"{counted(number, 'row')} {did}" for number, did in rows if number)])
-
-
-def equations_of(kind: FlowKind) -> tuple[Equation, ...]:
-    """What must hold for each batch of a flow of this kind."""
-    match kind:
-        case "append" | "send":
-            return (_INPUT,)
-        case "merge" | "history":
-            return (_INPUT, Equation("accepted", ("inserted", "updated", "deleted", "superseded")))
-        case _:
-            assert_never(kind)

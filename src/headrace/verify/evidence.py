@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,14 +11,20 @@ from headrace.model.names import TableName
 from headrace.verify.balance import Baseline, RowBalance, build_balance, files_to_inspect
 from headrace.verify.checkpoint_history import Lineage, build_lineages
 from headrace.verify.checkpoints import CheckpointLog, load_checkpoints
-from headrace.verify.commits import PROPERTY_KIND, PROPERTY_PIPELINE, CommitClaims, Replay, build_claims
+from headrace.verify.commits import (
+    PROPERTY_KIND,
+    PROPERTY_PIPELINE,
+    Batches,
+    CommitClaims,
+    Replay,
+    build_claims,
+)
 from headrace.verify.data_files import FileFacts, load_facts
 from headrace.verify.delta_log import LogDamagedError, TableLog, list_versions, load_commit, load_table_log
-from headrace.verify.file_lists import Lists, load_lists
-from headrace.verify.layout import Storage
 from headrace.verify.ledger import Ledger, Other, load_folds, load_losses
 from headrace.verify.quarantine import Quarantine, load_quarantine
-from headrace.verify.stored import StoredPath
+from headrace.verify.source_range import Kinds
+from headrace.verify.stored import Storage, StoredPath
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +41,7 @@ class Evidence:
     baseline: Baseline
     balance: RowBalance
     facts: Mapping[str, FileFacts]
-    lists: Lists = field(default_factory=dict)  # the files that batches of files sources read
+    ledgers: StoredPath  # the folder with the ledger of each flow
     quarantine: Quarantine = field(default_factory=Quarantine)
     replays: tuple[Replay, ...] = ()  # the replays since the quarantine was last emptied
 
@@ -45,6 +52,11 @@ class Evidence:
     @property
     def pipeline(self) -> str | None:
         return self.log.metadata.properties.get(PROPERTY_PIPELINE)
+
+    @property
+    def batches(self) -> list[Batches]:
+        """The batches of all flows."""
+        return [batch for lineage in self.lineages for batch in lineage.batches]
 
     @property
     def judged(self) -> tuple[Lineage, ...]:
@@ -67,32 +79,29 @@ def list_tables(storage: Storage) -> list[TableName]:
 def load_evidence(
     storage: Storage,
     dataset: TableName,
+    kinds: Kinds,
     since: datetime | int | None = None,
     *,
-    at: int | None = None,
     inspect: bool = True,
 ) -> Evidence:
-    """Read everything about one dataset.
-
-    Args:
-        inspect: Whether to look at the data files, too.
-
-    Raises:
-        LogDamagedError: The table's log cannot be read.
-    """
+    """Read everything about one dataset; its data files only with `inspect`."""
     path = storage.table(dataset)
     # Before the table: what a running flow commits meanwhile must not look like a lost batch.
-    folder, ledgers = storage.flow_checkpoints(dataset, "x").parent, storage.ledger(dataset, "x").parent
+    folder, ledgers = storage.flows("checkpoints", dataset), storage.flows("ledger", dataset)
     checkpoints = {flow.name: load_checkpoints(flow) for flow in folder.list_folders()}
-    folds = load_folds(ledgers)
+    folds = load_folds(ledgers, kinds)
     version = _version_of(path, since)
-    log = load_table_log(path, at=at, since=version)
-    metadata = build_claims(log)
-    ledger = load_losses(ledgers, folds, log.metadata.id)
+    log = load_table_log(path, since=version)
+    metadata = build_claims(log, kinds)
+    ledger = load_losses(ledgers, folds, log.metadata.id, kinds)
     lineages = build_lineages(metadata, ledger, log.first_version, log.metadata.properties)
     replays = _replays(metadata, ledger, log.first_version)
     baseline = _find_baseline(log, metadata, ledger, lineages, replays, version)
-    lineages = tuple(one for one in lineages if one.in_force or _outlives(one, baseline))
+    lineages = tuple(
+        one
+        for one in lineages
+        if one.in_force or one.late or any(batch.last_version > baseline.version for batch in one.batches)
+    )
     facts = load_facts(log, files_to_inspect(log, baseline)) if inspect else {}
     return Evidence(
         dataset=dataset,
@@ -105,8 +114,8 @@ def load_evidence(
         baseline=baseline,
         balance=build_balance(log, metadata, facts, baseline),
         facts=facts,
-        lists=load_lists(ledgers),
-        quarantine=load_quarantine(storage.quarantine(dataset), path, log.transactions),
+        ledgers=ledgers,
+        quarantine=load_quarantine(storage.side_table("quarantine", dataset), path, log.transactions, kinds),
         replays=tuple(one for one in replays if version is None or one.version >= version),
     )
 
@@ -132,8 +141,7 @@ def _ids_read(evidence: Evidence) -> set[str]:
         table_id for refresh in evidence.metadata.refreshes[-1:] for table_id, _ in refresh.inputs.values()
     }
     for lineage in evidence.lineages:
-        for source in () if lineage.last is None else lineage.last.sources:
-            found.add(str(source.identity.get("table_id")))
+        found |= {str(source.identity.get("table_id")) for source in lineage.last_sources}
     return found
 
 
@@ -146,24 +154,23 @@ def _version_of(table: StoredPath, since: datetime | int | None) -> int | None:
         raise LogDamagedError(f"{table} is not a Delta table: its log holds no commit")
     moment = since if since.tzinfo is not None else since.replace(tzinfo=UTC)
     limit_ms = moment.timestamp() * 1000
-    low, high = 0, len(versions)
-    while low < high:
-        middle = (low + high) // 2
-        if load_commit(table, versions[middle]).timestamp_ms < limit_ms:
-            low = middle + 1
-        else:
-            high = middle
-    return versions[low] if low < len(versions) else versions[-1] + 1
+    index = bisect_left(versions, limit_ms, key=lambda version: load_commit(table, version).timestamp_ms)
+    return versions[index] if index < len(versions) else versions[-1] + 1
 
 
 def _replays(metadata: CommitClaims, ledger: Ledger, first_version: int) -> tuple[Replay, ...]:
     """The replays after the last full refresh, which empties the quarantine too."""
-    folded = {one.version: one for fold in ledger.folds for one in fold.replays}
-    known = {version: one for version, one in folded.items() if version < first_version}
-    known |= {one.version: one for one in metadata.replays}
-    openings = [*metadata.openings, *(opening for fold in ledger.folds for opening in fold.openings)]
-    emptied = max((one.version for one in openings if one.reason == "full-refresh"), default=-1)
+    folded = (one for fold in ledger.folds for one in fold.replays if one.version < first_version)
+    known = {one.version: one for one in (*folded, *metadata.replays)}
+    emptied = _emptied(metadata, ledger)
     return tuple(known[version] for version in sorted(known) if version > emptied)
+
+
+def _emptied(metadata: CommitClaims, ledger: Ledger, until: int | None = None) -> int:
+    """The version of the last full refresh, by log and ledger; -1 where there is none."""
+    openings = [*metadata.openings, *(opening for fold in ledger.folds for opening in fold.openings)]
+    versions = (one.version for one in openings if one.reason == "full-refresh")
+    return max((version for version in versions if until is None or version <= until), default=-1)
 
 
 def _find_baseline(
@@ -185,12 +192,9 @@ def _find_baseline(
     if since is not None or metadata.refreshes or not lineages:
         why = f"from before version {start + 1}"
         return Baseline(version=min(start, log.version), expected=None, why=why)
-    accepted = sum(
-        batch.counts.added
-        for lineage in lineages
-        for batch in lineage.batches
-        if batch.last_version <= log.base_version
-    ) + sum(one.counts.added for one in replays if one.version <= log.base_version)
+    early = [b.counts for one in lineages for b in one.batches if b.last_version <= log.base_version]
+    early += [one.counts for one in replays if one.version <= log.base_version]
+    accepted = sum(counts.added for counts in early)
     others = _others_before(log, metadata, ledger, start)
     moved = sum(other.net or 0 for other in others)
     why = f"accepted up to version {start} by the ledger"
@@ -202,9 +206,7 @@ def _find_baseline(
 
 def _others_before(log: TableLog, metadata: CommitClaims, ledger: Ledger, last: int) -> tuple[Other, ...]:
     """What other writers did up to a version, since the table was last emptied."""
-    openings = [*metadata.openings, *(opening for fold in ledger.folds for opening in fold.openings)]
-    emptied = [o.version for o in openings if o.reason == "full-refresh" and o.version <= last]
-    first = max(emptied, default=-1) + 1
+    first = _emptied(metadata, ledger, last) + 1
     known = {other.version: other for other in ledger.others(first, last)}
     # A commit that the ledger has not yet, and whose rows are counted from no state of the log's.
     for commit in log.commits:
@@ -223,7 +225,3 @@ def _last_refresh(log: TableLog, metadata: CommitClaims) -> int:
             found = previous
         previous = commit.version
     return previous if previous in openings and not log.active() else found
-
-
-def _outlives(lineage: Lineage, baseline: Baseline) -> bool:
-    return any(batch.last_version > baseline.version for batch in lineage.batches) or bool(lineage.late)

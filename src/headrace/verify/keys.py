@@ -9,7 +9,7 @@ from typing import Any
 from headrace.model.texts import counted
 from headrace.verify.delta_log import TableLog
 from headrace.verify.report import Judgement
-from headrace.verify.stored import StoredPath
+from headrace.verify.stored import StoredPath, query
 
 PROPERTY_KEYS = "headrace.keys"
 PROPERTY_SCD_TYPE = "headrace.scd_type"
@@ -21,30 +21,22 @@ _COUNT = "__headrace_rows"
 def keys_of(log: TableLog) -> tuple[str, ...]:
     """The keys by which changes are applied to a table, as it writes them; empty if rows are appended."""
     declared = json.loads(log.metadata.properties.get(PROPERTY_KEYS, "[]"))
-    columns = _columns(log) if declared else {}
+    columns = columns_of(log) if declared else {}
     names = {name.casefold(): name for name in columns}
     return tuple(names.get(key.casefold(), key) for key in declared)
 
 
 def judge_keys(table: StoredPath, log: TableLog, found: Judgement) -> str | None:
-    """Look for keys with several rows, or with rows that overlap; reads the key columns of the whole table.
-
-    Returns:
-        Why the keys could not be read, if so.
-    """
+    """Look for keys with several rows or with rows that overlap; returns why they cannot be read, if so."""
     if PROPERTY_KEYS not in log.metadata.properties:
         return None
     keys = keys_of(log)
-    listed = ", ".join(_quoted(key) for key in keys)
+    listed = ", ".join(quoted(key) for key in keys)
     is_history = log.metadata.properties.get(PROPERTY_SCD_TYPE) == "2"
-    query = _overlaps(listed, _columns(log)[_START]) if is_history else _twice(listed)
-    import pyarrow as pa
-    from deltalake import QueryBuilder
-
+    sql = _overlaps(listed, columns_of(log)[_START]) if is_history else _twice(listed)
     try:
-        held = table.open_table(log.version)
-        wrong = pa.table(QueryBuilder().register("t", held).execute(query).read_all()).to_pylist()
-    except Exception as error:  # the engine of `QueryBuilder` raises no narrower class
+        wrong = query(table.open_table(log.version), sql).to_pylist()
+    except Exception as error:  # the engine raises no narrower class
         return f"the keys cannot be read: {str(error).splitlines()[0]}"
     code = "HISTORY_OVERLAPS" if is_history else "KEY_TWICE"
     for one in wrong[:_SHOWN]:
@@ -65,7 +57,7 @@ def _twice(keys: str) -> str:
 
 def _overlaps(keys: str, sequence: Any) -> str:
     """The keys with rows that end after the next one starts, or that do not end after their own start."""
-    start, end = _parts(_quoted(_START), sequence), _parts(_quoted(_END), sequence)
+    start, end = _parts(quoted(_START), sequence), _parts(quoted(_END), sequence)
     numbered = range(len(start))
     columns = [f"{one} AS s{number}" for number, one in enumerate(start)]
     columns += [f"{one} AS e{number}" for number, one in enumerate(end)]
@@ -73,13 +65,13 @@ def _overlaps(keys: str, sequence: Any) -> str:
     window = f"OVER (PARTITION BY {keys} ORDER BY {order})"
     following = ", ".join(f"lead(s{number}) {window} AS n{number}" for number in numbered)
     ends, starts, nexts = ([f"{name}{number}" for number in numbered] for name in "esn")
-    is_open = f"{_quoted(_END)} IS NULL"
+    is_open = f"{quoted(_END)} IS NULL"
     is_wrong = (
         f"(following IS NOT NULL AND ({is_open} OR {_is_after(ends, nexts)})) "
         f"OR (NOT {is_open} AND NOT {_is_after(ends, starts)})"
     )
     return (
-        f"WITH parts AS (SELECT {keys}, {_quoted(_END)}, {', '.join(columns)} FROM t), "
+        f"WITH parts AS (SELECT {keys}, {quoted(_END)}, {', '.join(columns)} FROM t), "
         f"pairs AS (SELECT *, {following}, lead(1) {window} AS following FROM parts) "
         f"SELECT {keys}, count(*) AS {_COUNT} FROM pairs WHERE {is_wrong} GROUP BY {keys}"
     )
@@ -102,9 +94,10 @@ def _is_after(first: Sequence[str], second: Sequence[str]) -> str:
     return text
 
 
-def _columns(log: TableLog) -> dict[str, Any]:
+def columns_of(log: TableLog) -> dict[str, Any]:
+    """The type of each column of a table."""
     return {one["name"]: one["type"] for one in json.loads(log.metadata.schema)["fields"]}
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

@@ -17,6 +17,7 @@ from headrace.verify.commits import (
     read_opening,
     read_replay,
 )
+from headrace.verify.source_range import DeclaredRange, Kinds
 from headrace.verify.stored import StoredPath
 
 _LOSSES = "losses.json"
@@ -86,14 +87,11 @@ class Fold:
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """A dataset's ledger.
-
-    Args:
-        losses: What was written down as lost, before a flow went on behind it.
-    """
+    """A dataset's ledger. A loss is recorded before a flow continues after it."""
 
     folds: tuple[Fold, ...] = ()
-    losses: tuple[Mapping[str, Any], ...] = ()
+    lost: frozenset[DeclaredRange] = frozenset()
+    lost_files: frozenset[tuple[str, str]] = frozenset()  # checkpoint and path
     damaged: Mapping[str, str] = field(default_factory=dict)  # the reason for each file that cannot be read
 
     def others(self, first: int, last: int) -> tuple[Other, ...]:
@@ -102,7 +100,7 @@ class Ledger:
         return tuple(found[version] for version in sorted(found) if first <= version <= last)
 
 
-def load_folds(folder: StoredPath) -> Ledger:
+def load_folds(folder: StoredPath, kinds: Kinds) -> Ledger:
     """Read the folds of all flows of a dataset; to be read before the table's log.
 
     What a running flow commits and folds meanwhile is then in the log, and not in the ledger alone.
@@ -113,7 +111,7 @@ def load_folds(folder: StoredPath) -> Ledger:
         if not (path.name[0].isdigit() and path.name.endswith(".json")):
             continue
         try:
-            folds.append(_fold(path, json.loads(path.read_text())))
+            folds.append(_fold(path, json.loads(path.read_text()), kinds))
         except FileNotFoundError:
             # A run that starts has put it aside since the folder was listed.
             continue
@@ -123,24 +121,27 @@ def load_folds(folder: StoredPath) -> Ledger:
     return Ledger(folds=tuple(folds), damaged=damaged)
 
 
-def load_losses(folder: StoredPath, ledger: Ledger, table_id: str) -> Ledger:
+def load_losses(folder: StoredPath, ledger: Ledger, table_id: str, kinds: Kinds) -> Ledger:
     """Complete a ledger; to be read after the table's log, whose openings come after their losses.
 
-    Args:
-        table_id: Folds of an earlier table of the same name are left out.
+    Folds of an earlier table of the same name are left out.
     """
-    losses: list[Mapping[str, Any]] = []
+    lost_files: set[tuple[str, str]] = set()
+    lost: set[DeclaredRange] = set()
     damaged = dict(ledger.damaged)
     for path in _files_of_flows(folder):
         if path.name != _LOSSES:
             continue
         try:
-            losses += [dict(loss) for loss in json.loads(path.read_text())]
+            entries = [dict(loss) for loss in json.loads(path.read_text())]
+            lost.update(filter(None, map(kinds.read_declared, entries)))
+            lost_files |= {(str(one.get("checkpoint")), str(one["path"])) for one in entries if "path" in one}
         except _UNREADABLE as error:
             damaged[f"{path.parent.name}/{path.name}"] = repr(error)
     return Ledger(
         folds=tuple(fold for fold in ledger.folds if fold.table_id == table_id),
-        losses=tuple(losses),
+        lost=frozenset(lost),
+        lost_files=frozenset(lost_files),
         damaged=damaged,
     )
 
@@ -149,14 +150,14 @@ def _files_of_flows(folder: StoredPath) -> Iterator[StoredPath]:
     return (flow / file.name for flow in folder.list_folders() for file in flow.list_files())
 
 
-def _fold(path: StoredPath, value: Mapping[str, Any]) -> Fold:
+def _fold(path: StoredPath, value: Mapping[str, Any], kinds: Kinds) -> Fold:
     batches, openings = [], []
     for entry in value["batches"]:
         version = entry["version"]
         if "opens" in entry:
-            openings.append(read_opening(entry, version, None))
+            openings.append(read_opening(entry, version, None, kinds))
         if "batch" in entry or "batches" in entry:
-            batches.append(read_batches(entry, version))
+            batches.append(read_batches(entry, version, kinds))
     first, last = value["versions"]
     return Fold(
         path=path,

@@ -8,19 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from headrace.errors import NothingToVerifyError, TableUnknownError, did_you_mean
-from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import counted
-from headrace.verify.broker_requests import Explain, unexplained
 from headrace.verify.checkpoint_history import Lineage
-from headrace.verify.counts import FileFindings, describe_others, judge_counts, judge_files, judge_table
+from headrace.verify.counts import (
+    FileFindings,
+    describe_others,
+    judge_counts,
+    judge_files,
+    judge_table,
+    judge_view,
+)
 from headrace.verify.cross_checks import (
     compare_checkpoints,
     compare_ledger,
-    compare_upstream,
     describe_checkpoint,
     pending_batch,
 )
@@ -35,24 +40,22 @@ from headrace.verify.expected import (
     prove_not_created,
     prove_unread,
 )
-from headrace.verify.file_lists import judge_lists
-from headrace.verify.keys import judge_keys
-from headrace.verify.layout import Storage, find_upstream
+from headrace.verify.keys import judge_keys, keys_of
 from headrace.verify.quarantine import (
     describe_pending,
     judge_missing_replays,
     judge_quarantine,
     judge_refresh,
+    judge_replays,
 )
 from headrace.verify.ranges import judge_ranges
-from headrace.verify.replays import judge_replays
+from headrace.verify.reader import Context
+from headrace.verify.records import RecordsJudge
+from headrace.verify.registry import Readers, known_kinds
 from headrace.verify.report import DatasetProof, Finding, FlowProof, Grade, GradeReport, Judgement, Proof
-from headrace.verify.source_range import SourceRange
-from headrace.verify.stored import StoredPath
-from headrace.verify.views import Input, judge_view
-
-_ANSWER_S = 5.0
-"""Seconds that the broker may take for one request; without an answer, records are not judged."""
+from headrace.verify.sampled_keys import judge_sample
+from headrace.verify.source_range import Kinds
+from headrace.verify.stored import Storage, StoredPath
 
 
 def verify_pipeline(
@@ -62,69 +65,51 @@ def verify_pipeline(
     since: datetime | int | None = None,
     require: Grade | None = None,
     sample: int | None = None,
-    connection: KafkaConnection,
-    explain: Explain = unexplained,
-    others: Sequence[KafkaConnection] = (),
+    access: Mapping[str, Any] | None = None,  # how to reach the systems of each kind of source
 ) -> Proof:
-    """Check that every record was processed exactly once, from tables, ledger, checkpoints and broker.
-
-    Args:
-        datasets: What to judge; by default every dataset in the storage.
-        require: The grade that must be judged for every flow.
-        sample: The number of keys whose newest records are compared with their rows.
-        explain: Finds the coded error behind what a Kafka client reports.
-        others: How to reach other Kafka clusters that the pipeline reads, where their logins are known.
-
-    Raises:
-        TableUnknownError: A dataset is not in the storage.
-        NothingToVerifyError: The storage holds none.
-        HeadraceError: The broker refuses this client.
-    """
-    from headrace.verify.broker_side import RecordsJudge
-    from headrace.verify.brokers import Brokers
-    from headrace.verify.sampled_keys import judge_sample
-
+    """Check that every record was processed exactly once, from tables, ledger, checkpoints and sources."""
     storage = Storage(StoredPath.at(settings.storage.root.path))
-    tables = _load_tables(storage, settings, datasets, since)
+    kinds = known_kinds()
+    tables = _load_tables(storage, settings, datasets, since, kinds)
     if not tables.evidence and not any(one.findings for one in tables.unread):
         raise NothingToVerifyError(
             f"the storage {settings.storage.root} holds no dataset of the pipeline {settings.name}",
             remedies=("headrace run",),
             params={"storage": str(settings.storage.root), "pipeline": settings.name},
         )
-    brokers = Brokers(connection, others, _ANSWER_S, explain)
-    records = RecordsJudge(storage, tables.evidence, brokers)
-    judge = _DatasetJudge(storage, settings.database)
+    context = Context(storage=storage, kinds=kinds, tables=dict(tables.evidence), access=access or {})
+    readers = Readers(context)
+    records = RecordsJudge(context, readers)
+    judge = _DatasetJudge(storage, settings.database, readers)
     proofs = []
     for name in in_reading_order(tables.evidence):
         evidence = tables.evidence[name]
-        judged = records.judge(evidence)
-        proof = judge.judge(evidence, judged, records.compare_marks(evidence))
+        proof = judge.judge(evidence, records.judge(evidence))
         replayed = None
         if sample is not None:
-            paths = storage.table(name), storage.tombstones(name)
-            replayed = judge_sample(evidence, *paths, brokers, sample)
+            paths = storage.table(name), storage.side_table("tombstones", name)
+            replayed = judge_sample(evidence, *paths, readers, sample)
         table = proof.table.with_findings(tables.replaced.get(name, []))
-        proofs.append(replace(proof, table=table, sample=replayed))
+        unsampled = sample is None and bool(keys_of(evidence.log))
+        proofs.append(replace(proof, table=table, sample=replayed, unsampled=unsampled))
     return Proof(pipeline=settings.name, datasets=(*proofs, *tables.unread), require=require)
 
 
 @dataclass
 class _Tables:
-    """The tables of a pipeline.
-
-    Args:
-        unread: The reports of tables that are missing, unreadable or not the pipeline's.
-        replaced: Findings of tables that are judged, but were replaced.
-    """
+    """The tables of a pipeline."""
 
     evidence: dict[TableName, Evidence] = field(default_factory=dict)
-    unread: list[DatasetProof] = field(default_factory=list)
-    replaced: dict[TableName, list[Finding]] = field(default_factory=dict)
+    unread: list[DatasetProof] = field(default_factory=list)  # missing, unreadable or not the pipeline's
+    replaced: dict[TableName, list[Finding]] = field(default_factory=dict)  # judged, but replaced by another
 
 
 def _load_tables(
-    storage: Storage, settings: ProjectSettings, datasets: Sequence[TableName], since: datetime | int | None
+    storage: Storage,
+    settings: ProjectSettings,
+    datasets: Sequence[TableName],
+    since: datetime | int | None,
+    kinds: Kinds,
 ) -> _Tables:
     """Read the tables that are named, or all that the storage holds or should hold."""
     # Before the tables: what a run makes meanwhile must not look like a table that is missing.
@@ -137,7 +122,7 @@ def _load_tables(
             tables.unread.append(missing or prove_not_created(name))
             continue
         try:
-            evidence = load_evidence(storage, name, since)
+            evidence = load_evidence(storage, name, kinds, since)
         except LogDamagedError as error:
             finding = Finding(code="LOG_DAMAGED", text=str(error), place={"dataset": str(name)})
             tables.unread.append(prove_unread(name, "the log cannot be read", finding))
@@ -168,13 +153,12 @@ def _chosen(
 class _DatasetJudge:
     """Judges datasets; what they have read of other tables is looked up in the storage."""
 
-    def __init__(self, storage: Storage, database: str) -> None:
+    def __init__(self, storage: Storage, database: str, readers: Readers) -> None:
         self._storage = storage
         self._database = database
+        self._readers = readers
 
-    def judge(
-        self, evidence: Evidence, records: Mapping[str, GradeReport], marks: Mapping[str, Sequence[Finding]]
-    ) -> DatasetProof:
+    def judge(self, evidence: Evidence, records: Mapping[str, GradeReport]) -> DatasetProof:
         """The report of one dataset."""
         files = judge_files(evidence.balance, evidence.facts)
         found = Judgement()
@@ -194,31 +178,22 @@ class _DatasetJudge:
             kind=evidence.kind,
             version=evidence.log.version,
             table=table.with_findings(found.findings),
-            flows=tuple(
-                self._judge_flow(evidence, one, files, records[one.flow], marks.get(one.flow, ()))
-                for one in evidence.judged
-            ),
+            flows=tuple(self._judge_flow(evidence, one, files, records[one.flow]) for one in evidence.judged),
             view=view,
             notes=(*_notes(evidence, undecoded), *([] if unread_keys is None else [unread_keys])),
             undecoded=undecoded,
         )
 
     def _judge_flow(
-        self,
-        evidence: Evidence,
-        lineage: Lineage,
-        files: FileFindings,
-        records: GradeReport,
-        marks: Sequence[Finding],
+        self, evidence: Evidence, lineage: Lineage, files: FileFindings, records: GradeReport
     ) -> FlowProof:
         logs = [log for name in sorted(lineage.names) for log in evidence.checkpoints.get(name, ())]
         ranges = judge_ranges(lineage, evidence.ledger, evidence.log.first_version)
-        if "files" in lineage.source_kinds:
-            ranges = judge_lists(lineage, evidence.lists, logs, evidence.ledger).add_to(ranges)
+        for reader in self._readers.of(lineage.source_kinds):
+            ranges = reader.judge_ranges(evidence, lineage, logs, ranges)
         found = Judgement()
         compare_ledger(lineage, evidence.ledger, evidence.metadata, evidence.log.first_version, found)
         compare_checkpoints(lineage, logs, evidence.log.transactions, found)
-        compare_upstream(lineage, self._find_table, found)
         rejected = Judgement()
         for batch in lineage.batches:
             judge_quarantine(batch, evidence.quarantine, rejected)
@@ -233,26 +208,18 @@ class _DatasetJudge:
             generation=lineage.number,
             batch=None if last is None else last.last,
             version=None if last is None else last.last_version,
-            grades=(
-                ranges.with_findings([*found.findings, *marks]),
-                counts.with_findings(rejected.findings),
-                records,
-            ),
+            grades=(ranges.with_findings(found.findings), counts.with_findings(rejected.findings), records),
             pending=pending_batch(lineage, logs),
             notes=(*describe_checkpoint(lineage, logs), *describe_pending(lineage, evidence.quarantine)),
         )
 
-    def _find_table(self, source: SourceRange) -> StoredPath | None:
-        found = find_upstream(self._storage, source)
-        return None if found is None else found.path
-
-    def _find_input(self, text: str) -> Input | None:
+    def _find_input(self, text: str) -> tuple[str, int] | None:
         try:
             log = load_table_log(self._storage.table(TableName.parse(text, self._database)))
         except LogDamagedError:
             return None
         changes = [commit.version for commit in log.commits if commit.changes_data]
-        return Input(table_id=log.metadata.id, version=max(changes, default=log.base_version))
+        return log.metadata.id, max(changes, default=log.base_version)
 
 
 def _notes(evidence: Evidence, undecoded: int) -> list[str]:

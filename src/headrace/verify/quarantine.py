@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
+import numpy as np
+
 from headrace.model.texts import counted
+from headrace.verify.balance import RowBalance
 from headrace.verify.checkpoint_history import Lineage
-from headrace.verify.commits import Batches, Refresh, holds_replay, replay_transaction
+from headrace.verify.commits import Batches, Refresh, Replay, holds_replay, replay_transaction
 from headrace.verify.delta_log import has_log
+from headrace.verify.equations import RowCounts
 from headrace.verify.report import Judgement
-from headrace.verify.source_range import TopicPartition
-from headrace.verify.stored import StoredPath
+from headrace.verify.source_range import Kinds, Partition
+from headrace.verify.spans import Spans
+from headrace.verify.stored import StoredPath, query
 
 BatchKey = tuple[str, int]
 """The checkpoint and number of a batch; of a refresh its update, and -1."""
 
-_QUERY = """
-    SELECT coalesce(checkpoint, update) AS checkpoint, coalesce(batch, -1) AS batch, state, replay,
-        source['topic'] AS topic, source['partition'] AS partition,
-        source['offset'] AS offset
-    FROM rejected
-"""
+_QUERY = """SELECT coalesce(checkpoint, update) AS checkpoint, coalesce(batch, -1) AS batch, state, replay{}
+    FROM t"""
 _DISCARDED = "discarded"
 _REPLAYED = ("replaying", "replayed")
 """A row is replayed when the table holds its replay, whatever of both the quarantine states."""
@@ -35,32 +36,39 @@ class Rejected:
     """Rejected rows of one batch."""
 
     rows: int = 0
-    partitions: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
+    partitions: Mapping[Partition, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
-    def joined(cls, several: Iterable[Rejected]) -> Rejected:
-        rows, offsets = 0, defaultdict[TopicPartition, list[int]](list)
-        for one in several:
-            rows += one.rows
-            for partition, found in one.partitions.items():
-                offsets[partition].extend(found)
-        return cls(rows=rows, partitions={key: tuple(found) for key, found in offsets.items()})
+    def of(cls, batches: Iterable[Batches], *parts: Mapping[BatchKey, Rejected]) -> Rejected:
+        """The rows of batches in parts of the quarantine."""
+        keys = [(one.checkpoint, number) for one in batches for number in range(one.first, one.last + 1)]
+        found = [part[key] for part in parts for key in keys if key in part]
+        offsets = defaultdict[Partition, list[int]](list)
+        for one in found:
+            for partition, some in one.partitions.items():
+                offsets[partition].extend(some)
+        partitions = {key: tuple(some) for key, some in offsets.items()}
+        return cls(rows=sum(one.rows for one in found), partitions=partitions)
+
+    @property
+    def spans(self) -> dict[Partition, Spans]:
+        """The offsets of each partition."""
+        return {
+            key: Spans.of_offsets(np.array(some, dtype=np.int64)) for key, some in self.partitions.items()
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quarantine:
-    """The rows of a quarantine table.
+    """The rows of a quarantine table."""
 
-    Args:
-        kept: The rows of each batch that are neither replayed nor discarded.
-        lost: How many rows are marked as replayed by replays that the table does not hold.
-    """
-
-    kept: Mapping[BatchKey, Rejected] = field(default_factory=dict)
+    kept: Mapping[BatchKey, Rejected] = field(default_factory=dict)  # neither replayed nor discarded
     discarded: Mapping[BatchKey, Rejected] = field(default_factory=dict)
     replayed: Mapping[BatchKey, Rejected] = field(default_factory=dict)  # those whose replay the table holds
     replays: Mapping[str, int] = field(default_factory=dict)
-    lost: Mapping[str, int] = field(default_factory=dict)
+    lost: Mapping[str, int] = field(
+        default_factory=dict
+    )  # rows that are marked with replays not in the table
     damage: str = ""  # why the quarantine table cannot be read
 
     @cached_property
@@ -78,46 +86,35 @@ class Quarantine:
 
     def pending(self, lineage: Lineage) -> int:
         """Rows of a batch that the table does not hold yet."""
-        last = max((one.last for one in lineage.batches if one.checkpoint == lineage.checkpoint), default=-1)
-        return sum(
-            count
-            for (checkpoint, number), count in self.rows.items()
-            if checkpoint == lineage.checkpoint and number > last
-        )
+        mine = lineage.checkpoint
+        last = max((one.last for one in lineage.batches if one.checkpoint == mine), default=-1)
+        return sum(count for key, count in self.rows.items() if key[0] == mine and key[1] > last)
 
-    def unclaimed(self, lineages: Iterable[Lineage], refresh: str | None) -> int:
+    def unclaimed(self, lineages: Sequence[Lineage], refresh: str | None) -> int:
         """Rows of batches and refreshes that the table does not hold, without those that are pending."""
-        known = {refresh}
-        claimed = {
-            (batch.checkpoint, number)
-            for lineage in lineages
-            for batch in lineage.batches
-            for number in range(batch.first, batch.last + 1)
-        }
-        known |= {one.checkpoint for one in lineages}
+        batches = [batch for lineage in lineages for batch in lineage.batches]
+        claimed = {(b.checkpoint, number) for b in batches for number in range(b.first, b.last + 1)}
+        known = {refresh, *(one.checkpoint for one in lineages)}
         return sum(count for key, count in self.rows.items() if key not in claimed and key[0] not in known)
 
 
-def rows_in(part: Mapping[BatchKey, Rejected], batches: Iterable[Batches]) -> Iterator[Rejected]:
-    """The rows of batches in a part of the quarantine."""
-    for batch in batches:
-        for number in range(batch.first, batch.last + 1):
-            if (found := part.get((batch.checkpoint, number))) is not None:
-                yield found
-
-
-def load_quarantine(path: StoredPath, target: StoredPath, transactions: Mapping[str, int]) -> Quarantine:
+def load_quarantine(
+    path: StoredPath, target: StoredPath, transactions: Mapping[str, int], kinds: Kinds
+) -> Quarantine:
     """Read a quarantine table; a missing one is empty."""
     if not has_log(path):
         return Quarantine()
     import pyarrow as pa
-    from deltalake import QueryBuilder
 
     try:
-        found = QueryBuilder().register("rejected", path.open_table()).execute(_QUERY).read_all()
-    except Exception as error:  # the engine of `QueryBuilder` raises no narrower class
+        rejected = path.open_table()
+        held = {one.name for one in pa.schema(rejected.schema()).field("source").type}
+        parts = sorted(held & {name for one in kinds.coordinates for name in one.names})
+        columns = "".join(f", source['{part}'] AS \"{part}\"" for part in parts)
+        found = query(rejected, _QUERY.format(columns))
+    except Exception as error:  # the engine raises no narrower class
         return Quarantine(damage=str(error).splitlines()[0])
-    quarantine = _build(pa.table(found), transactions)
+    quarantine = _build(found, parts, transactions, kinds)
     if not quarantine.lost:
         return quarantine
     # A replay may have ended since the dataset's table was read.
@@ -130,13 +127,13 @@ def load_quarantine(path: StoredPath, target: StoredPath, transactions: Mapping[
     return replace(quarantine, lost=lost)
 
 
-def _build(table: Any, transactions: Mapping[str, int]) -> Quarantine:
+def _build(table: Any, parts: Sequence[str], transactions: Mapping[str, int], kinds: Kinds) -> Quarantine:
     rows: dict[tuple[str, BatchKey], int] = defaultdict(int)
-    offsets: dict[tuple[str, BatchKey], dict[TopicPartition, list[int]]] = {}
+    offsets: dict[tuple[str, BatchKey], dict[Partition, list[int]]] = {}
     replays: dict[str, int] = defaultdict(int)
     lost: dict[str, int] = defaultdict(int)
     columns = (table.column(name).to_pylist() for name in table.column_names)
-    for checkpoint, batch, state, replay, topic, partition, offset in zip(*columns, strict=True):
+    for checkpoint, batch, state, replay, *source in zip(*columns, strict=True):
         part = _DISCARDED if state == _DISCARDED else "kept"
         held_number = transactions.get(replay_transaction(replay)[0]) if state in _REPLAYED else None
         if state in _REPLAYED and holds_replay(replay, held_number, settled=state == "replayed"):
@@ -146,19 +143,16 @@ def _build(table: Any, transactions: Mapping[str, int]) -> Quarantine:
             lost[replay] += 1
         key = (part, (checkpoint, batch))
         rows[key] += 1
-        if topic is not None and partition is not None and offset is not None:
-            offsets.setdefault(key, defaultdict(list))[topic, partition].append(offset)
-    parts: dict[str, dict[BatchKey, Rejected]] = defaultdict(dict)
+        there = {name: value for name, value in zip(parts, source, strict=True) if value is not None}
+        if (coordinates := kinds.find_coordinates(there)) is not None:
+            *partition, offset = (there[name] for name in coordinates.names)
+            offsets.setdefault(key, defaultdict(list))[tuple(partition)].append(offset)
+    found: dict[str, dict[BatchKey, Rejected]] = defaultdict(dict)
     for (part, batch_key), count in rows.items():
-        held = {place: tuple(found) for place, found in offsets.get((part, batch_key), {}).items()}
-        parts[part][batch_key] = Rejected(rows=count, partitions=held)
-    return Quarantine(
-        kept=parts["kept"],
-        discarded=parts[_DISCARDED],
-        replayed=parts["replayed"],
-        replays=dict(replays),
-        lost=dict(lost),
-    )
+        held = {place: tuple(some) for place, some in offsets.get((part, batch_key), {}).items()}
+        found[part][batch_key] = Rejected(rows=count, partitions=held)
+    kept, discarded, replayed = (found[part] for part in ("kept", _DISCARDED, "replayed"))
+    return Quarantine(kept=kept, discarded=discarded, replayed=replayed, replays=replays, lost=lost)
 
 
 def judge_quarantine(batch: Batches, quarantine: Quarantine, found: Judgement) -> None:
@@ -199,3 +193,25 @@ def describe_pending(lineage: Lineage, quarantine: Quarantine) -> Iterator[str]:
     rows = quarantine.pending(lineage)
     if rows:
         yield f"{counted(rows, 'row')} in quarantine pending: the next run repeats their batch"
+
+
+def judge_replays(
+    replays: Sequence[Replay], balance: RowBalance, quarantine: Quarantine, found: Judgement
+) -> str:
+    """Judge the replays of one flow; returns the sum of their equations, empty if there are none."""
+    for one in replays:
+        place = {"replay": one.id, "version": one.version}
+        for equation in one.counts.broken:
+            found.find("COUNTS_UNBALANCED", f"replay {one.id}: {equation}", **place)
+        delta = balance.deltas.get(one.version)
+        removes = delta is not None and delta.removed and not one.counts.by_key
+        if delta is not None and not delta.unknown and (removes or not delta.agrees(one.counts)):
+            found.find("COUNTS_DIFFER", delta.differs(f"replay {one.id}", one.counts), **place)
+        marked = quarantine.replays.get(one.id, 0)
+        if marked != one.rows and not quarantine.damage:
+            text = f"replay {one.id} states that it moved {counted(one.rows, 'row')} out of the quarantine, "
+            found.find("REPLAY_DIFFERS", text + f"which has {marked:,} marked with it", **place)
+    if not replays:
+        return ""
+    total = reduce(RowCounts.plus, (one.counts for one in replays))
+    return f"; {sum(one.rows for one in replays):,} replayed: {total.text}"

@@ -6,23 +6,27 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from headrace.model.texts import counted
-from headrace.verify.checkpoint_history import Generation, Lineage
+from headrace.verify.checkpoint_history import Generation, Lineage, Pairs
 from headrace.verify.commits import Batches
-from headrace.verify.declared import Pairs, less, merged, total
 from headrace.verify.ledger import Ledger
 from headrace.verify.report import GradeReport, Judgement
-from headrace.verify.source_range import OPAQUE, SourceRange, TopicPartition
-from headrace.verify.wording import spans_text
+from headrace.verify.source_range import DeclaredRange, Partition, SourceRange, named
+from headrace.verify.spans import spans_text
 
-_Key = tuple[str, ...]
-"""A source beyond one checkpoint: a partition of one topic id, a table id, or a folder of files, and the
-number of the source where Spark opens a DataFrame that is used twice as two."""
+
+class _Key(NamedTuple):
+    """A source beyond one checkpoint."""
+
+    partition: Partition  # a partition; or the key of a source without partitions
+    id: str | None  # the id of what the partition is a part of
+    read: int  # which one of several sources, where Spark opens a DataFrame that is used twice as two
+
 
 _Positions = dict[_Key, Any]
-"""Where sources begin or end: an offset, or a position of another kind."""
+"""Where sources begin or end: an offset, or a position of a source without partitions."""
 
 
 def judge_ranges(lineage: Lineage, ledger: Ledger, first_version: int) -> GradeReport:
@@ -37,16 +41,13 @@ def judge_ranges(lineage: Lineage, ledger: Ledger, first_version: int) -> GradeR
             unread = _unread(lineage, read)
             _judge_succession(ended, read, unread, generation, found, unknown=bool(lineage.unknown_versions))
         for batch in generation.batches:
-            for (source, starts), (_, ends) in zip(
-                _keyed(batch, "start"), _keyed(batch, "until"), strict=True
-            ):
+            for source, starts, ends in _keyed(batch):
                 ended.update(ends)
-                if source.kind == "kafka":
-                    for key in ends.keys() & starts.keys():
-                        low, spans = starts[key], read.setdefault(key, [])
-                        if spans and spans[-1][1] == low:
-                            low = spans.pop()[0]
-                        spans.append((low, ends[key]))
+                for key in ends.keys() & starts.keys() if source.coordinates is not None else ():
+                    low, spans = starts[key], read.setdefault(key, [])
+                    if spans and spans[-1][1] == low:
+                        low = spans.pop()[0]
+                    spans.append((low, ends[key]))
     for batch in lineage.late:
         text = f"{batch.name} was committed through checkpoint {batch.checkpoint} after it had been fenced"
         found.find("FENCED_BATCH", text, version=batch.last_version, batch=batch.last)
@@ -117,16 +118,17 @@ def _judge_missing(
 
 
 def _judge_batch(batch: Batches, found: Judgement) -> None:
-    """A Kafka range has a start for each partition, and no partition ends before its start."""
+    """A range has a start for each partition, and no partition ends before its start."""
     for source in batch.sources:
-        starts, ends = source.starts, source.ends
-        for (topic, partition), high in ends.items():
-            low = starts.get((topic, partition))
-            where = {**batch.place, "topic": topic, "partition": partition}
+        starts = source.starts
+        for key, high in source.ends.items():
+            low = starts.get(key)
             if low is None and batch.first == batch.last:
-                found.find("RANGE_OPEN", f"{batch.name} has no start for {topic}/{partition}", **where)
+                text = f"{batch.name} has no start for {named(key)}"
+                found.find("RANGE_OPEN", text, **batch.place, **source.place(key))
             elif low is not None and high < low:
-                text = f"{batch.name} goes backwards in {topic}/{partition}: from {low} until {high}"
+                text = f"{batch.name} goes backwards in {named(key)}: from {low} until {high}"
+                where = {**batch.place, **source.place(key)}
                 found.find("RANGE_BACKWARDS", text, **where, ranges=[[high, low]])
 
 
@@ -142,52 +144,51 @@ def _judge_step(one: Batches, two: Batches, found: Judgement) -> None:
         elif not before.is_same_source(after):
             text = f"{two.name} reads {after.name} through a checkpoint that read {before.name}"
             found.find("SOURCE_CHANGED", text, **where)
-        elif after.kind == "kafka":
-            _judge_offsets(before.ends, after.starts, two, found)
+        elif after.coordinates is not None:
+            _judge_offsets(after, before.ends, after.starts, two, found)
         else:
             _judge_position(before, after, two, found)
 
 
 def _judge_position(before: SourceRange, after: SourceRange, batch: Batches, found: Judgement) -> None:
-    """A source that is not Kafka goes on where it ended."""
-    ended, began = before.order_of(before.until), after.order_of(after.start)
-    if ended == began and (after.kind != OPAQUE or before.until == after.start):
+    """A source without partitions continues where it ended."""
+    if before.is_end(after.start):
         return
-    code, what = ("RANGE_TWICE", "reads again") if began < ended else ("RANGE_MISSING", "skips")
-    begin = "the beginning" if after.start is None else dict(after.start)
+    is_again = after.order_of(after.start) < before.order_of(before.until)
+    code, what = ("RANGE_TWICE", "reads again") if is_again else ("RANGE_MISSING", "skips")
+    begin = "the beginning" if after.start is None else after.start
     text = (
-        f"{batch.name} {what} a part of {after.name}: the batch before ended at {dict(before.until)}, "
+        f"{batch.name} {what} a part of {after.name}: the batch before ended at {before.until}, "
         f"this one starts at {begin}"
     )
     found.find(code, text, **batch.place, source=after.index)
 
 
 def _judge_offsets(
-    ended: Mapping[TopicPartition, int],
-    began: Mapping[TopicPartition, int],
+    source: SourceRange,
+    ended: Mapping[Partition, int],
+    began: Mapping[Partition, int],
     batch: Batches,
     found: Judgement,
-    lost: Mapping[TopicPartition, Pairs] | None = None,
-    read: Mapping[TopicPartition, Pairs] | None = None,
-    repeats: Mapping[TopicPartition, Pairs] | None = None,
+    lost: Mapping[Partition, Pairs] | None = None,
+    read: Mapping[Partition, Pairs] | None = None,
+    repeats: Mapping[Partition, Pairs] | None = None,
     *,
     is_whole: bool = False,
 ) -> None:
-    """Every partition goes on where it ended; one that is new begins at its first offset.
+    """Every partition continues where it ended; one that is new begins at its first offset.
 
-    Args:
-        lost: Recorded losses, which a range may pass over.
-        read: What earlier batches have read, which a new generation may pass over.
-        repeats: What a new generation may read again.
-        is_whole: Whether `read` is all that was ever read, so that nothing else can be read twice.
+    A range may pass over losses. A new generation may pass over what earlier batches have `read`, and may
+    read `repeats` again. If `read` is all that was ever read (`is_whole`), nothing else can be read twice.
     """
     for key in sorted({*ended, *began}):
-        topic, partition = key
-        where = {**batch.place, "topic": topic, "partition": partition}
-        if key not in began:
-            found.find("PARTITION_MISSING", f"{batch.name} has no range for {topic}/{partition}", **where)
+        end, begin = ended.get(key, 0), began.get(key)
+        if begin == end and not (lost or {}).get(key):
             continue
-        end, begin = ended.get(key, 0), began[key]
+        where = {**batch.place, **source.place(key)}
+        if begin is None:
+            found.find("PARTITION_MISSING", f"{batch.name} has no range for {named(key)}", **where)
+            continue
         for low, high in sorted((lost or {}).get(key, ())):
             end = high if low == end else end
         code, held = ("RANGE_MISSING", "no batch") if begin > end else ("RANGE_TWICE", "two batches")
@@ -195,15 +196,15 @@ def _judge_offsets(
         span = [(min(begin, end), max(begin, end))]
         if begin < end and is_whole:
             # Offsets that nobody has read before are read for the first time.
-            span = less(span, less(span, (read or {}).get(key, [])))
-        spans = less(span, (pair for one in excused for pair in one))
+            span = _less(span, _less(span, (read or {}).get(key, [])))
+        spans = _less(span, (pair for one in excused for pair in one))
         if spans:
-            text = f"{topic}/{partition}: {spans_text(spans)} in {held}: {batch.name} starts at {begin}"
+            text = f"{named(key)}: {spans_text(spans)} in {held}: {batch.name} starts at {begin}"
             found.find(code, text, **where, ranges=[list(pair) for pair in spans])
 
 
 def _judge_succession(
-    ended: Mapping[_Key, Any],
+    ended: _Positions,
     read: Mapping[_Key, Pairs],
     unread: Mapping[_Key, Pairs],
     after: Generation,
@@ -211,116 +212,104 @@ def _judge_succession(
     *,
     unknown: bool,
 ) -> None:
-    """A later generation goes on where the earlier ones ended, but for recorded losses and declared repeats.
+    """A later generation continues where earlier ones ended, but for recorded losses and declared repeats.
 
-    A topic of another id is another topic, and begins where it likes.
-
-    Args:
-        unknown: Whether some of what was read is not known any more.
+    A topic of another id is another topic, and begins where it likes. Some of what was read may be `unknown`.
     """
     opening = after.opening
     lost = _by_partition(() if opening is None else opening.losses)
     repeats = _by_partition(() if opening is None else opening.repeats)
-    is_whole = opening is not None and not unknown
     begun: set[_Key] = set()
     for batch in after.batches:
-        for source, starts in _keyed(batch, "start"):
-            fresh = {key: at for key, at in starts.items() if key not in begun}
-            begun.update(fresh)
-            again = {key: at for key, at in fresh.items() if key in ended}
-            if source.kind == "kafka":
-                names = {key: (key[0], int(key[2])) for key in again}
-                before = {name: ended[key] for key, name in names.items()}
-                begun_at = {names[key]: at for key, at in again.items()}
-                passed = {} if opening is None else {names[key]: read.get(key, []) for key in again}
-                again_at = {
-                    name: [*repeats.get(name, []), *unread.get(key[:3], [])] for key, name in names.items()
-                }
-                _judge_offsets(before, begun_at, batch, found, lost, passed, again_at, is_whole=is_whole)
-            elif again:
-                (key,) = again
-                _judge_position(replace(source, until=ended[key]), source, batch, found)
+        for source, starts, _ in _keyed(batch):
+            again = {key: at for key, at in starts.items() if key in ended and key not in begun}
+            begun.update(starts)
+            if source.coordinates is None:
+                for key in again:
+                    _judge_position(replace(source, until=ended[key]), source, batch, found)
+                continue
+            _judge_offsets(
+                source,
+                {key.partition: ended[key] for key in again},
+                {key.partition: at for key, at in again.items()},
+                batch,
+                found,
+                lost,
+                {} if opening is None else {key.partition: read.get(key, []) for key in again},
+                {
+                    key.partition: [*repeats.get(key.partition, []), *unread.get(key._replace(read=0), [])]
+                    for key in again
+                },
+                is_whole=opening is not None and not unknown,
+            )
     if after.batches:
         _judge_left_behind(ended, begun, after.batches[-1], found)
 
 
-def _judge_left_behind(ended: Mapping[_Key, Any], begun: set[_Key], last: Batches, found: Judgement) -> None:
+def _judge_left_behind(ended: _Positions, begun: set[_Key], last: Batches, found: Judgement) -> None:
     """A partition of a topic that is still read must not stay behind in an earlier generation."""
-    sources = [source for source in last.sources if source.kind == "kafka"]
-    topics = {(topic, str(source.topic_id(topic))) for source in sources for topic in source.until}
-    assigned = {
-        topic: parts for one in sources for topic, parts in one.identity.get("partitions", {}).items()
-    }
-    still_read = {key[:3] for key in begun}
-    for key in sorted(key for key in ended if key[:3] not in still_read and key[:2] in topics):
-        topic, _, partition, _ = key
-        if int(partition) not in assigned.get(topic, [int(partition)]):
-            # The query names its partitions, and this one no more.
-            continue
-        text = f"{topic}/{partition} was read up to {ended[key]} before checkpoint {last.checkpoint}, "
-        where = {"version": last.last_version, "topic": topic, "partition": int(partition)}
-        found.find("PARTITION_MISSING", text + "which has no range for it", **where)
+    still_read = {key[:2] for key in begun}
+    for source in last.sources:
+        streams = {source.stream(key) for key in source.ends}
+        for key in sorted(ended, key=str):
+            partition = key.partition
+            is_left = key[:2] not in still_read and (source.stream(partition)[0], key.id) in streams
+            if is_left and source.reads(partition):
+                still_read.add(key[:2])
+                text = f"{named(partition)} was read up to {ended[key]} before checkpoint {last.checkpoint}, "
+                where = {"version": last.last_version, **source.place(partition)}
+                found.find("PARTITION_MISSING", text + "which has no range for it", **where)
 
 
-def _keyed(batch: Batches, edge: Literal["start", "until"]) -> Iterator[tuple[SourceRange, _Positions]]:
-    """Each source of a batch with its positions; one DataFrame that is used twice can be two sources."""
-    reads: Counter[_Key] = Counter()
+def _keyed(batch: Batches) -> Iterator[tuple[SourceRange, _Positions, _Positions]]:
+    """Each source of a batch with where it begins and ends; a DataFrame used twice can be two sources."""
+    reads: Counter[Any] = Counter()
     for source in sorted(batch.sources, key=lambda one: one.index):
-        if source.kind == "kafka":
-            names: list[_Key] = [(topic, str(source.topic_id(topic))) for topic in source.until]
-            offsets = source.starts if edge == "start" else source.ends
-            found: _Positions = {}
-            for (topic, partition), offset in offsets.items():
-                name = (topic, str(source.topic_id(topic)))
-                found[*name, str(partition), str(reads[name])] = offset
-        else:
-            names = [source.key]
-            found = {(*source.key, str(reads[source.key])): getattr(source, edge)}
-        yield source, found
-        reads.update(names)
+        if source.coordinates is None:
+            key = _Key(source.key, None, reads[source.key])
+            yield source, {key: source.start}, {key: source.until}
+            reads[source.key] += 1
+            continue
+        starts, ends = source.starts, source.ends
+        streams = {key: source.stream(key) for key in {**starts, **ends}}
+        keys = {key: _Key(key, stream[1], reads[stream]) for key, stream in streams.items()}
+        yield source, {keys[k]: at for k, at in starts.items()}, {keys[k]: at for k, at in ends.items()}
+        reads.update({streams[key] for key in ends})
 
 
 def _judge_losses(lineage: Lineage, ledger: Ledger, found: Judgement) -> None:
     """Every loss that an opening names must be in the ledger."""
-    recorded = {_loss_key(loss) for loss in ledger.losses if "topic" in loss}
     for generation in lineage.generations:
         for loss in () if generation.opening is None else generation.opening.losses:
-            topic, partition, *span = _loss_key(loss)
-            if _loss_key(loss) not in recorded:
-                lost = spans_text([(span[0], span[1])])
-                text = f"{topic}/{partition}: {lost} lost, and the ledger does not record the loss"
-                where = {"topic": topic, "partition": partition, "ranges": [span]}
-                found.find("LOSS_UNRECORDED", text, **where)
+            if loss not in ledger.lost:
+                lost = spans_text([(loss.low, loss.high)])
+                text = f"{named(loss.partition)}: {lost} lost, and the ledger does not record the loss"
+                found.find("LOSS_UNRECORDED", text, **loss.place, ranges=[[loss.low, loss.high]])
 
 
-def _by_partition(ranges: Iterable[Mapping[str, Any]]) -> dict[TopicPartition, Pairs]:
-    found: dict[TopicPartition, Pairs] = {}
+def _by_partition(ranges: Iterable[DeclaredRange]) -> dict[Partition, Pairs]:
+    found: dict[Partition, Pairs] = {}
     for one in ranges:
-        topic, partition, low, high = _loss_key(one)
-        found.setdefault((topic, partition), []).append((low, high))
+        found.setdefault(one.partition, []).append((one.low, one.high))
     return found
-
-
-def _loss_key(loss: Mapping[str, Any]) -> tuple[str, int, int, int]:
-    return (str(loss["topic"]), int(loss["partition"]), int(loss["from"]), int(loss["until"]))
 
 
 def _report(
     lineage: Lineage, found: Judgement, read: Mapping[_Key, Pairs], first_version: int
 ) -> GradeReport:
-    partitions: set[tuple[str, int, str | None]] = set()
+    partitions: set[tuple[Partition, str | None]] = set()
     offsets = 0
-    kinds: set[str] = set()
-    for source in (source for batch in lineage.batches for source in batch.sources):
-        kinds.add(source.kind)
-        starts = source.starts
-        for key, end in source.ends.items():
-            partitions.add((*key, source.topic_id(key[0])))
-            offsets += end - starts.get(key, end)
-    repeated, losses = _count_repeated(read), sum(map(total, _unread(lineage, read).values()))
+    for source in lineage.sources:
+        for key, (low, end) in source.spans.items():
+            partitions.add((key, source.id_of(key)))
+            offsets += end - low
+    # How often offsets were read again, by one read of a query.
+    repeated = sum(_total(pairs) - _total(_merged(pairs)) for pairs in read.values())
+    losses = sum(map(_total, _unread(lineage, read).values()))
     commits = sum(batch.last - batch.first + 1 for batch in lineage.batches)
-    parts = [counted(len(partitions), "partition"), counted(offsets, "offset")] if "kafka" in kinds else []
-    parts += [f"{kind} source" for kind in sorted(kinds - {"kafka"})]
+    has_parts = any(source.coordinates is not None for source in lineage.sources)
+    parts = [counted(len(partitions), "partition"), counted(offsets, "offset")] if has_parts else []
+    parts += sorted({f"{source.kind} source" for source in lineage.sources if source.coordinates is None})
     parts.append(counted(commits, "commit"))
     if not found.findings:
         parts.append("no gap, no other overlap" if repeated else "no gap, no overlap")
@@ -341,15 +330,41 @@ def _report(
     return found.report("ranges", ", ".join(parts) if lineage.batches else "no batch yet", figures)
 
 
-def _count_repeated(read: Mapping[_Key, Pairs]) -> int:
-    """How often offsets were read again, by one read of a query."""
-    return sum(total(pairs) - total(merged(pairs)) for pairs in read.values())
-
-
 def _unread(lineage: Lineage, read: Mapping[_Key, Pairs]) -> dict[_Key, Pairs]:
-    """The offsets of recorded losses that no batch has read, by topic, topic id and partition."""
+    """The offsets of recorded losses that no batch has read."""
     found: dict[_Key, Pairs] = {}
-    for (topic, topic_id, partition), lost in lineage.losses.items():
-        name = (topic, str(topic_id), str(partition))
-        found[name] = less(lost, (pair for key, pairs in read.items() if key[:3] == name for pair in pairs))
+    for name, lost in lineage.declared("losses").items():
+        pairs = (pair for key, pairs in read.items() if key[:2] == name for pair in pairs)
+        found[_Key(*name, 0)] = _less(lost, pairs)
     return found
+
+
+def _merged(pairs: Iterable[tuple[int, int]]) -> Pairs:
+    """Each offset once, in order."""
+    found: Pairs = []
+    for low, high in sorted(pair for pair in pairs if pair[0] < pair[1]):
+        if found and low <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], high))
+        else:
+            found.append((low, high))
+    return found
+
+
+def _less(pairs: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]) -> Pairs:
+    """The offsets that are in none of the others, each once."""
+    left: Pairs = []
+    taken = _merged(others)
+    for start, end in _merged(pairs):
+        low = start
+        for first, last in taken:
+            if low < min(first, end):
+                left.append((low, min(first, end)))
+            low = max(low, last)
+        if low < end:
+            left.append((low, end))
+    return left
+
+
+def _total(pairs: Iterable[tuple[int, int]]) -> int:
+    """How many offsets, counted as often as they occur."""
+    return sum(high - low for low, high in pairs)

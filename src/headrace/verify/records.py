@@ -1,28 +1,154 @@
-"""The third grade: every record that the broker holds is in the table, once, and nothing else is."""
+"""The third grade: every record that the source holds is in the table, once, and nothing else is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from headrace.model.coordinates import RecordCoordinates
 from headrace.model.texts import counted
-from headrace.verify.claims import Claim, Claims
-from headrace.verify.coordinates import ANY, TableRecords
-from headrace.verify.offsets import Topic
-from headrace.verify.report import GradeReport, Judgement
-from headrace.verify.source_range import TopicPartition
-from headrace.verify.spans import Layers, Spans
-from headrace.verify.wording import spans_text
+from headrace.verify.claims import Claim, Claims, join_claims
+from headrace.verify.coordinates import (
+    ANY,
+    Columns,
+    CoordinatesUnreadableError,
+    Present,
+    TableRecords,
+    find_columns,
+    read_table_records,
+)
+from headrace.verify.evidence import Evidence
+from headrace.verify.keys import keys_of
+from headrace.verify.quarantine import Rejected
+from headrace.verify.reader import CannotJudgeError, Context, Found, SourceReader
+from headrace.verify.registry import Readers
+from headrace.verify.report import GradeReport, Judgement, unjudged_records
+from headrace.verify.source_range import Partition, named
+from headrace.verify.spans import Layers, Spans, spans_text
 
 READ_WHOLE = 3_000_000
-"""Up to so many offsets are read from the broker one by one; above, only those the table lacks."""
+"""Up to so many offsets are read from the source one by one; above, only those the table lacks."""
 
 _REACH = 20_000
 """Ranges with a smaller distance are read together: a new request costs more than reading on."""
 
 _NONE = Spans.of(())
+
+
+class RecordsJudge:
+    """Judges records; what tables have in common is asked and read once."""
+
+    def __init__(self, context: Context, readers: Readers) -> None:
+        self._context = context
+        self._readers = readers
+
+    def judge(self, evidence: Evidence) -> dict[str, GradeReport]:
+        """The third grade of every flow of a table, by flow."""
+        alone: dict[str, GradeReport] = {}
+        for lineage in evidence.lineages:
+            readers = self._readers.of(lineage.source_kinds)
+            report = readers[0].judge_records(evidence, lineage) if len(readers) == 1 else None
+            if report is not None:
+                alone[lineage.flow] = report
+        if alone:
+            reason = "another flow of the table reads a source whose rows have no coordinates"
+            return {**_unjudged(evidence, reason, applies=False), **alone}
+        try:
+            columns = find_columns(evidence.log.metadata, self._context.kinds)
+            if columns is None:
+                reason = (
+                    "a row is not one record: changes are applied by key"
+                    if keys_of(evidence.log)
+                    else "the table keeps no coordinates of its records (table property headrace.coordinates)"
+                )
+                return _unjudged(evidence, reason, applies=False)
+            claims: dict[str, Claims] = {}
+            for lineage in evidence.lineages:
+                reader = self._reader(lineage.source_kinds)
+                if reader.range.coordinates not in (None, columns.coordinates):
+                    reason = "the table keeps the coordinates of another kind of source than it reads"
+                    raise CannotJudgeError(reason, applies=False)
+                claimed = reader.claims(evidence, lineage)
+                replays = (one for one in evidence.replays if one.flow in lineage.names)
+                dropped = sum(one.counts.dropped for one in replays)
+                claims[lineage.flow] = claimed.with_rejected(
+                    lineage, evidence.quarantine, evidence.since, dropped
+                )
+            return self._judge_claims(evidence, columns, claims)
+        except CannotJudgeError as error:
+            # No other flow can be judged either: its rows cannot be separated from theirs.
+            return _unjudged(evidence, str(error), applies=error.applies)
+        except CoordinatesUnreadableError as error:
+            return _unjudged(evidence, str(error))
+
+    def _reader(self, kinds: Collection[str]) -> SourceReader:
+        """The reader of a flow."""
+        readers = self._readers.of(kinds)
+        if len(readers) > 1 and not any(one.unjudged for one in readers):
+            reason = f"it reads {' and '.join(sorted(kinds))} sources, whose rows cannot be compared together"
+            raise CannotJudgeError(reason, applies=False)
+        chosen = next((one for one in readers if one.unjudged), None)
+        return chosen or (readers[0] if readers else SourceReader(self._context))
+
+    def _judge_claims(
+        self, evidence: Evidence, columns: Columns, claims: Mapping[str, Claims]
+    ) -> dict[str, GradeReport]:
+        is_derived = any(one.is_derived for one in claims.values())
+        table = read_table_records(
+            self._context.coordinates,
+            evidence.log,
+            evidence.balance,
+            columns,
+            all_files=is_derived or evidence.baseline.expected is not None,
+        )
+        table = replace(table, quarantined=_quarantined(evidence))
+        together = join_claims(claims.values())
+        asked = _offsets_to_ask(together, table, READ_WHOLE)
+        found: dict[Partition, Found] = {}
+        for kind in sorted({one.kind for one in claims.values() if one.kind}):
+            partitions = {key for one in claims.values() if one.kind == kind for key in one.partitions}
+            mine = {key: spans for key, spans in asked.items() if key in partitions}
+            held = self._reader([kind]).find(evidence, mine)
+            if held is None:
+                return self.judge(evidence)
+            found.update(held)
+        compared = {
+            key: _compare_partition(
+                together.get(key, Claim()),
+                [table.at(key), table.others.came.at(key), table.others.gone.at(key)],
+                asked.get(key, _NONE),
+                found.get(key, Found(_NONE, is_certain=False)),
+            )
+            for key in {*together, *table.partitions}
+        }
+        return {
+            flow: _judge_flow(
+                one,
+                compared,
+                table,
+                columns.coordinates,
+                is_first=number == 0,
+                sharing=[
+                    other
+                    for name, other in claims.items()
+                    if name != flow and not one.partitions.keys().isdisjoint(other.partitions)
+                ],
+            )
+            for number, (flow, one) in enumerate(claims.items())
+        }
+
+
+def _unjudged(evidence: Evidence, reason: str, *, applies: bool = True) -> dict[str, GradeReport]:
+    return {lineage.flow: unjudged_records(reason, applies=applies) for lineage in evidence.lineages}
+
+
+def _quarantined(evidence: Evidence) -> Present:
+    """The coordinates of the rejected rows of committed batches that were not replayed."""
+    found = Rejected.of(evidence.batches, evidence.quarantine.kept, evidence.quarantine.discarded)
+    spans = found.spans
+    return Present(spans, found.rows - sum(one.total for one in spans.values()), found.rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,14 +165,10 @@ class Comparison:
     whole: bool = True  # whether the broker was asked for every offset
 
 
-def offsets_to_ask(
-    claims: Mapping[TopicPartition, Claim], table: TableRecords, limit: int
-) -> dict[TopicPartition, Spans]:
-    """What has to be read from the broker to judge the claims.
-
-    Args:
-        limit: Up to so many offsets, every one is asked for; above, only those that the table lacks.
-    """
+def _offsets_to_ask(
+    claims: Mapping[Partition, Claim], table: TableRecords, limit: int
+) -> dict[Partition, Spans]:
+    """What has to be read from the source: all offsets up to a limit; above, those that the table lacks."""
     live = {key: claim.live.merged() for key, claim in claims.items() if claim.live}
     if sum(spans.total for spans in live.values()) <= limit:
         return live
@@ -59,42 +181,40 @@ def offsets_to_ask(
     return asked
 
 
-def compare(
-    claims: Mapping[TopicPartition, Claim],
-    table: TableRecords,
-    asked: Mapping[TopicPartition, Spans],
-    found: Mapping[TopicPartition, Spans],
-    topics: Mapping[str, Topic | None],
-) -> dict[TopicPartition, Comparison]:
-    """Compare what the flows claim with what the table and the broker hold."""
-    partitions = {*claims, *table.partitions}
-    return {
-        key: _compare_place(
-            claims.get(key, Claim()),
-            [table.at(key), table.others.came.at(key), table.others.gone.at(key)],
-            asked.get(key, _NONE),
-            found.get(key, _NONE),
-            topics.get(key[0]),
-        )
-        for key in partitions
-    }
+def _compare_partition(claim: Claim, rows: list[Spans], asked: Spans, found: Found) -> Comparison:
+    layers = Layers.of(*rows, claim.live, claim.past, claim.derived, claim.may, asked, found.spans)
+    present, came, gone, live, past, derived, may, questions, answers = layers.counts
+    ours = present - came + gone
+    unheld = (questions > 0) & (answers == 0)
+    must = np.where(unheld, 0, live) + derived
+    surplus = np.maximum(ours - (live + past + derived + may), 0)
+    claimed = live + past + derived + may > 0
+    only_live = (live > 0) & (past + derived + may == 0)
+    return Comparison(
+        missing=layers.repeated(np.maximum(must - ours, 0)),
+        twice=layers.repeated(np.where(claimed, surplus, 0)),
+        strangers=layers.repeated(np.where(claimed, 0, surplus)),
+        phantoms=layers.where(unheld & only_live & (ours > 0)) if found.is_certain else _NONE,
+        held=layers.times(np.where(live > 0, np.where(unheld, 0, 1), 0) + derived),
+        again=layers.times(np.where(unheld, 0, np.maximum(live - 1, 0))),
+        empty=layers.times(np.where((live > 0) & unheld & (present == 0), 1, 0)),
+        whole=not bool(((live > 0) & (questions == 0)).any()),
+    )
 
 
-def judge_records(
+def _judge_flow(
     claims: Claims,
-    compared: Mapping[TopicPartition, Comparison],
+    compared: Mapping[Partition, Comparison],
     table: TableRecords,
+    coordinates: RecordCoordinates,
     *,
     is_first: bool,
-    sharing: Sequence[Claims] = (),
+    sharing: Sequence[Claims],
 ) -> GradeReport:
-    """Judge the third grade of one flow.
+    """Judge the third grade of one flow; `compared` is the comparison of the whole table.
 
-    Args:
-        compared: The whole table's comparison; this flow's partitions are taken from it.
-        is_first: Whether rows that no flow claims are to be reported here.
-        sharing: The other flows of the table that have read the same partitions: their rows are reported
-            together.
+    The first flow reports the rows that no flow claims. Other flows that have read the same partitions
+    (`sharing`) are reported together with this one.
     """
     mine = {
         key: compared[key]
@@ -104,8 +224,9 @@ def judge_records(
     mine = _without_dropped(mine, [claims, *sharing])
     found = Judgement()
     found.reasons += claims.reasons
-    _judge_missing(mine, claims, table, found)
-    _judge_surplus(mine, claims, table, found)
+    finder = _Finder(coordinates, mine, found)
+    _judge_missing(claims, table, finder)
+    _judge_surplus(claims, table, finder)
     if is_first:
         _judge_nowhere(table, found)
     figures = {
@@ -122,38 +243,9 @@ def judge_records(
     return replace(report, verdict="unjudged") if is_past else report
 
 
-def _compare_place(
-    claim: Claim, rows: list[Spans], asked: Spans, found: Spans, topic: Topic | None
-) -> Comparison:
-    layers = Layers.of(*rows, claim.live, claim.past, claim.derived, claim.may, asked, found)
-    present, came, gone, live, past, derived, may, questions, answers = layers.counts
-    ours = present - came + gone
-    unheld = (questions > 0) & (answers == 0)
-    must = np.where(unheld, 0, live) + derived
-    surplus = np.maximum(ours - (live + past + derived + may), 0)
-    claimed = live + past + derived + may > 0
-    only_live = (live > 0) & (past + derived + may == 0)
-    is_certain = topic is not None and topic.compacted is False
-    return Comparison(
-        missing=_repeated(layers, np.maximum(must - ours, 0)),
-        twice=_repeated(layers, np.where(claimed, surplus, 0)),
-        strangers=_repeated(layers, np.where(claimed, 0, surplus)),
-        phantoms=layers.where(unheld & only_live & (ours > 0)) if is_certain else _NONE,
-        held=layers.times(np.where(live > 0, np.where(unheld, 0, 1), 0) + derived),
-        again=layers.times(np.where(unheld, 0, np.maximum(live - 1, 0))),
-        empty=layers.times(np.where((live > 0) & unheld & (present == 0), 1, 0)),
-        whole=not bool(((live > 0) & (questions == 0)).any()),
-    )
-
-
-def _repeated(layers: Layers, counts: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Spans:
-    most = int(counts.max(initial=0))
-    return Spans.joined([layers.where(counts >= times) for times in range(1, most + 1)])
-
-
 def _without_dropped(
-    mine: Mapping[TopicPartition, Comparison], flows: Sequence[Claims]
-) -> dict[TopicPartition, Comparison]:
+    mine: Mapping[Partition, Comparison], flows: Sequence[Claims]
+) -> dict[Partition, Comparison]:
     """The comparison without the missing records that expectations have dropped.
 
     Which records a batch has dropped is not kept, only how many. So as many may be missing in its ranges,
@@ -162,14 +254,18 @@ def _without_dropped(
     """
     missing = {key: one.missing for key, one in mine.items()}
     for claims in flows:
-        if claims.upstream is not None and sum(map(_total, missing.values())) <= claims.dropped:
+        if claims.is_derived and _total(missing) <= claims.dropped:
             missing = dict.fromkeys(missing, _NONE)
-        later = {key: _parted(missing[key], some) for key, some in claims.replayed.items() if key in missing}
-        if sum(both.total for both, _ in later.values()) <= claims.dropped_later:
-            missing |= {key: rest for key, (_, rest) in later.items()}
+        later = {
+            key: Layers.of(missing[key], some) for key, some in claims.replayed.items() if key in missing
+        }
+        both = {key: one.repeated(np.minimum(*one.counts)) for key, one in later.items()}
+        if _total(both) <= claims.dropped_later:
+            for key, one in later.items():
+                missing[key] = one.repeated(np.maximum(one.counts[0] - one.counts[1], 0))
         for ranges, dropped in claims.drops:
             inside = {key: missing[key].within(*ends) for key, ends in ranges.items() if key in missing}
-            if sum(map(_total, inside.values())) <= dropped:
+            if _total(inside) <= dropped:
                 for key in inside:
                     low, high = ranges[key]
                     rest = [missing[key].within(None, low), missing[key].within(high, None)]
@@ -177,58 +273,58 @@ def _without_dropped(
     return {key: replace(one, missing=missing[key]) for key, one in mine.items()}
 
 
-def _parted(missing: Spans, replayed: Spans) -> tuple[Spans, Spans]:
-    """The missing records that were replayed, and the others."""
-    layers = Layers.of(missing, replayed)
-    lacking, later = layers.counts
-    return _repeated(layers, np.minimum(lacking, later)), _repeated(layers, np.maximum(lacking - later, 0))
+def _total(partitions: Mapping[Partition, Spans]) -> int:
+    return sum(spans.total for spans in partitions.values())
 
 
-def _total(spans: Spans) -> int:
-    return spans.total
+@dataclass(frozen=True)
+class _Finder:
+    """Words the findings of a comparison."""
+
+    coordinates: RecordCoordinates
+    compared: Mapping[Partition, Comparison]
+    found: Judgement
+
+    def of(self, what: str) -> dict[Partition, Spans]:
+        """One kind of fault, by partition."""
+        return {key: spans for key, one in self.compared.items() if (spans := getattr(one, what))}
+
+    def find(self, code: str, what: str, words: str) -> None:
+        for key, spans in self.of(what).items():
+            ranges = spans.pairs()
+            text = f"{named(key)}: {spans_text(ranges)} {'is' if spans.total == 1 else 'are'} {words}"
+            place = dict(zip(self.coordinates.names, key, strict=False))
+            self.found.find(code, text, **place, ranges=[list(pair) for pair in ranges])
 
 
-def _judge_missing(
-    mine: Mapping[TopicPartition, Comparison], claims: Claims, table: TableRecords, found: Judgement
-) -> None:
-    missing = {key: one.missing for key, one in mine.items() if one.missing}
-    total = sum(spans.total for spans in missing.values())
-    if not total:
-        return
-    if total <= table.others.gone_unknown:
-        found.reasons.append(
-            f"{counted(total, 'record')} missing, and other writers removed "
-            f"{_some(table.others.gone_unknown)} whose files are gone: which rows they were is not known"
+def _judge_missing(claims: Claims, table: TableRecords, finder: _Finder) -> None:
+    missing = finder.of("missing")
+    total = _total(missing)
+    reasons, gone = finder.found.reasons, table.others.gone_unknown
+    if total and total <= gone:
+        removed = "rows" if gone >= ANY else counted(gone, "row")
+        reasons.append(
+            f"{counted(total, 'record')} missing, and other writers removed {removed} whose files are gone: "
+            "which rows they were is not known"
         )
-    elif claims.upstream is not None and _begins_later(missing, table):
-        first = ", ".join(f"{t}/{p} from {_first(table, (t, p)):,} on" for t, p in missing)
-        found.reasons.append(f"it began to read at {first}; {counted(total, 'earlier record')} were not read")
+    elif claims.is_derived and _begins_later(missing, table):
+        first = ", ".join(f"{named(key)} from {_first(table, key):,} on" for key in missing)
+        reasons.append(f"it began to read at {first}; {counted(total, 'earlier record')} were not read")
     else:
-        held = "the broker" if claims.upstream is None else claims.upstream
-        _find(found, "RECORDS_MISSING", missing, f"on {held} and not in the table")
+        finder.find("RECORDS_MISSING", "missing", f"on {claims.holder} and not in the table")
 
 
-def _judge_surplus(
-    mine: Mapping[TopicPartition, Comparison], claims: Claims, table: TableRecords, found: Judgement
-) -> None:
-    twice = {key: one.twice for key, one in mine.items() if one.twice}
-    _find(found, "RECORDS_TWICE", twice, "in the table more than once")
-    phantoms = {key: one.phantoms for key, one in mine.items() if one.phantoms}
-    words = "in the table, and no committed record on the broker"
-    _find(found, "RECORDS_UNCOMMITTED", phantoms, words)
-    strangers = {key: one.strangers for key, one in mine.items() if one.strangers}
-    total = sum(spans.total for spans in strangers.values())
-    excused = table.others.came_unknown + claims.excused
-    if total and total <= excused:
-        found.reasons.append(
+def _judge_surplus(claims: Claims, table: TableRecords, finder: _Finder) -> None:
+    finder.find("RECORDS_TWICE", "twice", "in the table more than once")
+    words = f"in the table, and no committed record on {claims.holder}"
+    finder.find("RECORDS_UNCOMMITTED", "phantoms", words)
+    total = _total(finder.of("strangers"))
+    if total and total <= table.others.came_unknown + claims.excused:
+        finder.found.reasons.append(
             f"{counted(total, 'row')} outside the known ranges: which writer added them is not known"
         )
     else:
-        _find(found, "RECORDS_STRANGE", strangers, "in the table, outside the committed ranges")
-
-
-def _some(rows: int) -> str:
-    return "rows" if rows >= ANY else counted(rows, "row")
+        finder.find("RECORDS_STRANGE", "strangers", "in the table, outside the committed ranges")
 
 
 def _judge_nowhere(table: TableRecords, found: Judgement) -> None:
@@ -246,14 +342,7 @@ def _judge_nowhere(table: TableRecords, found: Judgement) -> None:
         found.find("RECORDS_NOWHERE", words, rows=lacking)
 
 
-def _find(found: Judgement, code: str, partitions: Mapping[TopicPartition, Spans], words: str) -> None:
-    for (topic, partition), spans in partitions.items():
-        ranges = spans.pairs()
-        text = f"{topic}/{partition}: {spans_text(ranges)} {'is' if spans.total == 1 else 'are'} {words}"
-        found.find(code, text, topic=topic, partition=partition, ranges=[list(pair) for pair in ranges])
-
-
-def _begins_later(missing: Mapping[TopicPartition, Spans], table: TableRecords) -> bool:
+def _begins_later(missing: Mapping[Partition, Spans], table: TableRecords) -> bool:
     """Whether only the beginning is missing: a stream can start at a later version."""
     rows = [table.present.at(key) for key in missing]
     return any(rows) and all(
@@ -262,14 +351,14 @@ def _begins_later(missing: Mapping[TopicPartition, Spans], table: TableRecords) 
     )
 
 
-def _first(table: TableRecords, key: TopicPartition) -> int:
+def _first(table: TableRecords, key: Partition) -> int:
     present = table.present.at(key)
     return int(present.starts.min()) if present else 0
 
 
 def _text(
     claims: Claims,
-    mine: Mapping[TopicPartition, Comparison],
+    mine: Mapping[Partition, Comparison],
     table: TableRecords,
     found: Judgement,
     sharing: Sequence[Claims],
@@ -281,13 +370,10 @@ def _text(
     rows = present - came
     held = sum(one.held for one in mine.values())
     others = f" (and {came:,} by other writers)" if came else ""
-    others += f" + {gone:,} erased by other writers" if gone else ""
-    quarantined = sum(one.quarantined for one in (claims, *sharing))
-    discarded = sum(one.discarded for one in (claims, *sharing))
-    dropped = sum(one.dropped for one in (claims, *sharing))
-    others += f" + {quarantined:,} in quarantine" if quarantined else ""
-    others += f" + {discarded:,} discarded" if discarded else ""
-    others += f" + {dropped:,} dropped" if dropped else ""
+    kept_out = {"erased by other writers": gone}
+    for words, name in (("in quarantine", "quarantined"), ("discarded", "discarded"), ("dropped", "dropped")):
+        kept_out[words] = sum(getattr(one, name) for one in (claims, *sharing))
+    others += "".join(f" + {number:,} {words}" for words, number in kept_out.items() if number)
     unread = f"; {claims.unread:,} unread" if claims.unread else ""
     if not claims.partitions:
         return f"no record yet{unread}"
@@ -298,19 +384,16 @@ def _text(
     sign = "=" if equal else "and" if not found.findings else "≠"
     if sharing:
         sign = f"by each of {len(sharing) + 1} flows {sign}"
-    if claims.upstream is not None:
-        return f"{held:,} in {claims.upstream} {sign} {rows:,} in the table{others}"
+    in_table = f"{sign} {rows:,} in the table{others}"
+    if claims.is_derived:
+        return f"{held:,} in {claims.system} {in_table}"
     if claims.total("past") or claims.total("may"):
         more = ", none missing, none twice" if equal else ""
-        return f"{held:,} compared with Kafka, {counted(rows, 'row')} in the table{others}{more}{unread}"
+        compared = f"{held:,} compared with {claims.system}"
+        return f"{compared}, {counted(rows, 'row')} in the table{others}{more}{unread}"
     if again := sum(one.again for one in mine.values()):
-        return (
-            f"{held:,} read from Kafka + {again:,} read again, as declared {sign} {rows:,} in the table"
-            f"{others}{unread}"
-        )
+        return f"{held:,} read from {claims.system} + {again:,} read again, as declared {in_table}{unread}"
     if all(one.whole for one in mine.values()):
-        return f"{held:,} read from Kafka {sign} {rows:,} in the table{others}{unread}"
+        return f"{held:,} read from {claims.system} {in_table}{unread}"
     empty = sum(one.empty for one in mine.values())
-    return (
-        f"{held + empty:,} offsets {sign} {rows:,} in the table{others} + {empty:,} without a record{unread}"
-    )
+    return f"{held + empty:,} offsets {in_table} + {empty:,} without a record{unread}"

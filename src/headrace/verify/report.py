@@ -18,11 +18,7 @@ Verdict = Literal["proven", "partial", "unjudged", "refuted"]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One fact that contradicts exactly-once processing.
-
-    Args:
-        place: Where: version, batch, topic, partition, ranges (``[from, until)`` pairs), file.
-    """
+    """One fact that contradicts exactly-once processing."""
 
     code: str
     text: str
@@ -104,11 +100,7 @@ class Judgement:
 
 
 def unjudged_records(reason: str, *, applies: bool = True) -> GradeReport:
-    """The third grade of a flow whose records cannot be compared.
-
-    Args:
-        applies: False where no flow of this kind can be judged by this grade.
-    """
+    """The third grade of a flow whose records cannot be compared."""
     return GradeReport(
         grade="records", verdict="unjudged", text="cannot be judged", reasons=(reason,), applies=applies
     )
@@ -128,16 +120,7 @@ class FlowProof:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "flow": self.flow,
-            "checkpoint": self.checkpoint,
-            "generation": self.generation,
-            "batch": self.batch,
-            "version": self.version,
-            "pending": self.pending,
-            "grades": {report.grade: report.to_json() for report in self.grades},
-            "notes": list(self.notes),
-        }
+        return {**vars(self), "grades": {report.grade: report.to_json() for report in self.grades}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,16 +133,12 @@ class ViewProof:
     text: str
 
     def to_json(self) -> dict[str, Any]:
-        return {"version": self.version, "rows": self.rows, "fresh": self.fresh, "text": self.text}
+        return dict(vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetProof:
-    """What holds for one dataset.
-
-    Args:
-        sample: The newest records of some keys against their rows, if this was asked for.
-    """
+    """What holds for one dataset."""
 
     dataset: TableName
     kind: str
@@ -169,7 +148,8 @@ class DatasetProof:
     view: ViewProof | None = None
     notes: tuple[str, ...] = ()
     undecoded: int = 0  # older files of a large table whose strings were not decoded
-    sample: GradeReport | None = None
+    sample: GradeReport | None = None  # the newest records of some keys against their rows, if asked for
+    unsampled: bool = False  # whether changes are applied by key, and no sample of keys was asked for
 
     @property
     def reports(self) -> tuple[GradeReport, ...]:
@@ -188,14 +168,11 @@ class DatasetProof:
 
     def to_json(self) -> dict[str, Any]:
         return {
+            **vars(self),
             "dataset": str(self.dataset),
-            "kind": self.kind,
-            "version": self.version,
             "table": self.table.to_json(),
             "flows": [flow.to_json() for flow in self.flows],
             "view": None if self.view is None else self.view.to_json(),
-            "notes": list(self.notes),
-            "undecoded": self.undecoded,
             "sample": None if self.sample is None else self.sample.to_json(),
         }
 

@@ -1,4 +1,4 @@
-"""The newest record of some keys, read again from the broker, against the rows of the table.
+"""The newest record of some keys, read again from the source, against the rows of the table.
 
 The sample has rows of the table, and as many keys of records: a key whose row was lost is only among
 the latter. Such a key must have a row, or a tombstone that is not older than its records.
@@ -17,27 +17,25 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headrace.model.coordinates import RecordCoordinates
 from headrace.model.texts import counted
-from headrace.verify.brokers import Brokers
 from headrace.verify.delta_log import LogDamagedError, has_log, load_table_log
 from headrace.verify.evidence import Evidence
-from headrace.verify.keys import keys_of
-from headrace.verify.quarantine import Rejected, rows_in
+from headrace.verify.keys import columns_of, keys_of, quoted
+from headrace.verify.quarantine import Rejected
+from headrace.verify.reader import CannotJudgeError, SourceReader, SourceRecord
+from headrace.verify.registry import Readers
 from headrace.verify.report import GradeReport, Judgement, unjudged_records
-from headrace.verify.source_range import TopicPartition
+from headrace.verify.source_range import Partition, named
 from headrace.verify.spans import Spans
-from headrace.verify.stored import StoredPath
-
-if TYPE_CHECKING:
-    from confluent_kafka import Message
+from headrace.verify.stored import StoredPath, query
 
 PROPERTY_REPLAYABLE = "headrace.replayable"
 _SEQUENCE = "_sequence"
 _END = "__END_AT"
 _SHOWN = 3
-_TIMESTAMP = "the timestamp of Kafka"
 _RECORD_KEY = "the key of the record"
 _NOTHING = object()
 _TYPES = {
@@ -50,29 +48,33 @@ _TYPES = {
     "decimal": Decimal,
 }
 """The Python type of the values of a column."""
+_READ_FROM: Mapping[type, tuple[type, ...]] = {
+    bool: (bool,),
+    str: (str,),
+    int: (int,),
+    float: (int, float),
+    Decimal: (int, float, str),
+    date: (str,),
+    datetime: (str,),
+}
+"""The types of JSON's values that a column of a type reads."""
 
 Key = tuple[Any, ...]
 Order = tuple[Any, int, str, int]
-"""A sequence with the place of its record: partition, topic, offset."""
+"""A sequence with the coordinates of its record, as a table orders them: partition, source, number."""
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A row of the sample: its key, and the sequence and the place of its record."""
-
-    key: Key
-    order: Order
-
-    @property
-    def place(self) -> tuple[str, int, int]:
-        return self.order[2], self.order[1], self.order[3]
+def _order(value: Any, coordinates: RecordCoordinates, partition: Partition, offset: int) -> Order:
+    """The order of a record."""
+    names = "/".join(str(one) for one in partition[: len(coordinates.sources)])
+    return value, 0 if coordinates.partition is None else int(partition[-1]), names, offset
 
 
 @dataclass(frozen=True)
 class _Record:
     """A record of a sampled key, with what its sequence can be, by the field that has it."""
 
-    place: tuple[str, int, int]
+    at: tuple[int, str, int]
     sequences: Mapping[str, Any]
 
 
@@ -104,167 +106,154 @@ class _SampledKeys:
 class _Records:
     """The records of the sampled keys: those with the key in fields of the value, and in the record's key."""
 
-    rows: Mapping[Key, _Row]
+    rows: Mapping[Key, Order]  # the rows of the sample
     columns: Sequence[str]
     types: Sequence[Any]  # delta's types of the key columns
-    rejected: Mapping[TopicPartition, frozenset[int]]
-    read: Mapping[TopicPartition, Spans]  # what the flows have read
+    rejected: Mapping[Partition, frozenset[int]]
+    read: Mapping[Partition, Spans]  # what the flows have read
     size: int
+    coordinates: RecordCoordinates
+    system: str
     number: int = 0
     found: dict[str, dict[Key, list[_Record]]] = field(default_factory=dict)
     keys: dict[str, _SampledKeys] = field(default_factory=dict)
-    seen: set[tuple[str, int, int]] = field(default_factory=set)
+    seen: set[tuple[int, str, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        one = next(iter(self.rows.values()))
-        self._read = {place: spans.pairs() for place, spans in self.read.items()}
-        self._sequence_type = type(one.order[0])
-        self._places = {row.place for row in self.rows.values()}
+        self._read = {key: spans.pairs() for key, spans in self.read.items()}
+        self._sequence_type = type(next(iter(self.rows.values()))[0])
+        self._places = {order[1:] for order in self.rows.values()}
 
-    def take(self, message: Message) -> None:
+    def take(self, record: SourceRecord) -> None:
         """Keep a record if it has a sampled key."""
         self.number += 1
-        place = (str(message.topic()), int(message.partition() or 0), int(message.offset() or 0))
-        if place in self._places:
-            self.seen.add(place)
-        if place[2] in self.rejected.get(place[:2], ()):
+        at = _order(None, self.coordinates, record.partition, record.offset)[1:]
+        if at in self._places:
+            self.seen.add(at)
+        if record.offset in self.rejected.get(record.partition, ()):
             return
-        value = _object(message.value())
-        for kind, key in self._keys(message.key(), value):
-            record = _Record(place, dict(self._sequences(value, message.timestamp()[1])))
+        given = _json(record.value)
+        value = given if isinstance(given, dict) else None
+        for kind, key in self._keys(record.key, value):
+            one = _Record(at, dict(self._sequences(value, record.timestamp_ms)))
             if key in self.rows:
-                self.found.setdefault(kind, {}).setdefault(key, []).append(record)
-            elif any(low <= place[2] < until for low, until in self._read.get(place[:2], ())):
-                self.keys.setdefault(kind, _SampledKeys(self.size)).take(key, record)
+                self.found.setdefault(kind, {}).setdefault(key, []).append(one)
+            elif any(low <= record.offset < end for low, end in self._read.get(record.partition, ())):
+                self.keys.setdefault(kind, _SampledKeys(self.size)).take(key, one)
 
-    def _keys(self, key: Any, value: Mapping[str, Any] | None) -> Iterator[tuple[str, Key]]:
+    def place(self, order: Order) -> dict[str, Any]:
+        """The coordinates of a record, for findings."""
+        _, partition, source, number = order
+        names = self.coordinates
+        between = {} if names.partition is None else {names.partition: partition}
+        return {"/".join(names.sources): source, **between, names.number: number}
+
+    def describe(self, order: Order) -> str:
+        """The coordinates of a record, for people."""
+        *partition, number = self.place(order).values()
+        return f"{named(tuple(partition))} at offset {number}"
+
+    def _keys(self, key: bytes | None, value: Mapping[str, Any] | None) -> Iterator[tuple[str, Key]]:
         if value is not None:
             pairs = zip(self.columns, self.types, strict=True)
             read = tuple(_read_value(kind, value.get(column, _NOTHING)) for column, kind in pairs)
             if _NOTHING not in read and None not in read:
                 yield f"the fields {', '.join(self.columns)}", read
-        if len(self.columns) == 1 and isinstance(key, bytes):
+        if len(self.columns) == 1 and key is not None:
             text = key.decode("utf-8", errors="replace")
-            one = text if self.types[0] == "string" else _read_value(self.types[0], _number(text))
+            given = _json(text)
+            number = text if given is _NOTHING else given
+            one = text if self.types[0] == "string" else _read_value(self.types[0], number)
             if one is not _NOTHING and one is not None:
                 yield _RECORD_KEY, (one,)
 
     def _sequences(self, value: Mapping[str, Any] | None, timestamp_ms: int) -> Iterator[tuple[str, Any]]:
         kind = self._sequence_type
         if kind is datetime:
-            yield _TIMESTAMP, datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+            yield f"the timestamp of {self.system}", datetime.fromtimestamp(timestamp_ms / 1000, UTC)
         for name, one in (value or {}).items():
             if (read := _as(kind, one)) is not _NOTHING:
                 yield f"the field {name}", read
 
 
 def judge_sample(
-    evidence: Evidence, table: StoredPath, tombstones: StoredPath, brokers: Brokers, size: int
+    evidence: Evidence, table: StoredPath, tombstones: StoredPath, readers: Readers, size: int
 ) -> GradeReport | None:
     """Compare rows of a table with changes by key with the newest records of their keys.
 
-    Returns:
-        The report; ``None`` for a table without keys.
+    The result is ``None`` for a table without keys.
     """
     keys = keys_of(evidence.log)
     if not keys:
         return None
-    if (reason := _find_obstacle(evidence)) is not None:
-        return unjudged_records(reason, applies=False)
+    columns = columns_of(evidence.log)
     try:
-        where = f'"{_END}" IS NULL' if _END in _columns(evidence) else "true"
+        reader = _find_reader(evidence, readers)
+        where = f'"{_END}" IS NULL' if _END in columns else "true"
         rows = _sample(table, evidence.log.version, keys, size, where)
-    except Exception as error:  # the engine of `QueryBuilder` raises no narrower class
+    except CannotJudgeError as error:
+        return unjudged_records(str(error), applies=False)
+    except Exception as error:  # the engine raises no narrower class
         return unjudged_records(f"the rows cannot be read: {str(error).splitlines()[0]}", applies=False)
-    if not rows:
+    coordinates = reader.range.coordinates
+    if not rows or coordinates is None:
         return unjudged_records("the table has no row", applies=False)
-    types = [_columns(evidence)[key] for key in keys]
-    records = _Records(rows, keys, types, _rejected(evidence), _committed(evidence), size)
-    if (reason := _read(evidence, brokers, records)) is not None:
-        return unjudged_records(reason, applies=False)
+    rejected = Rejected.of(evidence.batches, evidence.quarantine.kept, evidence.quarantine.discarded)
+    records = _Records(
+        rows,
+        keys,
+        [columns[key] for key in keys],
+        {partition: frozenset(offsets) for partition, offsets in rejected.partitions.items()},
+        _committed(evidence),
+        size,
+        coordinates,
+        reader.system,
+    )
+    for lineage in evidence.lineages:
+        for source in lineage.last_sources:
+            if (reason := reader.replay(source, records.take)) is not None:
+                return unjudged_records(reason, applies=False)
     return _compare(records, _Held(evidence, table, tombstones, keys))
 
 
-def _find_obstacle(evidence: Evidence) -> str | None:
-    """Why the rows of a table cannot be compared with records."""
-    if _SEQUENCE not in _columns(evidence):
-        return "the table does not have one current row for each key"
-    if any(lineage.source_kinds - {"kafka"} for lineage in evidence.lineages):
-        return "a flow of the table reads other sources than Kafka"
-    if evidence.log.metadata.properties.get(PROPERTY_REPLAYABLE) != "true":
-        return "the query of a flow is more than a reader: it does not give one change for each record"
-    if any(batch.counts.dropped for lineage in evidence.lineages for batch in lineage.batches):
-        return "batches have dropped records, and which ones is not recorded"
-    if any(len(lineage.clusters) > 1 for lineage in evidence.lineages):
-        return "a flow reads several Kafka clusters"
-    return None
+def _find_reader(evidence: Evidence, readers: Readers) -> SourceReader:
+    """The reader of the one kind of source that the flows read."""
+    found = readers.of({kind for lineage in evidence.lineages for kind in lineage.source_kinds})
+    reasons = (reader.check_replay(lineage) for reader in found for lineage in evidence.lineages)
+    if _SEQUENCE not in columns_of(evidence.log):
+        reason: str | None = "the table does not have one current row for each key"
+    elif (reason := next(filter(None, reasons), None)) is not None:
+        pass
+    elif evidence.log.metadata.properties.get(PROPERTY_REPLAYABLE) != "true":
+        reason = "the query of a flow is more than a reader: it does not give one change for each record"
+    elif any(batch.counts.dropped for batch in evidence.batches):
+        reason = "batches have dropped records, and which ones is not recorded"
+    elif len(found) != 1:
+        reason = "its flows read sources of several kinds" if found else "the table has no row"
+    if reason is not None:
+        raise CannotJudgeError(reason)
+    return found[0]
 
 
-def _columns(evidence: Evidence) -> dict[str, Any]:
-    """The type of each column of the table."""
-    return {one["name"]: one["type"] for one in json.loads(evidence.log.metadata.schema)["fields"]}
-
-
-def _sample(table: StoredPath, version: int, keys: Sequence[str], size: int, where: str) -> dict[Key, _Row]:
+def _sample(table: StoredPath, version: int, keys: Sequence[str], size: int, where: str) -> dict[Key, Order]:
     """Random rows that fulfil a condition."""
-    import pyarrow as pa
-    from deltalake import QueryBuilder
-
-    listed = ", ".join('"' + key.replace('"', '""') + '"' for key in keys)
-    query = f'SELECT {listed}, "{_SEQUENCE}" FROM t WHERE {where} ORDER BY random() LIMIT {size}'
-    held = table.open_table(version)
-    rows = pa.table(QueryBuilder().register("t", held).execute(query).read_all()).to_pylist()
-    found = {}
-    for row in rows:
+    listed = ", ".join(map(quoted, [*keys, _SEQUENCE]))
+    sql = f"SELECT {listed} FROM t WHERE {where} ORDER BY random() LIMIT {size}"
+    found: dict[Key, Order] = {}
+    for row in query(table.open_table(version), sql).to_pylist():
         key = tuple(_plain(row[name]) for name in keys)
         at = row[_SEQUENCE]
-        order = (_plain(at["value"]), int(at["partition"]), str(at["source"]), int(at["position"]))
-        found[key] = _Row(key, order)
+        found[key] = _plain(at["value"]), int(at["partition"]), str(at["source"]), int(at["position"])
     return found
 
 
-def _rejected(evidence: Evidence) -> dict[TopicPartition, frozenset[int]]:
-    """The offsets of the records in the quarantine."""
-    found: dict[TopicPartition, set[int]] = {}
-    for lineage in evidence.lineages:
-        for part in (evidence.quarantine.kept, evidence.quarantine.discarded):
-            joined = Rejected.joined(rows_in(part, lineage.batches))
-            for place, offsets in joined.partitions.items():
-                found.setdefault(place, set()).update(offsets)
-    return {place: frozenset(offsets) for place, offsets in found.items()}
-
-
-def _committed(evidence: Evidence) -> dict[TopicPartition, Spans]:
+def _committed(evidence: Evidence) -> dict[Partition, Spans]:
     """The offsets that the batches of the table have read, as far as they are known."""
-    found: dict[TopicPartition, list[tuple[int, int]]] = {}
-    for lineage in evidence.lineages:
-        for source in (one for batch in lineage.batches for one in batch.sources):
-            for place, until in source.ends.items():
-                found.setdefault(place, []).append((source.starts.get(place, until), until))
-    return {place: Spans.of(pairs).merged() for place, pairs in found.items()}
-
-
-def _read(evidence: Evidence, brokers: Brokers, records: _Records) -> str | None:
-    """Read the records that the flows have read; returns why this is not possible, if so."""
-    for lineage in evidence.lineages:
-        last = lineage.last
-        for source in () if last is None else last.sources:
-            broker = brokers.at(source.servers)
-            if broker.topics is None or not source.topics <= broker.topics.keys():
-                broker.ask_topics(source.topics)
-            if broker.topics is None:
-                return broker.silence
-            asked: dict[TopicPartition, Spans] = {}
-            for place, until in source.ends.items():
-                topic = broker.topics.get(place[0])
-                if topic is None or topic.id != source.topic_id(place[0]):
-                    return f"the broker does not have the topic {place[0]} that was read"
-                low, high = topic.low.get(place[1], 0), min(until, topic.high.get(place[1], 0))
-                if low < high:
-                    asked[place] = Spans.of([(low, high)])
-            if broker.load(asked, {}, records.take) is None:
-                return broker.silence
-    return None
+    found: dict[Partition, list[tuple[int, int]]] = {}
+    for source in (source for lineage in evidence.lineages for source in lineage.sources):
+        for partition, span in source.spans.items():
+            found.setdefault(partition, []).append(span)
+    return {partition: Spans.of(pairs).merged() for partition, pairs in found.items()}
 
 
 @dataclass(frozen=True)
@@ -303,8 +292,7 @@ class _Held:
         evidence = self.evidence
         if any(lineage.unknown_versions for lineage in evidence.lineages):
             return "some commits of the table are not known"
-        batches = [batch for lineage in evidence.lineages for batch in lineage.batches]
-        if any(batch.counts.by_name.get("truncated") for batch in batches):
+        if any(batch.counts.by_name.get("truncated") for batch in evidence.batches):
             return "records have truncated the table"
         deltas = evidence.balance.deltas.values()
         if evidence.balance.earlier or any(one.removed and one.is_foreign for one in deltas):
@@ -330,11 +318,10 @@ def _rows_of(
     import pyarrow as pa
     from deltalake import QueryBuilder
 
-    listed = ", ".join('"' + one.replace('"', '""') + '"' for one in columns)
-    query = f"SELECT {listed} FROM t WHERE {where}"
+    sql = f"SELECT {', '.join(map(quoted, columns))} FROM t WHERE {where}"
     size = len(next(iter(wanted), ()))
     found: dict[Key, Any] = {}
-    rows = QueryBuilder().register("t", table.open_table(version)).execute(query)
+    rows = QueryBuilder().register("t", table.open_table(version)).execute(sql)
     for batch in pa.RecordBatchReader.from_stream(rows):
         for row in _possible(batch, size, wanted).to_pylist():
             key, *order = (_plain(value) for value in _split(list(row.values()), size))
@@ -374,34 +361,34 @@ def _compare(records: _Records, table: _Held) -> GradeReport:
     if not fields:
         return unjudged_records("no field of the records has the sequence of the rows", applies=False)
     found = Judgement()
-    stale: list[tuple[_Row, Order]] = []
+    stale: list[tuple[Key, Order]] = []
     for key, row in records.rows.items():
         newest = [_newest(held.get(key, ()), name) for name in fields]
         # Several fields may have the sequence of all rows: a row is stale if it is by each of them.
-        newer = [one for one in newest if one is not None and one > row.order]
+        newer = [one for one in newest if one is not None and one > row]
         if len(newer) == len(fields):
-            stale.append((row, newer[0]))
-    for row, order in stale[:_SHOWN]:
-        topic, partition, offset = row.place
+            stale.append((key, newer[0]))
+    for key, order in stale[:_SHOWN]:
+        row = records.rows[key]
         text = (
-            f"the row of the key {_text(row.key)} comes from {topic}/{partition} at offset {offset}, "
-            f"and its newest record is {order[2]}/{order[1]} at offset {order[3]}"
+            f"the row of the key {_text(key)} comes from {records.describe(row)}, "
+            f"and its newest record is {records.describe(order)}"
         )
-        found.find("ROW_STALE", text, topic=topic, partition=partition, offset=offset)
+        found.find("ROW_STALE", text, **records.place(row))
     if len(stale) > _SHOWN:
         found.find("ROW_STALE", f"{len(stale) - _SHOWN:,} more rows are not those of their newest records")
     others = records.keys[kind].records if kind in records.keys else {}
     lost = table.find_lost(others, fields, found) if others else []
     for key, order in lost[:_SHOWN]:
         text = (
-            f"the key {_text(key)} has no row, and its newest record is {order[2]}/{order[1]} "
-            f"at offset {order[3]}; no tombstone says that it was deleted"
+            f"the key {_text(key)} has no row, and its newest record is {records.describe(order)}; "
+            "no tombstone says that it was deleted"
         )
-        found.find("KEY_LOST", text, topic=order[2], partition=order[1], offset=order[3])
+        found.find("KEY_LOST", text, **records.place(order))
     if len(lost) > _SHOWN:
         found.find("KEY_LOST", f"{len(lost) - _SHOWN:,} more keys of records have no row")
     number = len(records.rows) + len(others)
-    text = f"{counted(number, 'key')} replayed from {counted(records.number, 'record')} of Kafka"
+    text = f"{counted(number, 'key')} replayed from {counted(records.number, 'record')} of {records.system}"
     text += "" if stale or lost else ": each row is that of its newest record"
     figures = {"keys": number, "records": records.number, "stale": len(stale), "lost": len(lost)}
     return found.report("records", text, figures, {"key": kind, "sequence": fields})
@@ -409,43 +396,32 @@ def _compare(records: _Records, table: _Held) -> GradeReport:
 
 def _gives_keys(records: _Records, held: Mapping[Key, Sequence[_Record]]) -> bool:
     """Whether each row comes from a record of its key, as far as these records were read."""
-    rows = [row for row in records.rows.values() if row.place in records.seen]
-    return bool(rows) and all(row.place in {one.place for one in held.get(row.key, ())} for row in rows)
+    rows = [(key, row[1:]) for key, row in records.rows.items() if row[1:] in records.seen]
+    return bool(rows) and all(at in {one.at for one in held.get(key, ())} for key, at in rows)
 
 
 def _sequence_fields(records: _Records, held: Mapping[Key, Sequence[_Record]]) -> list[str]:
     """The fields that have the sequence of the row in each record that a row comes from."""
     fields: set[str] | None = None
-    for row in records.rows.values():
-        for one in held.get(row.key, ()):
-            if one.place == row.place:
-                equal = {name for name, value in one.sequences.items() if value == row.order[0]}
+    for key, row in records.rows.items():
+        for one in held.get(key, ()):
+            if one.at == row[1:]:
+                equal = {name for name, value in one.sequences.items() if value == row[0]}
                 fields = equal if fields is None else fields & equal
     return sorted(fields or ())
 
 
 def _newest(records: Sequence[_Record], name: str) -> Order | None:
-    orders = (
-        (one.sequences[name], one.place[1], one.place[0], one.place[2])
-        for one in records
-        if name in one.sequences
-    )
+    orders = ((one.sequences[name], *one.at) for one in records if name in one.sequences)
     return max(orders, default=None)
 
 
-def _object(value: Any) -> Mapping[str, Any] | None:
+def _json(text: bytes | str | None) -> Any:
+    """A JSON value; `_NOTHING` where the text is not JSON."""
     try:
-        found = json.loads(value)
-    except (ValueError, TypeError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _number(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+        return json.loads(text or "")
+    except (ValueError, RecursionError):
+        return _NOTHING
 
 
 def _read_value(kind: Any, value: Any) -> Any:
@@ -466,22 +442,14 @@ def _read_value(kind: Any, value: Any) -> Any:
 
 def _as(kind: type, value: Any) -> Any:
     """A value of JSON as a column of this type reads it; `_NOTHING` if the column would not."""
+    if not isinstance(value, _READ_FROM.get(kind, ())) or (isinstance(value, bool) and kind is not bool):
+        return _NOTHING
     try:
-        if kind in (bool, str):
-            return value if isinstance(value, kind) else _NOTHING
-        if isinstance(value, bool):
-            return _NOTHING
-        if kind is int:
-            return value if isinstance(value, int) else _NOTHING
-        if kind is float and isinstance(value, int | float):
-            return float(value)
-        if kind is Decimal and isinstance(value, int | float | str):
-            return Decimal(str(value))
-        if kind in (date, datetime) and isinstance(value, str):
-            return _plain(kind.fromisoformat(value))
+        if kind is date or kind is datetime:
+            return _plain(kind.fromisoformat(str(value)))
+        return Decimal(str(value)) if kind is Decimal else kind(value)
     except (ValueError, ArithmeticError):
         return _NOTHING
-    return _NOTHING
 
 
 def _plain(value: Any) -> Any:

@@ -2,127 +2,175 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
-Position = Mapping[str, Any]
-"""A source's position, as its JSON:
+from headrace.model.coordinates import RecordCoordinates
+from headrace.model.ranges import marks_of
 
-* kafka: ``{"<topic>": {"<partition>": <next offset>}}``
-* delta: Spark's offset, ``{"reservoirId", "reservoirVersion", "index", "isStartingVersion", ..}``
-* files: ``{"logOffset": <number of the last file batch>}``
-* other: ``{"offset": <Spark's offset of that source, whatever it holds>}``
-"""
+Position = Any
+"""A position of a source, as the commit's JSON has it."""
 
-TopicPartition = tuple[str, int]
+Partition = tuple[Any, ...]
+"""A record's coordinates without its number, such as topic and partition."""
 
-OPAQUE = "other"
-"""The kind of a source whose positions only Spark understands."""
+
+def named(partition: Partition) -> str:
+    """A partition, for people: ``sales/0``."""
+    return "/".join(map(str, partition))
 
 
 @dataclass(frozen=True)
 class SourceRange:
-    """What one batch read from one source of its query.
+    """What one batch read from one source of its query. Each kind of source has a subclass.
 
-    Args:
-        identity: The ids of the source:
-            kafka ``{"topics": {"<topic>": "<topic id>"}, "servers": "<brokers>"}`` (without ``servers`` for
-            the profile's cluster), delta ``{"table_id", "path"}``,
-            files ``{"path"}``, other ``{"format"}``.
-        seen: The last version of a table that was read, with the mark of its commit.
-        files: Of the files that were read: ``count``, ``bytes``, the ``sha256`` of the list in the
-            ledger, and the ``total`` of files up to here. ``carried`` marks the list of a seeded
-            checkpoint: files that earlier ones have read.
-        last: The last record that was read of Kafka partitions:
-            ``{"<topic>": {"<partition>": [<offset>, <timestamp in ms>, <CRC-32 of key and value>]}}``.
+    The positions of a kind with coordinates have the next number of each partition, as
+    ``{"<topic>": {"<partition>": <offset>}}``; another form overrides `offsets`. The other kinds have one
+    position, which overrides `order_of`.
     """
+
+    coordinates: ClassVar[RecordCoordinates | None] = None
+    """The parts that identify a record of this kind; ``None`` if its records have no coordinates."""
 
     index: int  # the number of the source in the query, as Spark counts from 0
     kind: str
-    identity: Mapping[str, Any]
+    identity: Mapping[str, Any]  # the ids of the source
     start: Position | None  # inclusive; ``None`` before the first batch of a source without a recorded start
-    until: Position  # exclusive for kafka; holds every partition, not only those that moved
-    seen: Mapping[str, Any] | None = None
-    files: Mapping[str, Any] | None = None
-    last: Mapping[str, Any] | None = None
+    until: Position  # exclusive; holds every partition, not only those that moved
+    marks: Mapping[str, Any] = field(default_factory=dict)  # what the kind adds for later checks
+
+    @classmethod
+    def parse(cls, value: Mapping[str, Any]) -> Self:
+        """The range of a commit, or of an entry of the ledger; raises `TypeError` for a damaged position."""
+        start = value["from"]
+        return cls(
+            index=int(value["index"]),
+            kind=value["kind"],
+            identity=value["identity"],
+            start=None if start is None else cls.read_position(start),
+            until=cls.read_position(value["until"]),
+            marks={name: mark for name, mark in marks_of(value).items() if isinstance(mark, dict)},
+        )
+
+    @classmethod
+    def read_position(cls, value: Any) -> Position:
+        """A position from its JSON."""
+        if not isinstance(value, dict):
+            raise TypeError(f"{value!r} is not a position")
+        return value
+
+    def offsets(self, position: Position | None) -> dict[Partition, int]:
+        """The next number of each partition at a position; empty for a kind without coordinates."""
+        if self.coordinates is None or position is None:
+            return {}
+        found: dict[Partition, Any] = {(): position}
+        for part in self.coordinates.parts[:-1]:
+            read = int if part.type == "INT" else str
+            found = {(*key, read(name)): value for key, one in found.items() for name, value in one.items()}
+        return {key: int(number) for key, number in found.items()}
 
     @property
-    def starts(self) -> dict[TopicPartition, int]:
-        """The first offset of each Kafka partition; empty for other kinds."""
-        return self._offsets(self.start)
+    def starts(self) -> dict[Partition, int]:
+        """The first offset of each partition."""
+        return self.offsets(self.start)
 
     @property
-    def ends(self) -> dict[TopicPartition, int]:
-        """The offset after the last one of each Kafka partition; empty for other kinds."""
-        return self._offsets(self.until)
+    def ends(self) -> dict[Partition, int]:
+        """The offset after the last one of each partition."""
+        return self.offsets(self.until)
 
     @property
-    def topics(self) -> frozenset[str]:
-        """The Kafka topics; empty for other kinds."""
-        return frozenset(self.until) if self.kind == "kafka" else frozenset()
+    def spans(self) -> dict[Partition, tuple[int, int]]:
+        """What was read of each partition, as ``(from, until)``."""
+        starts = self.starts
+        return {key: (starts.get(key, end), end) for key, end in self.ends.items()}
+
+    def place(self, partition: Partition) -> dict[str, Any]:
+        """A partition by the names of its parts, for findings."""
+        names = () if self.coordinates is None else self.coordinates.names
+        return dict(zip(names, partition, strict=False))
+
+    def stream(self, partition: Partition) -> tuple[Partition, str | None]:
+        """What a partition is a part of, such as its topic: the name and the id."""
+        names = 0 if self.coordinates is None else len(self.coordinates.sources)
+        return partition[:names], self.id_of(partition)
+
+    def id_of(self, partition: Partition) -> str | None:
+        """The id of what a partition is a part of, as the batch knew it. Another id has other records."""
+        return None
+
+    def reads(self, partition: Partition) -> bool:
+        """Whether the query reads a partition of one of its streams."""
+        return True
 
     @property
-    def servers(self) -> str | None:
-        """The brokers of a Kafka cluster that is not the profile's."""
-        return self.identity.get("servers")
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """The kind and the id of a source that is not Kafka."""
-        names = {"delta": "table_id", OPAQUE: "format"}
-        return (self.kind, str(self.identity.get(names.get(self.kind, "path"))))
+    def key(self) -> tuple[str, ...]:
+        """The kind and the id of the whole source."""
+        return (self.kind, str(self.identity.get("path")))
 
     @property
     def name(self) -> str:
         """The source, for people."""
-        if self.kind == "kafka":
-            topics = self.identity.get("topics", {})
-            return "Kafka " + ", ".join(f"{topic} ({id})" for topic, id in sorted(topics.items()))
-        if self.kind == OPAQUE:
-            return f"the stream {self.identity.get('format')}"
         return f"{self.kind} {self.identity.get('path')}"
 
-    def topic_id(self, topic: str) -> str | None:
-        """The id of a topic as the batch knew it."""
-        found = self.identity.get("topics", {}).get(topic)
-        return None if found is None else str(found)
-
     def is_same_source(self, other: SourceRange) -> bool:
-        """Whether both ranges are of one source; a topic pattern may come to match more topics."""
-        if self.kind != "kafka" or other.kind != "kafka":
-            return self.kind == other.kind and self.key == other.key
-        shared = set(self.until) & set(other.until)
-        return all(self.topic_id(topic) == other.topic_id(topic) for topic in shared)
+        """Whether both ranges are of one source; it may come to have more partitions."""
+        shared = self.ends.keys() & other.ends.keys()
+        is_same = self.kind == other.kind and self.key == other.key
+        return is_same and all(self.id_of(key) == other.id_of(key) for key in shared)
 
     def order_of(self, position: Position | None) -> tuple[int, ...]:
-        """What positions of one delta or files source compare by; empty for other kinds."""
-        if position is None or self.kind in ("kafka", OPAQUE):
-            return ()
-        if self.kind == "files":
-            return (int(position["logOffset"]),)
-        # The initial snapshot of version v comes before the changes of v and later.
-        return (
-            int(position["reservoirVersion"]),
-            int(not position.get("isStartingVersion")),
-            int(position["index"]),
-        )
+        """What the positions of a kind without coordinates compare by; empty if they have no order."""
+        return ()
 
     def is_end(self, position: Position | None) -> bool:
         """Whether a position of this source is where this range ends."""
-        match self.kind:
-            case "kafka":
-                return self._offsets(position) == self.ends
-            case "other":
-                return position == self.until
-            case _:
-                return self.order_of(position) == self.order_of(self.until)
+        if self.coordinates is not None:
+            return self.offsets(position) == self.ends
+        order = self.order_of(self.until)
+        return self.order_of(position) == order if order else bool(position == self.until)
 
-    def _offsets(self, position: Position | None) -> dict[TopicPartition, int]:
-        if self.kind != "kafka" or position is None:
-            return {}
-        return {
-            (topic, int(partition)): int(offset)
-            for topic, partitions in position.items()
-            for partition, offset in partitions.items()
-        }
+
+@dataclass(frozen=True)
+class DeclaredRange:
+    """The offsets of a partition that an opening or the ledger declares as lost, or as read again."""
+
+    names: tuple[str, ...]  # the parts of the partition
+    partition: Partition
+    low: int
+    high: int  # exclusive
+
+    @property
+    def place(self) -> dict[str, Any]:
+        return dict(zip(self.names, self.partition, strict=True))
+
+
+class Kinds:
+    """The kinds of sources that commits and the ledger can name."""
+
+    def __init__(self, ranges: Mapping[str, type[SourceRange]], other: type[SourceRange]) -> None:
+        self._ranges = ranges
+        self._other = other  # the ranges of a kind that is not known
+
+    def read_range(self, value: Mapping[str, Any]) -> SourceRange:
+        return self._ranges.get(value["kind"], self._other).parse(value)
+
+    @property
+    def coordinates(self) -> list[RecordCoordinates]:
+        return [one.coordinates for one in self._ranges.values() if one.coordinates is not None]
+
+    def find_coordinates(self, names: Collection[str]) -> RecordCoordinates | None:
+        """The coordinates whose parts are all among these names."""
+        return next((one for one in self.coordinates if set(one.names) <= set(names)), None)
+
+    def read_declared(self, value: Mapping[str, Any]) -> DeclaredRange | None:
+        """A declared range of offsets; ``None`` for another entry, such as a lost file."""
+        for one in self.coordinates:
+            *parts, _ = one.parts
+            if all(part.name in value for part in parts):
+                partition = tuple(
+                    int(value[part.name]) if part.type == "INT" else str(value[part.name]) for part in parts
+                )
+                return DeclaredRange(one.names[:-1], partition, int(value["from"]), int(value["until"]))
+        return None

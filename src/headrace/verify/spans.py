@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.model.texts import counted
+
 Offsets = NDArray[np.int64]
 
 
@@ -97,6 +99,11 @@ class Layers:
         """The chosen pieces, those that touch joined."""
         return Spans(self.pieces.starts[chosen], self.pieces.ends[chosen]).merged()
 
+    def repeated(self, counts: Offsets) -> Spans:
+        """The pieces, each as often as its own of ``counts``."""
+        most = int(counts.max(initial=0))
+        return Spans.joined([self.where(counts >= times) for times in range(1, most + 1)])
+
     def times(self, counts: Offsets) -> int:
         """How many offsets there are when each piece holds its own ``counts`` times."""
         return int(((self.pieces.ends - self.pieces.starts) * counts).sum())
@@ -106,3 +113,14 @@ def _depth(spans: Spans, at: Offsets) -> Offsets:
     begun = np.searchsorted(np.sort(spans.starts), at, side="right")
     ended = np.searchsorted(np.sort(spans.ends), at, side="right")
     return (begun - ended).astype(np.int64)
+
+
+def spans_text(spans: Iterable[tuple[int, int]], shown: int = 20) -> str:
+    """``offset 7``, ``offsets 7 to 9``, ``offsets 7, 10 to 12 and 3 more ranges``; ends are exclusive."""
+    found = [(int(low), int(high)) for low, high in spans]
+    words = [f"{low}" if high == low + 1 else f"{low} to {high - 1}" for low, high in found[:shown]]
+    noun = "offset" if len(found) == 1 and found[0][1] == found[0][0] + 1 else "offsets"
+    more = len(found) - shown
+    if more > 0:
+        return f"{noun} {', '.join(words)} and {counted(more, 'more range')}"
+    return f"{noun} {', '.join(words)}"

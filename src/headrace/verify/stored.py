@@ -9,8 +9,10 @@ import posixpath
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
+
+from headrace.model.names import TableName
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -130,6 +132,36 @@ class StoredPath:
         from deltalake import DeltaTable
 
         return DeltaTable(str(self), version=version)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A storage root."""
+
+    root: StoredPath
+
+    @property
+    def tables(self) -> StoredPath:
+        return self.root / "tables"
+
+    def table(self, dataset: TableName) -> StoredPath:
+        return self.tables / dataset.schema / dataset.name
+
+    def side_table(self, kind: Literal["quarantine", "tombstones"], dataset: TableName) -> StoredPath:
+        """The table of a dataset's rejected rows, or of its deleted keys."""
+        return self.root / kind / dataset.schema / dataset.name
+
+    def flows(self, kind: Literal["checkpoints", "ledger"], dataset: TableName) -> StoredPath:
+        """The folder with the checkpoints, or with the ledger, of each flow of a dataset."""
+        return self.root / kind / str(dataset)
+
+
+def query(table: DeltaTable, sql: str) -> Any:
+    """The rows that SQL gives on the table ``t``; the engine raises no class narrower than `Exception`."""
+    import pyarrow as pa
+    from deltalake import QueryBuilder
+
+    return pa.table(QueryBuilder().register("t", table).execute(sql).read_all())
 
 
 class StoredFolders:

@@ -58,6 +58,8 @@ def _judged(proof: Proof) -> str:
     undecoded = [str(one.dataset) for one in proof.datasets if one.undecoded]
     more = f" Not created yet: {', '.join(missing)}." if missing else ""
     more += f" Strings of older files were not decoded: {', '.join(undecoded)}." if undecoded else ""
+    if unsampled := [str(one.dataset) for one in proof.datasets if one.unsampled]:
+        more += f" Keys were not compared with their records (--sample N): {', '.join(unsampled)}."
     if not left:
         is_whole = records and all(report.applies for report in records)
         return ("Proven (records)." if is_whole else "Proven.") + more

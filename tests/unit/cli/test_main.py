@@ -355,7 +355,7 @@ def test_asking_where_nobody_can_answer_names_the_way_without(
 ) -> None:
     def callback(**_: object) -> Result:
         output = click.get_current_context().find_root().obj
-        output.confirm("Rebuild?", remedy="headrace full-refresh orders --yes")
+        output.agrees([], "Rebuild?", "headrace full-refresh orders --yes")
         return Result(data=None)
 
     command = Verb("doctor", callback=callback, params=[click.Option(["--json"], is_flag=True)])

@@ -18,9 +18,10 @@ from headrace.declare.spec import load_project
 from headrace.maintain import condition
 from headrace.maintain.dataset_tables import load_maintenance
 from headrace.maintain.scheduler import MaintenanceScheduler
-from headrace.model.events import Event, OperationProgressed
+from headrace.model.event_forms import Event
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.model.table_events import OperationProgressed
 from headrace.observe.board import Board
 from headrace.observe.event_lines import event_line
 from headrace.storage.location import Location

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
 
+from headrace.model.event_forms import Event
 from headrace.model.events import (
     BatchCommitted,
     BatchStarted,
-    Event,
     FlowFailed,
     FlowFinished,
     FlowReconnected,

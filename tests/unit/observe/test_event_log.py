@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from lake import HandFlow, Lake, rows
 
+from headrace.model.event_forms import Event
 from headrace.model.events import (
     BatchCommitted,
     BatchStarted,
-    Event,
     FlowFailed,
     FlowFinished,
     FlowRetrying,

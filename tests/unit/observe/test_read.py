@@ -121,7 +121,7 @@ def test_a_table_is_found_by_name_and_by_folder(at: At, lake: Lake, flow: HandFl
 
 def test_a_table_without_a_commit_is_not_created_yet(lake: Lake) -> None:
     path = lake.settings.storage.table(TableName("default", "new"))
-    (path / "_delta_log").make_folder()
+    (path / "_delta_log" / "_staged_commits" / "0.json").create("{}")
     with pytest.raises(TableUnknownError, match="`new` is not created yet"):
         find_table("new", lake.settings.storage, "default")
 

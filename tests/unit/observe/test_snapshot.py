@@ -8,17 +8,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lake import HandFlow, Lake, LakeTable, rows
-from stores import At
 
 from headrace.errors import BrokerUnreachableError
+from headrace.model.event_forms import Event
 from headrace.model.events import (
     BatchCommitted,
-    Event,
     FlowFailed,
     FlowReconnected,
     FlowReconnecting,
@@ -39,8 +39,9 @@ BRONZE = TableName("default", "bronze")
 
 
 @pytest.fixture
-def lake(at: At, tmp_path: Path) -> Lake:
-    return Lake(tmp_path / "lake", at)
+def lake(tmp_path: Path) -> Lake:
+    # Its event log is a Delta table, which `deltalake` writes by its path.
+    return Lake(tmp_path / "lake")
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def flow(lake: Lake) -> HandFlow:
 
 
 def look(lake: Lake) -> Snapshot:
-    return take_snapshot(lake.settings, lake.nowhere)
+    return take_snapshot(replace(lake.settings, kafka=lake.nowhere), lake.nowhere.bootstrap_servers)
 
 
 def dataset(lake: Lake, name: str = "bronze") -> DatasetStatus:

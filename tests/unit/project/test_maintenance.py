@@ -20,8 +20,9 @@ from headrace.errors import PinInvalidError, TableUnknownError
 from headrace.maintain import scheduler, vacuuming
 from headrace.maintain.dataset_tables import load_maintenance
 from headrace.maintain.requests import find_requests, take_request
-from headrace.model.events import Event, OperationProgressed
+from headrace.model.event_forms import Event
 from headrace.model.names import TableName
+from headrace.model.table_events import OperationProgressed
 from headrace.project import maintenance as project_maintenance
 from headrace.project.engine import Engine
 from headrace.project.maintenance import MaintenanceOptions, MaintenanceResult, TableMaintenance

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.sources.answers import SourceSeen
-from headrace.sources.kafka.sample import newest
+from headrace.sources.kafka.reader import newest
 
 
 def test_the_newest_records_are_spread_over_partitions() -> None:

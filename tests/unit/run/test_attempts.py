@@ -20,7 +20,8 @@ from headrace.errors import (
     StorageUnwritableError,
 )
 from headrace.model.declarations import AppendFlow
-from headrace.model.events import Event, FlowFailed, FlowFinished, FlowRetrying
+from headrace.model.event_forms import Event
+from headrace.model.events import FlowFailed, FlowFinished, FlowRetrying
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
 from headrace.run.attempts import TRIGGERED_ATTEMPTS, run_attempts

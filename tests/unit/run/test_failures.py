@@ -15,11 +15,13 @@ from headrace.errors import LeaseLostError, SourceLocation
 from headrace.model.declarations import AppendFlow, Expectation
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery
 from headrace.model.ranges import SourceRange
 from headrace.run.failures import Reading, as_error
 from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.kafka.position import KafkaOffsets
+from headrace.storage.layout import Storage
 from headrace.storage.local import LocalFiles
 from headrace.storage.location import Location
 
@@ -72,8 +74,16 @@ def test_a_cluster_that_turns_the_flow_away_is_asked_no_second_time(message: str
         {"bootstrap.servers": "127.0.0.1:9", "security.protocol": "SASL_SSL", "sasl.username": "me"},
         {"sasl.username": place, "security.protocol": place},
     )
+    settings = ProjectSettings(
+        name="shop",
+        file=Path("headrace.yml"),
+        profile="dev",
+        storage=Storage.at(Path("lake")),
+        libraries=(),
+        kafka=kafka,
+    )
     text = f"STREAM_FAILED\nCaused by: org.apache.kafka.common.errors.{message}\n\tat java.lang"
-    error = as_error(Exception(text), None, FLOW, None, kafka=kafka)
+    error = as_error(Exception(text), None, FLOW, None, settings=settings)
     assert (error.code, error.transient, error.location) == (expected, False, place)
     assert error.params.get("name") == "sales"
 

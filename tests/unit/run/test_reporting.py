@@ -11,7 +11,8 @@ import pytest
 from headrace.errors import SourceLocation
 from headrace.model.counts import BatchCounts
 from headrace.model.declarations import AppendFlow
-from headrace.model.events import BatchCommitted, BatchReplayed, BatchStarted, Event
+from headrace.model.event_forms import Event
+from headrace.model.events import BatchCommitted, BatchReplayed, BatchStarted
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
 from headrace.run.reporting import BatchReporter, Progress, logged_only, record_ages

@@ -13,7 +13,8 @@ from typing import Any, cast
 import pytest
 
 from headrace.errors import StorageUnreadableError
-from headrace.model.events import Event, LookFailed
+from headrace.model.event_forms import Event
+from headrace.model.events import LookFailed
 from headrace.model.names import TableName
 from headrace.plan.stages import Plan, RefreshViewStage
 from headrace.run import attempts, schedule as schedule_module, stop as stop_module

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.sources.avro_decoder import have_same_scales
+from headrace.sources.kafka.avro_decoder import have_same_scales
 
 
 def decimal(scale: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.sources.json_problems import find_problem
+from headrace.sources.records import find_problem
 
 SCHEMA = {
     "type": "struct",

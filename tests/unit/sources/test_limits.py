@@ -7,15 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.sources.limits import (
-    BATCH_S,
-    KAFKA_MAX_OFFSETS_PER_TRIGGER,
-    LEAST_RECORDS,
-    AdaptiveLimit,
-    Taken,
-    estimate_cost,
-    first_limit,
-)
+from headrace.sources.kafka.meter import KAFKA_MAX_OFFSETS_PER_TRIGGER, LEAST_RECORDS, first_limit
+from headrace.sources.limits import BATCH_S, AdaptiveLimit, Taken, estimate_cost
 
 MB = 1 << 20
 

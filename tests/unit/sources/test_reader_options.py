@@ -14,14 +14,21 @@ from headrace.errors import (
     SourceUnsupportedError,
     StorageUnsupportedError,
 )
+from headrace.model.project import ProjectSettings
 from headrace.sources.files.read import FORMAT_OPTION
-from headrace.sources.kafka.options import protocol_options
+from headrace.sources.files.reader import FILES_MAX_AGE, FILES_MAX_BYTES_PER_TRIGGER
+from headrace.sources.kafka.meter import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.sources.kafka.read import LOSS_POLICY
-from headrace.sources.limits import FILES_MAX_AGE, FILES_MAX_BYTES_PER_TRIGGER, KAFKA_MAX_OFFSETS_PER_TRIGGER
+from headrace.sources.kafka.reader import protocol_options
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ADAPTIVE, ReaderDefaults, ReadRequest
+from headrace.storage.layout import Storage
 
 HERE = SourceLocation("orders.py", 3)
+SETTINGS = ProjectSettings(
+    name="shop", file=Path("headrace.yml"), profile="dev", storage=Storage.at(Path("lake")), libraries=()
+)
+DEFAULTS = ReaderDefaults(settings=SETTINGS)
 
 
 def given(
@@ -30,7 +37,7 @@ def given(
     request = ReadRequest(streaming=streaming, format=format, options=options, columns=columns)
     if format == "kafka":
         return protocol_options(request, HERE, KAFKA_MAX_OFFSETS_PER_TRIGGER)
-    return kind_for(format).reader.options(request, HERE, ReaderDefaults())
+    return kind_for(format).reader.options(request, HERE, DEFAULTS)
 
 
 def test_kafka_is_read_committed_with_loss_refused_and_a_bounded_batch() -> None:
@@ -149,7 +156,7 @@ def test_a_stream_of_files_never_leaves_a_file_out() -> None:
 def test_the_limit_of_a_batch_fits_the_files_that_are_there(tmp_path: Path) -> None:
     def limit(path: Path) -> dict[str, str]:
         request = ReadRequest(streaming=True, format="json", path=str(path))
-        options = kind_for(request.format).reader.options(request, HERE, ReaderDefaults())
+        options = kind_for(request.format).reader.options(request, HERE, DEFAULTS)
         return {k: v for k, v in options.items() if "PerTrigger" in k}
 
     assert limit(tmp_path / "not there") == {"maxFilesPerTrigger": "1000"}
@@ -183,5 +190,5 @@ def test_only_a_stream_over_a_table_needs_a_supported_kind_of_storage() -> None:
 def test_a_source_that_only_databricks_has_is_refused_by_name() -> None:
     request = ReadRequest(streaming=True, format="kinesis")
     with pytest.raises(SourceUnsupportedError) as caught:
-        kind_for("kinesis").reader.options(request, SourceLocation("a.py", 1), ReaderDefaults())
+        kind_for("kinesis").reader.options(request, SourceLocation("a.py", 1), DEFAULTS)
     assert caught.value.params == {"format": "kinesis"}

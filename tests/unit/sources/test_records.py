@@ -10,6 +10,7 @@ import pytest
 
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.sources.records import BadRecord
+from headrace.sources.registry import show_record
 
 HERE = SourceLocation("orders.py", 4)
 SPARK = (
@@ -31,7 +32,7 @@ def error_of(
     facts |= {} if value is None else {"record": base64.b64encode(value).decode()}
     bad = BadRecord.find(SPARK.format(facts=json.dumps(facts)))
     assert bad is not None
-    return bad.to_error("orders", HERE)
+    return bad.to_error("orders", HERE, remedies=show_record(bad.at))
 
 
 def test_the_error_names_the_field_the_coordinates_and_the_command_that_prints_the_record() -> None:

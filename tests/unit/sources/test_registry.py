@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import SourceLocation
+from headrace.model.coordinates import RecordCoordinates
 from headrace.model.names import TableName
 from headrace.model.ranges import SourceRange
 from headrace.sources.delta.source import DeltaSource
@@ -16,7 +17,7 @@ from headrace.sources.files.source import FileSource
 from headrace.sources.kafka.source import KafkaSource
 from headrace.sources.other.source import OtherSource
 from headrace.sources.ranges import range_of
-from headrace.sources.registry import kind_of, load_source
+from headrace.sources.registry import RECORD, describe_record, kind_of, load_source
 from headrace.sources.source import Source
 
 HERE = SourceLocation("shop.py", 3)
@@ -76,3 +77,31 @@ def test_what_is_not_a_position_of_a_kind_is_an_error(kind: str, value: Any) -> 
 def test_a_kind_that_no_folder_implements_is_an_error() -> None:
     with pytest.raises(ValueError, match="pulsar"):
         kind_of("pulsar")
+
+
+def test_the_coordinates_of_records_of_topics_and_files() -> None:
+    of_topic = {"topic": "orders", "partition": 0, "offset": 7, "path": None}
+    assert describe_record(of_topic) == "orders/0 offset 7"
+    of_file = {"topic": None, "partition": None, "offset": 3, "path": "file:/a.json"}
+    assert describe_record(of_file) == "file:/a.json, row 3"
+    assert describe_record({**of_file, "offset": None}) == "file:/a.json"
+    assert describe_record({}) == ""
+
+
+def test_the_fields_of_a_record_in_the_quarantine_keep_their_names_types_and_order() -> None:
+    assert list(RECORD.items()) == [
+        ("topic", "STRING"),
+        ("partition", "INT"),
+        ("offset", "BIGINT"),
+        ("timestamp", "TIMESTAMP"),
+        ("key", "BINARY"),
+        ("value", "BINARY"),
+        ("headers", "ARRAY<STRUCT<key: STRING, value: BINARY>>"),
+        ("path", "STRING"),
+    ]
+
+
+@pytest.mark.parametrize("types", [["BIGINT"], ["INT", "BIGINT"], ["STRING", "BIGINT", "INT"], ["STRING"]])
+def test_coordinates_have_names_then_a_partition_then_a_number(types: list[Any]) -> None:
+    with pytest.raises(ValueError, match="then BIGINT"):
+        RecordCoordinates.of(**{f"part{n}": type for n, type in enumerate(types)})

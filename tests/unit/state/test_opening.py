@@ -11,14 +11,13 @@ from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.ranges import OpaquePosition, Position, RecordMark
 from headrace.sources.delta.facts import DeltaFacts
 from headrace.sources.delta.position import DeltaPosition
-from headrace.sources.facts import Facts
-from headrace.sources.files.facts import FileFacts
-from headrace.sources.files.position import FilePosition
+from headrace.sources.files.facts import FileFacts, FilePosition
 from headrace.sources.kafka.facts import KafkaFacts
 from headrace.sources.kafka.last_records import LastRecord, ReusedOffset
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.other.source import OtherFacts
 from headrace.sources.registry import describe_source
+from headrace.sources.source import Facts
 from headrace.state.facts import (
     FENCED,
     CheckpointFacts,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,10 +18,13 @@ from headrace.errors import BrokerUnreachableError
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.ranges import RecordMark
 from headrace.storage.layout import Storage
-from headrace.verify import brokers, stored, verify_pipeline
-from headrace.verify.offsets import HeldOffsets, Topic
+from headrace.verify import stored
+from headrace.verify.kafka import brokers
+from headrace.verify.kafka.brokers import KafkaAccess
+from headrace.verify.kafka.offsets import HeldOffsets, Topic
+from headrace.verify.proof import verify_pipeline
 from headrace.verify.report import DatasetProof, GradeReport, Proof
-from headrace.verify.source_range import TopicPartition
+from headrace.verify.source_range import Partition
 from headrace.verify.spans import Spans
 from headrace.verify.stored import StoredPath
 
@@ -43,7 +46,7 @@ class HandBroker:
 
     def __init__(self) -> None:
         self.topics: dict[str, HeldTopic] = {}
-        self.asked: dict[TopicPartition, Spans] = {}
+        self.asked: dict[Partition, Spans] = {}
         self.silent = True
         self.connections: dict[str, KafkaConnection] = {}
 
@@ -78,16 +81,16 @@ class HandBroker:
     def load_offsets(
         self,
         connection: KafkaConnection,
-        asked: Mapping[TopicPartition, Spans],
+        asked: Mapping[Partition, Spans],
         stall_s: float,
         explain: object,
         *,
-        watched: Mapping[TopicPartition, Set[int]],
+        watched: Mapping[Partition, Set[int]],
         take: object = None,
     ) -> HeldOffsets:
         self.asked = dict(asked)
         found = {}
-        marks: dict[TopicPartition, dict[int, RecordMark]] = {}
+        marks: dict[Partition, dict[int, RecordMark]] = {}
         for (topic, partition), spans in asked.items():
             wanted = {offset for low, high in spans.pairs() for offset in range(low, high)}
             held = sorted(wanted & self.topics[topic].offsets[partition])
@@ -146,8 +149,9 @@ class Verifier:
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
 
-    def __call__(self, **settings: Any) -> Proof:
-        return verify_pipeline(self.lake.settings, connection=self.lake.nowhere, **settings)
+    def __call__(self, others: Sequence[KafkaConnection] = (), **settings: Any) -> Proof:
+        kafka = KafkaAccess(own=self.lake.nowhere, others=others)
+        return verify_pipeline(self.lake.settings, access={"kafka": kafka}, **settings)
 
     def dataset(self, name: str = "bronze", **settings: Any) -> DatasetProof:
         return next(one for one in self(**settings).datasets if one.dataset.name == name)

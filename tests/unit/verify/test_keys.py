@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import decimal
 import json
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,11 +13,13 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from headrace.model.coordinates import RecordCoordinates
 from headrace.model.counts import BatchCounts, HistoryChanges, sum_counts
 from headrace.verify import sampled_keys
 from headrace.verify.delta_log import TableLog, TableMetadata
 from headrace.verify.equations import RowCounts
 from headrace.verify.keys import judge_keys
+from headrace.verify.reader import SourceRecord
 from headrace.verify.report import Judgement
 from headrace.verify.spans import Spans
 from headrace.verify.stored import StoredPath
@@ -101,32 +102,6 @@ def test_rows_of_sampled_keys_are_found_by_keys_of_every_type(tmp_path: Path) ->
     assert found == {((1, None), "a", *others): (4,), ((2, (None,)), "b", *others): (5,)}
 
 
-@dataclass
-class _Message:
-    """A record of a topic, as the client of Kafka gives it."""
-
-    at: int
-    data: bytes
-
-    def topic(self) -> str:
-        return "t"
-
-    def partition(self) -> int:
-        return 0
-
-    def offset(self) -> int:
-        return self.at
-
-    def key(self) -> None:
-        return None
-
-    def value(self) -> bytes:
-        return self.data
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, 0
-
-
 def _judge_records(tmp_path: Path, lost: Any, tombstone_at: int | None) -> list[str]:
     """The findings of a sample of three keys of records; two of them have rows, the third one has not."""
     nested = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.int64()))])
@@ -145,7 +120,7 @@ def _judge_records(tmp_path: Path, lost: Any, tombstone_at: int | None) -> list[
         }
         deltalake.write_deltalake(tmp_path / "dead", pa.table(dead))
     keys: list[sampled_keys.Key] = [((1, None),), ((2, (None,)),)]
-    sample = {key: sampled_keys._Row(key, (at, 0, "t", at)) for at, key in enumerate(keys)}
+    sample = {key: (at, 0, "t", at) for at, key in enumerate(keys)}
     kind = {
         "type": "struct",
         "fields": [
@@ -153,11 +128,14 @@ def _judge_records(tmp_path: Path, lost: Any, tombstone_at: int | None) -> list[
             {"name": "b", "type": {"type": "array", "elementType": "long"}},
         ],
     }
-    records = sampled_keys._Records(sample, ["id"], [kind], {}, {("t", 0): Spans.of([(0, 3)])}, 10)
+    read = {("t", 0): Spans.of([(0, 3)])}
+    coordinates = RecordCoordinates.of(topic="STRING", partition="INT", offset="BIGINT")
+    records = sampled_keys._Records(sample, ["id"], [kind], {}, read, 10, coordinates, "Kafka")
     for offset, key in enumerate([*kept, lost]):
-        records.take(_Message(offset, json.dumps({"id": key, "at": offset}).encode()))
+        value = json.dumps({"id": key, "at": offset}).encode()
+        records.take(SourceRecord(("t", 0), offset, None, value, timestamp_ms=0))
     balance = SimpleNamespace(deltas={}, earlier=())
-    evidence: Any = SimpleNamespace(log=SimpleNamespace(version=0), lineages=(), balance=balance)
+    evidence: Any = SimpleNamespace(log=SimpleNamespace(version=0), lineages=(), batches=(), balance=balance)
     held = sampled_keys._Held(
         evidence, StoredPath(str(tmp_path / "t")), StoredPath(str(tmp_path / "dead")), ["id"]
     )

@@ -274,6 +274,13 @@ class TestConclusion:
         broker.holds({0: range(10)})
         assert last_lines(verify) == ["Proven."]
 
+    def test_keys_that_no_sample_has_compared(self, lake: Lake, verify: Verify, broker: Broker) -> None:
+        keyed = {"headrace.keys": '["id"]'}
+        lake.table("customers", coordinates=False, properties=keyed).flow().append({0: (0, 10)})
+        not_compared = "Keys were not compared with their records (--sample N): default.customers."
+        assert last_lines(verify) == [f"Proven. {not_compared}"]
+        assert not_compared not in last_lines(verify, sample=5)[0]
+
     def test_counts_that_were_judged_in_part(self, lake: Lake, verify: Verify, broker: Broker) -> None:
         table = lake.table()
         flow = table.flow()
@@ -348,7 +355,7 @@ class TestVerdict:
 
 
 def test_verify_loads_no_spark() -> None:
-    code = "import sys, headrace.verify.broker_side; assert not {'pyspark', 'py4j'} & set(sys.modules)"
+    code = "import sys, headrace.verify.proof; assert not {'pyspark', 'py4j'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

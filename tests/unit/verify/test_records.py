@@ -9,7 +9,7 @@ import pytest
 from lake import HandFlow, Lake, LakeTable, edit, replace_file, rows
 
 from headrace.model.kafka_settings import KafkaConnection
-from headrace.verify import broker_side, records as records_module
+from headrace.verify import records as records_module
 
 Verify = Any
 Broker = Any
@@ -137,7 +137,7 @@ class TestOffsetsWithoutRecords:
     def test_a_large_topic_is_asked_only_for_what_the_table_lacks(
         self, flow: HandFlow, verify: Verify, broker: Broker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(broker_side, "READ_WHOLE", 10)
+        monkeypatch.setattr(records_module, "READ_WHOLE", 10)
         monkeypatch.setattr(records_module, "_REACH", 3)
         flow.append({0: (0, 1000)}, rows(sorted(set(range(1000)) - {100, 102, 500})))
         broker.holds({0: set(range(1000)) - {100, 500}})

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from lake import Lake, LakeTable, rows
 
+from headrace.verify.coordinates import CoordinatesUnreadableError, DeletedRows
 from headrace.verify.delta_log import load_table_log
 from headrace.verify.stored import StoredPath
-from headrace.verify.vectors import DeletedRows, VectorDamagedError
 
 
 def deleted_rows(table: LakeTable) -> list[int]:
@@ -35,7 +35,7 @@ def test_a_vector_with_another_number_of_rows_than_the_log_says(lake: Lake) -> N
     (add,) = table.active()
     vector = {**table.vector([1, 2]), "cardinality": 3}
     table.commit([table.remove(add), {"add": {**add, "deletionVector": vector}}], operation="DELETE")
-    with pytest.raises(VectorDamagedError, match="marks 2 rows, and the log states 3"):
+    with pytest.raises(CoordinatesUnreadableError, match="marks 2 rows, and the log states 3"):
         deleted_rows(table)
 
 
@@ -44,7 +44,7 @@ def test_a_vector_that_is_missing(lake: Lake) -> None:
     table.commit([table.write(rows(range(10)))])
     table.delete([1], table.active()[0])
     next(table.path.glob("deletion_vector_*")).unlink()
-    with pytest.raises(VectorDamagedError):
+    with pytest.raises(CoordinatesUnreadableError):
         deleted_rows(table)
 
 
@@ -54,7 +54,7 @@ def test_a_vector_that_a_later_one_replaced(lake: Lake) -> None:
     for deleted in ([1], [1, 5]):
         table.delete(deleted, table.active()[0])
     log = load_table_log(StoredPath.at(str(table.path)))
-    added = [file for commit in log.commits for file in commit.added if file.deletion_vector is not None]
+    added = [file for commit in log.commits for file in commit.added if file.vector]
     read = DeletedRows()
     assert [read.load(log, file).tolist() for file in added] == [[1], [1, 5]]
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from headrace.cli.options import POSITIVE, option
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, VerbGroup, verb
 from headrace.model.texts import counted
-
-if TYPE_CHECKING:
-    from headrace.runtime.broker import BrokerStatus
+from headrace.runtime.broker import Broker, BrokerStatus
+from headrace.runtime.fetch import ensure_jars
 
 
 @click.group(
@@ -35,16 +35,11 @@ def topics() -> None:
 
 
 @verb(group=broker, examples=("headrace broker start", "headrace broker start --port 9092"), project=False)
-@click.option(
-    "--port",
-    type=click.IntRange(1, 65535),
-    help="The port for clients; default: the last one used, or a free one.",
+@option(
+    "--port", "The port for clients; default: the last one used, or a free one.", click.IntRange(1, 65535)
 )
 def start(invocation: Invocation, port: int | None) -> Result:
     """Start the broker if it is stopped, and print its address."""
-    from headrace.runtime.broker import Broker
-    from headrace.runtime.fetch import ensure_jars
-
     ensure_jars("broker")
     broker = Broker(port=port)
     with invocation.output.progress("Starting the broker"):
@@ -55,8 +50,6 @@ def start(invocation: Invocation, port: int | None) -> Result:
 @verb(group=broker, examples=("headrace broker stop", "headrace broker stop --json"), project=False)
 def stop(invocation: Invocation) -> Result:
     """Stop the broker; its topics and records are kept."""
-    from headrace.runtime.broker import Broker
-
     broker = Broker()
     with invocation.output.progress("Stopping the broker"):
         was_running = broker.stop()
@@ -71,8 +64,6 @@ def stop(invocation: Invocation) -> Result:
 @verb(group=broker, examples=("headrace broker status", "headrace broker status --json"), project=False)
 def status(invocation: Invocation) -> Result:
     """Show whether the broker runs, its address and its data folder."""
-    from headrace.runtime.broker import Broker
-
     return _shown(Broker().status())
 
 
@@ -85,17 +76,10 @@ def status(invocation: Invocation) -> Result:
     project=False,
 )
 @click.argument("name", metavar="TOPIC")
-@click.option(
-    "--partitions", type=click.IntRange(1), default=1, show_default=True, help="The number of partitions."
-)
-@click.option(
-    "--config", multiple=True, metavar="NAME=VALUE", help="A topic setting, such as retention.ms=3600000."
-)
+@option("--partitions", "The number of partitions.", POSITIVE, default=1)
+@option("--config NAME=VALUE", "A topic setting, such as retention.ms=3600000.", multiple=True)
 def create(invocation: Invocation, name: str, partitions: int, config: tuple[str, ...]) -> Result:
     """Create a topic; starts the broker if it is stopped."""
-    from headrace.runtime.broker import Broker
-    from headrace.runtime.fetch import ensure_jars
-
     settings = _read_settings(config)
     ensure_jars("broker")
     broker = Broker()
@@ -115,8 +99,6 @@ def create(invocation: Invocation, name: str, partitions: int, config: tuple[str
 )
 def list_topics(invocation: Invocation) -> Result:
     """List the topics with their partitions and records."""
-    from headrace.runtime.broker import Broker
-
     found = Broker().list_topics()
     data = [
         {"topic": one.name, "id": one.id, "partitions": one.partitions, "records": one.records}

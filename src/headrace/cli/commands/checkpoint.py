@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.output import Result
+from headrace.cli.options import option
+from headrace.cli.output import UNCHANGED, Result
 from headrace.cli.verb import Invocation, VerbGroup, verb
 from headrace.model.texts import counted, size_text
 
@@ -68,7 +69,7 @@ def validate(invocation: Invocation, flows: tuple[str, ...]) -> Result:
     examples=("headrace checkpoint repair orders", "headrace checkpoint repair orders --yes"),
 )
 @click.argument("flows", nargs=-1, required=True, metavar="FLOW..")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@option("--yes", "Do not ask for confirmation.")
 def repair(invocation: Invocation, flows: tuple[str, ...], yes: bool) -> Result:
     """Repair the damaged files of a checkpoint if this is safe.
 
@@ -85,10 +86,9 @@ def repair(invocation: Invocation, flows: tuple[str, ...], yes: bool) -> Result:
         lost = any(one.problems and not one.can_be_repaired for one in found)
         if not any(one.can_be_repaired for one in found):
             return Result(data={"done": False, "repaired": []}, text="\n".join(lines), exit_code=int(lost))
-        if not yes:
-            output.note("\n".join(lines))
-            if not output.confirm("Repair?", remedy=f"headrace checkpoint repair {' '.join(flows)} --yes"):
-                return Result(data={"done": False, "repaired": []}, text="Nothing was changed.", exit_code=1)
+        remedy = f"headrace checkpoint repair {' '.join(flows)} --yes"
+        if not (yes or output.agrees(lines, "Repair?", remedy)):
+            return UNCHANGED
         done = pipeline.checkpoints.repair(flows)
         backups = pipeline.settings.storage.backups
     names = ", ".join(one.checkpoint.flow for one in done)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,10 @@ import click
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, VerbGroup, verb
 from headrace.errors import SpecNotFoundError
+from headrace.model.project import ProjectSettings
+from headrace.runtime.engine.client import find_engines, stop_engines
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from headrace.model.project import ProjectSettings
     from headrace.runtime.doctor import Check
 
 _SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red")}
@@ -40,7 +40,6 @@ def doctor(invocation: Invocation) -> Result:
 
 
 def _settings(invocation: Invocation) -> ProjectSettings | None:
-    """The pipeline that we are in, if we are in one."""
     try:
         return invocation.settings()
     except SpecNotFoundError:
@@ -72,8 +71,6 @@ def engine() -> None:
 @verb(group=engine, examples=("headrace engine status", "headrace engine status --json"), project=False)
 def status(invocation: Invocation) -> Result:
     """Show the engines, their age and memory, and the commands that use them."""
-    from headrace.runtime.engine.client import find_engines
-
     engines = find_engines()
     text = "\n\n".join(map(_text, engines)) or "No engine is running."
     return Result(data={"engines": engines}, text=text)
@@ -82,8 +79,6 @@ def status(invocation: Invocation) -> Result:
 @verb(group=engine, examples=("headrace engine stop", "headrace engine stop --json"), project=False)
 def stop(invocation: Invocation) -> Result:
     """Stop all engines; commands that use one of them fail."""
-    from headrace.runtime.engine.client import stop_engines
-
     with invocation.output.progress("Stopping the engine"):
         stopped = stop_engines()
     text = "No engine was running." if not stopped else f"Stopped: {stopped}"

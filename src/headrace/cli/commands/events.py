@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
-from headrace.cli.options import complete_dataset, read_moment
+from headrace.cli.options import POSITIVE, complete_dataset, option, read_moment
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
+from headrace.observe.event_reading import EventFilter, EventLevel, LoggedEvent, follow_events, read_events
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import datetime
-
-    from rich.console import Group
-
-    from headrace.model.names import TableName
-    from headrace.observe.event_reading import EventLevel, LoggedEvent
     from headrace.observe.quality import DatasetQuality, ExpectationQuality, Quality
 
 _COLORS = {"WARN": "yellow", "ERROR": "red", "METRICS": "bright_black"}
@@ -32,24 +30,16 @@ _COLORS = {"WARN": "yellow", "ERROR": "red", "METRICS": "bright_black"}
         "headrace events --level warn --json | jq .message",
     )
 )
-@click.option("--flow", metavar="NAME", help="Only events of this flow, view or table.")
-@click.option(
+@option("--flow NAME", "Only events of this flow, view or table.")
+@option(
     "--level",
-    type=click.Choice(["metrics", "info", "warn", "error"]),
+    "The lowest level; metrics are the counts of batches.",
+    click.Choice(["metrics", "info", "warn", "error"]),
     default="metrics",
-    show_default=True,
-    help="The lowest level; metrics are the counts of batches.",
 )
-@click.option(
-    "--since",
-    callback=read_moment,
-    metavar="TIME",
-    help="Only events since this time in UTC, or since an age such as 2h.",
-)
-@click.option(
-    "--limit", type=click.IntRange(1), default=100, show_default=True, help="The number of newest events."
-)
-@click.option("--follow", is_flag=True, help="Wait for new events until Ctrl-C.")
+@option("--since TIME", "Only events since this time in UTC, or since an age such as 2h.", read_moment)
+@option("--limit", "The number of newest events.", POSITIVE, default=100)
+@option("--follow", "Wait for new events until Ctrl-C.")
 def events(
     invocation: Invocation,
     flow: str | None,
@@ -63,8 +53,6 @@ def events(
     Prints the events of this pipeline, the oldest first. A run writes its events about once a second. With
     --json, each event is one line. Starts no Spark.
     """
-    from headrace.observe.event_reading import EventFilter, follow_events, read_events
-
     output, settings = invocation.output, invocation.settings()
     chosen = EventFilter(
         pipeline=settings.name, schema=settings.database, flow=flow, level=level, since=since
@@ -77,7 +65,12 @@ def events(
             output.note(f"The event log in {settings.storage.root} has no such events.")
         found = iter(events)
     colored = output.is_terminal
-    lines = (_as_json(event) if output.is_json else _as_line(event, colored) for event in found)
+    lines = (
+        json.dumps(event.to_json(), ensure_ascii=False, default=str)
+        if output.is_json
+        else _as_line(event, colored)
+        for event in found
+    )
     output.pour(lines, at_once=follow)
     return Result(data=None)
 
@@ -87,10 +80,6 @@ def _as_line(event: LoggedEvent, colored: bool) -> str:
     if colored:
         level = click.style(level, fg=_COLORS.get(event.level))
     return f"{at}  {level}  {event.message}"
-
-
-def _as_json(event: LoggedEvent) -> str:
-    return json.dumps(event.to_json(), ensure_ascii=False, default=str)
 
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -105,13 +94,11 @@ _ACTIONS = {"warn": "kept", "drop": "dropped", "quarantine": "quarantined", "fai
     )
 )
 @click.argument("dataset", required=False, shell_complete=complete_dataset, metavar="[DATASET]")
-@click.option(
-    "--since",
-    callback=read_moment,
-    metavar="TIME",
+@option(
+    "--since TIME",
+    "Only batches since this time in UTC, or since an age such as 2h.",
+    read_moment,
     default="7d",
-    show_default=True,
-    help="Only batches since this time in UTC, or since an age such as 2h.",
 )
 def quality(invocation: Invocation, dataset: str | None, since: datetime) -> Result:
     """Show the counts of expectations.
@@ -126,10 +113,6 @@ def quality(invocation: Invocation, dataset: str | None, since: datetime) -> Res
 
 
 def _rendered(quality: Quality, default_schema: str) -> Group | str:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
     if quality.start is None or quality.end is None:
         return f"The event log of {quality.pipeline} has no counts of expectations in this time."
     head = f"{quality.pipeline} · {quality.start:%Y-%m-%d %H:%M:%S} to {quality.end:%Y-%m-%d %H:%M:%S} UTC"
@@ -150,7 +133,7 @@ def _rendered(quality: Quality, default_schema: str) -> Group | str:
 def _balance(one: DatasetQuality, default_schema: str) -> str:
     total = one.accepted + one.quarantined + one.dropped
     return (
-        f"{_short(one.dataset, default_schema)}  {total:,} rows = {one.accepted:,} accepted"
+        f"{one.dataset.within(default_schema)}  {total:,} rows = {one.accepted:,} accepted"
         f" + {one.quarantined:,} quarantined + {one.dropped:,} dropped"
     )
 
@@ -174,7 +157,3 @@ def _bar(failed: int, passed: int) -> str:
         return " "
     share = failed / (failed + passed)
     return _BARS[0] if failed == 0 else _BARS[max(1, min(int(share * len(_BARS)), len(_BARS) - 1))]
-
-
-def _short(name: TableName, default_schema: str) -> str:
-    return name.name if name.schema == default_schema else str(name)

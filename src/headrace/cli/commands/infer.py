@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from headrace.cli.kafka import not_found, reach_kafka
+from headrace.cli.options import POSITIVE, option, refuse
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
-from headrace.errors import CommandLineError, TopicNotFoundError
+from headrace.contracts.inference import Inference, find_files, infer_files
+from headrace.contracts.schema_types import FOLDER
+from headrace.errors import TopicNotFoundError
 from headrace.model.texts import counted, duration_text
+from headrace.sources.kafka.cluster import KafkaCluster
 
 if TYPE_CHECKING:
-    from headrace.contracts.inference import Inference
     from headrace.project.inferring import InferredSchema
 
 
@@ -28,14 +33,9 @@ if TYPE_CHECKING:
     )
 )
 @click.argument("source", metavar="TOPIC|FOLDER")
-@click.option(
-    "--sample",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Read about N records, in evenly spread groups; default: all records.",
-)
-@click.option("--latest-by-key", is_flag=True, help="Read only the latest record of each key.")
-@click.option("--update", is_flag=True, help="Merge new fields and types into the existing schema file.")
+@option("--sample N", "Read about N records, in evenly spread groups; default: all records.", POSITIVE)
+@option("--latest-by-key", "Read only the latest record of each key.")
+@option("--update", "Merge new fields and types into the existing schema file.")
 def infer(
     invocation: Invocation, source: str, sample: int | None, latest_by_key: bool, update: bool
 ) -> Result:
@@ -53,43 +53,31 @@ def infer(
     An existing file is changed only with --update. An update adds new fields, and widens a type only if a
     value in the records does not fit.
     """
-    from headrace.contracts.schema_types import FOLDER
-    from headrace.project.inferring import Stopwatch, compare, save
+    from headrace.project.inferring import compare, save
 
-    _check(source, sample, latest_by_key)
-    root = _root(invocation)
-    watch = Stopwatch()
+    refuse(
+        (sample is not None and latest_by_key, "--sample and --latest-by-key cannot be used together"),
+        (latest_by_key and "/" in source, "--latest-by-key needs a topic; records in files have no key"),
+    )
+    root = invocation.settings(anywhere=True).root
+    began = time.monotonic()
     if "/" in source:
         name, inference, usage = _read_folder(invocation, source, sample, root)
     else:
         name, usage = source, f'hr.read_kafka("{source}", format="json", '
         inference = _read_topic(invocation, source, sample, latest_by_key)
     shown = f"{FOLDER}/{name}.json"
-    found = compare(source, inference, root / shown, shown, watch.seconds)
+    found = compare(source, inference, root / shown, shown, time.monotonic() - began)
     written = save(found, root / shown, shown, update=update)
     usage += f'schema="{shown}")'
     data = found.to_json() | {"file": shown, "written": written, "usage": usage}
     return Result(data=data, text="\n".join(_lines(found, shown, written, usage)))
 
 
-def _check(source: str, sample: int | None, latest_by_key: bool) -> None:
-    wrong = None
-    if sample is not None and latest_by_key:
-        wrong = "--sample and --latest-by-key cannot be used together"
-    elif latest_by_key and "/" in source:
-        wrong = "--latest-by-key needs a topic; records in files have no key"
-    if wrong is not None:
-        raise CommandLineError(
-            wrong, remedies=["headrace infer --help"], params={"command": "headrace infer"}
-        )
-
-
 def _read_folder(
     invocation: Invocation, source: str, sample: int | None, root: Path
 ) -> tuple[str, Inference, str]:
     """The name of the folder, its records, and the call that reads it, as far as its schema."""
-    from headrace.contracts.inference import find_files, infer_files
-
     path = Path(source)
     found = find_files(path)
     with invocation.output.progress(f"Reading {source}"):
@@ -103,9 +91,7 @@ def _read_folder(
 
 
 def _read_topic(invocation: Invocation, topic: str, sample: int | None, latest_by_key: bool) -> Inference:
-    from headrace.cli.kafka import not_found, reach_kafka
     from headrace.project.inferring import infer_topic
-    from headrace.sources.kafka.cluster import KafkaCluster
 
     kafka = reach_kafka(invocation)
     try:
@@ -117,11 +103,6 @@ def _read_topic(invocation: Invocation, topic: str, sample: int | None, latest_b
             folder = f"read the folder of this name:   headrace infer ./{topic}"
             found = found.with_(remedies=[folder, *found.remedies])
         raise found from error
-
-
-def _root(invocation: Invocation) -> Path:
-    """The pipeline's folder, or the current one outside of a pipeline."""
-    return invocation.settings_anywhere().root
 
 
 def _lines(found: InferredSchema, shown: str, written: bool, usage: str) -> Iterator[str]:

@@ -8,19 +8,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
+from rich.console import Group
+from rich.text import Text
 
-from headrace.cli.options import log_options
-from headrace.cli.output import Output, Result
+from headrace.cli.kafka import ReachedKafka, not_found, reach
+from headrace.cli.options import log_options, option, refuse
+from headrace.cli.output import Output, Result, TextOutput
 from headrace.cli.rows import split_columns, table_rows
 from headrace.cli.verb import Invocation, LocalFolder, verb
+from headrace.cli.watching import Watch, show_outcome, stopping
 from headrace.errors import CommandLineError, HeadraceError, TopicNotFoundError
+from headrace.model.project import ProjectSettings
 from headrace.model.texts import counted
+from headrace.observe.log import LogSettings
 from headrace.project.ingest_code import Mode
+from headrace.run.stop import StopSignal
+from headrace.sources.kafka.cluster import KafkaCluster
+from headrace.sources.kafka.subscription import whole
 
 if TYPE_CHECKING:
-    from headrace.cli.kafka import ReachedKafka
-    from headrace.model.project import ProjectSettings
-    from headrace.observe.log import LogSettings
     from headrace.project.ingesting import IngestFolder, IngestRequest, PreparedTopic
     from headrace.project.pipeline import Pipeline
 
@@ -42,60 +48,40 @@ def read_names(ctx: click.Context, param: click.Parameter, value: str | None) ->
     )
 )
 @click.argument("topic", required=False)
-@click.option(
-    "--topics", metavar="PATTERN", help="Ingest all topics whose whole name matches this regular expression."
-)
-@click.option(
+@option("--topics PATTERN", "Ingest all topics whose whole name matches this regular expression.")
+@option(
     "--mode",
-    type=click.Choice(get_args(Mode)),
-    help="append: one row per record (the default); upsert: one row per key, from its newest record; "
+    "append: one row per record (the default); upsert: one row per key, from its newest record; "
     "cdc: the current rows, from change events of Debezium.",
+    click.Choice(get_args(Mode)),
 )
-@click.option(
-    "--keys",
-    callback=read_names,
-    metavar="A,B",
-    help="The columns that identify a row; default: the key of the records.",
+@option("--keys A,B", "The columns that identify a row; default: the key of the records.", read_names)
+@option(
+    "--sequence-by COLUMN",
+    "The record with the greatest value wins; default: Kafka's timestamp, then partition and offset.",
 )
-@click.option(
-    "--sequence-by",
-    metavar="COLUMN",
-    help="The record with the greatest value wins; default: Kafka's timestamp, then partition and offset.",
+@option("--partition-by A,B", "Columns that partition the table.", read_names)
+@option("--cluster-by A,B", "Columns that cluster the table.", read_names)
+@option(
+    "--table NAME",
+    "The name of the table. {topic} is the topic, with - and . replaced by _ ; default: {topic}.",
 )
-@click.option("--partition-by", callback=read_names, metavar="A,B", help="Columns that partition the table.")
-@click.option("--cluster-by", callback=read_names, metavar="A,B", help="Columns that cluster the table.")
-@click.option(
-    "--table",
-    metavar="NAME",
-    help="The name of the table. {topic} is the topic, with - and . replaced by _ ; default: {topic}.",
+@option("--keep-raw", "Also write the original bytes of the records to the table NAME_raw.")
+@option(
+    "--schema FILE",
+    "A file with the columns of the records: a DDL string (.ddl) or a StructType (.json).",
+    click.Path(path_type=Path),
 )
-@click.option(
-    "--keep-raw",
-    is_flag=True,
-    default=None,
-    help="Also write the original bytes of the records to the table NAME_raw.",
-)
-@click.option(
-    "--schema",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="A file with the columns of the records: a DDL string (.ddl) or a StructType (.json).",
-)
-@click.option("--update-schema", is_flag=True, help="Add new fields of the records to the stored schema.")
-@click.option(
+@option("--update-schema", "Add new fields of the records to the stored schema.")
+@option(
     "--once/--continuous",
+    "Process the records that exist now (the default), or run until stopped.",
     default=True,
-    help="Process the records that exist now (the default), or run until stopped.",
 )
-@click.option("--trial", is_flag=True, help="Write all records to a new table NAME_trial, and show its rows.")
-@click.option(
-    "--save",
-    metavar="DIR",
-    type=LocalFolder(file_okay=False),
-    help="Write a pipeline that does the same, and do not run it.",
-)
-@click.option("--no-optimize", is_flag=True, help="Do not compact the tables after the run.")
-@click.option("--no-vacuum", is_flag=True, help="Do not delete files that the tables no longer need.")
+@option("--trial", "Write all records to a new table NAME_trial, and show its rows.")
+@option("--save DIR", "Write a pipeline that does the same, and do not run it.", LocalFolder(file_okay=False))
+@option("--no-optimize", "Do not compact the tables after the run.")
+@option("--no-vacuum", "Do not delete files that the tables no longer need.")
 @log_options
 def ingest(
     invocation: Invocation,
@@ -124,40 +110,23 @@ def ingest(
     """
     from headrace.project.ingesting import IngestFolder, IngestRequest
 
-    _check(topic, topics, schema, update_schema, once, trial, save)
-    given = {name: value for name, value in options.items() if value is not None}
+    kept = save is not None
+    refuse(
+        ((topic is None) == (topics is None), "name one topic, or a pattern with --topics"),
+        (schema is not None and update_schema, "--schema and --update-schema cannot be used together"),
+        (trial and kept, "--trial and --save cannot be used together"),
+        (trial and not once, "--trial and --continuous cannot be used together"),
+        (kept and not once, "--save and --continuous cannot be used together"),
+    )
+    given = {name: value for name, value in options.items() if value not in (None, False)}
     request = IngestRequest(given=given, schema=schema, update_schema=update_schema, trial=trial)
-    settings = invocation.settings_anywhere()
+    settings = invocation.settings(anywhere=True)
     folder = IngestFolder(settings, trial=trial)
     prepared, errors = _prepare(invocation.output, topic, topics, request, folder, settings)
     if save is not None:
         return _save(save, prepared, errors, settings)
     care = {"optimize": once and not no_optimize, "vacuum": once and not no_vacuum}
     return _run(invocation.output, folder, prepared, errors, log, care, continuous=not once)
-
-
-def _check(
-    topic: str | None,
-    topics: str | None,
-    schema: Path | None,
-    update_schema: bool,
-    once: bool,
-    trial: bool,
-    save: Path | None,
-) -> None:
-    wrong = None
-    if (topic is None) == (topics is None):
-        wrong = "name one topic, or a pattern with --topics"
-    elif schema is not None and update_schema:
-        wrong = "--schema and --update-schema cannot be used together"
-    elif trial and save is not None:
-        wrong = "--trial and --save cannot be used together"
-    elif not once and (trial or save is not None):
-        wrong = f"{'--trial' if trial else '--save'} and --continuous cannot be used together"
-    if wrong is not None:
-        raise CommandLineError(
-            wrong, remedies=["headrace ingest --help"], params={"command": "headrace ingest"}
-        )
 
 
 def _prepare(
@@ -169,9 +138,7 @@ def _prepare(
     settings: ProjectSettings,
 ) -> tuple[list[PreparedTopic], list[HeadraceError]]:
     """The topics with their schemas, and the errors of topics of a pattern that cannot be ingested."""
-    from headrace.cli.kafka import not_found, reach
     from headrace.project.ingesting import check_tables, prepare
-    from headrace.sources.kafka.cluster import KafkaCluster
 
     kafka = reach(settings.kafka, output)
     reached = replace(settings, kafka=kafka.connection)
@@ -193,9 +160,6 @@ def _prepare(
 
 
 def _matching(pattern: str, kafka: ReachedKafka) -> Sequence[str]:
-    from headrace.sources.kafka.cluster import KafkaCluster
-    from headrace.sources.kafka.subscription import whole
-
     cluster = KafkaCluster(kafka.connection)
     try:
         found = [name for name in cluster.matching(whole(pattern)) if not name.startswith("__")]
@@ -226,9 +190,7 @@ def _run(
     *,
     continuous: bool,
 ) -> Result:
-    from headrace.cli.watching import Watch, show_outcome, stopping
     from headrace.project.pipeline import Pipeline
-    from headrace.run.stop import StopSignal
 
     for one in prepared:
         output.line({"ingest": one.to_json()})
@@ -264,11 +226,6 @@ def _maintain(output: Output, pipeline: Pipeline, tables: Sequence[str], care: M
 
 
 def _show_rows(output: Output, rows: Any) -> None:
-    from rich.console import Group
-    from rich.text import Text
-
-    from headrace.cli.output import TextOutput
-
     output.line({"rows": rows.to_json()})
     if isinstance(output, TextOutput):
         more = " or more" if rows.is_cut else ""

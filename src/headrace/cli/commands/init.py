@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.cli.options import option
 from headrace.cli.output import Output, Result, TextOutput
 from headrace.cli.verb import Invocation, LocalFolder, verb
+from headrace.runtime.fetch import ensure_jars
 
 if TYPE_CHECKING:
     from headrace.project.demo.story import Screen
@@ -16,14 +18,13 @@ if TYPE_CHECKING:
 
 @verb(examples=("headrace init shop", "headrace init --from databricks.yml"), project=False)
 @click.argument("folder", default=".", metavar="[DIR]", type=LocalFolder(file_okay=False))
-@click.option(
-    "--from",
-    "source",
-    metavar="PATH",
-    type=click.Path(path_type=Path),
-    help="Write a spec for the pipelines of an asset bundle (databricks.yml), or for a folder of files.",
+@option(
+    "--from PATH",
+    "Write a spec for the pipelines of an asset bundle (databricks.yml), or for a folder of files.",
+    click.Path(path_type=Path),
+    name="source",
 )
-@click.option("--target", metavar="NAME", help="With --from: the target of the bundle.")
+@option("--target NAME", "With --from: the target of the bundle.")
 def init(invocation: Invocation, folder: Path, source: Path | None, target: str | None) -> Result:
     """Write a new pipeline: a spec, three small tables, a test, and a workflow that runs it.
 
@@ -69,22 +70,13 @@ def _result(name: str, written: tuple[Path, ...], notes: list[str], steps: list[
     examples=("headrace demo", "headrace demo --records 200000 --rate 8000 --directory /tmp/sales"),
     project=False,
 )
-@click.option(
-    "--records",
-    type=click.IntRange(min=100),
-    default=60_000,
-    show_default=True,
-    help="The number of records to produce.",
-)
-@click.option(
-    "--rate", type=click.IntRange(min=10), default=4_000, show_default=True, help="Records per second."
-)
-@click.option(
-    "--directory",
-    type=LocalFolder(),
+@option("--records", "The number of records to produce.", click.IntRange(min=100), default=60_000)
+@option("--rate", "Records per second.", click.IntRange(min=10), default=4_000)
+@option(
+    "--directory PATH",
+    "The folder for the pipeline; default: ./headrace-demo.",
+    LocalFolder(),
     default=Path("headrace-demo"),
-    metavar="PATH",
-    help="The folder for the pipeline; default: ./headrace-demo.",
 )
 def demo(invocation: Invocation, records: int, rate: int, directory: Path) -> Result:
     """Run an example, kill it in mid-run, and verify the result.
@@ -107,17 +99,17 @@ def demo(invocation: Invocation, records: int, rate: int, directory: Path) -> Re
 
 
 def _screen(output: Output) -> Screen:
-    from headrace.project.demo.screens import LineScreen, LiveScreen, SilentScreen
+    from headrace.project.demo.screens import LineScreen, LiveScreen
+    from headrace.project.demo.story import Screen
 
     if not isinstance(output, TextOutput):
-        return SilentScreen()
+        return Screen()
     return LiveScreen(output.console()) if output.is_terminal else LineScreen(output.console())
 
 
 def _make_cache_later() -> None:
-    """The JVM's cache, which a run makes at its end, and which would have taken the demo's cores."""
+    """Make the JVM's start-up cache. A run makes it at its end, which would have slowed down the demo."""
     from headrace.runtime.aot import make_later
-    from headrace.runtime.fetch import ensure_jars
     from headrace.runtime.java import find_java
 
     make_later(find_java(), ensure_jars("spark"))

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.options import complete_dataset, parse_time
-from headrace.cli.output import Result
+from headrace.cli.options import WHOLE, complete_dataset, option, parse_time, refuse
+from headrace.cli.output import UNCHANGED, Result
 from headrace.cli.verb import Invocation, verb
-from headrace.model.texts import counted
+from headrace.cli.watching import spark_starting, stopping_on_signals
+from headrace.model.texts import counted, duration_text
+from headrace.run.stop import StopSignal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from headrace.maintain.pins import Pin, RegisteredReader
+    from headrace.maintain.pins import RegisteredReader
     from headrace.project.maintenance import MaintenanceOptions, MaintenanceResult
 
 _STEPS = ("optimize", "vacuum", "log", "checkpoints")
@@ -31,32 +32,21 @@ _STEPS = ("optimize", "vacuum", "log", "checkpoints")
     )
 )
 @click.argument("tables", nargs=-1, shell_complete=complete_dataset, metavar="[TABLE]..")
-@click.option("--only", type=click.Choice(_STEPS), multiple=True, help="Do only this step; can be repeated.")
-@click.option("--dry-run", is_flag=True, help="Show the planned steps, with files and bytes; change nothing.")
-@click.option(
-    "--retain",
-    callback=parse_time,
-    metavar="TIME",
-    help="Keep files that left the table within this time; replaces the table's retention.",
+@option("--only", "Do only this step; can be repeated.", click.Choice(_STEPS), multiple=True)
+@option("--dry-run", "Show the planned steps, with files and bytes; change nothing.")
+@option(
+    "--retain TIME",
+    "Keep files that left the table within this time; replaces the table's retention.",
+    parse_time,
 )
-@click.option("--allow-short-retention", is_flag=True, help="Allow a retention below 7 days.")
-@click.option(
-    "--ignore-reader",
+@option("--allow-short-retention", "Allow a retention below 7 days.")
+@option(
+    "--ignore-reader FLOW",
+    "Also delete files and commits that this flow has not read. The flow may then need a full refresh.",
     multiple=True,
-    metavar="FLOW",
-    help="Also delete files and commits that this flow has not read. The flow may then need a full refresh.",
 )
-@click.option(
-    "--every", callback=parse_time, metavar="TIME", help="Repeat at this interval, such as 1h, until stopped."
-)
-@click.option(
-    "--wait",
-    default="5m",
-    show_default=True,
-    callback=parse_time,
-    metavar="TIME",
-    help="How long to wait for a running flow to compact its table.",
-)
+@option("--every TIME", "Repeat at this interval, such as 1h, until stopped.", parse_time)
+@option("--wait TIME", "How long to wait for a running flow to compact its table.", parse_time, default="5m")
 def maintain(
     invocation: Invocation,
     tables: tuple[str, ...],
@@ -112,12 +102,8 @@ def _repeat(
     every_s: float,
 ) -> Result:
     """Maintain the tables at an interval, until SIGINT or SIGTERM."""
-    from headrace.cli.watching import stopping_on_signals
-    from headrace.run.stop import StopSignal
-
     output, stop = invocation.output, StopSignal()
-    if every_s <= 0:
-        raise click.UsageError("--every must be longer than 0 s")
+    refuse((every_s <= 0, "--every must be longer than 0 s"))
     with stopping_on_signals(stop) as received:
         while not stop.requested:
             began = time.monotonic()
@@ -149,33 +135,23 @@ def _summary(found: tuple[MaintenanceResult, ...], *, dry_run: bool) -> str:
     )
 )
 @click.argument("table", required=False, shell_complete=complete_dataset)
-@click.option(
-    "--version", type=click.IntRange(0), metavar="N", help="The version to pin; default: the newest."
+@option("--version N", "The version to pin; default: the newest.", WHOLE)
+@option(
+    "--for TIME",
+    "How long to keep the version, such as 12h or 30d. Required to add a pin.",
+    parse_time,
+    name="seconds",
 )
-@click.option(
-    "--for",
-    "seconds",
-    callback=parse_time,
-    metavar="TIME",
-    help="How long to keep the version, such as 12h or 30d. Required to add a pin.",
+@option(
+    "--reader NAME", "Register a reader of another system, or record the version up to which it has read."
 )
-@click.option(
-    "--reader",
-    metavar="NAME",
-    help="Register a reader of another system, or record the version up to which it has read.",
+@option(
+    "--max-lag TIME",
+    "How long commits and files are kept for the reader, such as 7d. Required for a new reader.",
+    parse_time,
 )
-@click.option(
-    "--max-lag",
-    callback=parse_time,
-    metavar="TIME",
-    help="How long commits and files are kept for the reader, such as 7d. Required for a new reader.",
-)
-@click.option(
-    "--list", "shows", is_flag=True, help="List the pins and the readers of one table or of all tables."
-)
-@click.option(
-    "--remove", is_flag=True, help="Remove the pin of the version, all pins of the table, or the reader."
-)
+@option("--list", "List the pins and the readers of one table or of all tables.", name="shows")
+@option("--remove", "Remove the pin of the version, all pins of the table, or the reader.")
 def pin(
     invocation: Invocation,
     table: str | None,
@@ -192,24 +168,29 @@ def pin(
     it. For a registered reader, it keeps the version that the reader has read, and all later versions, up to
     the maximum lag. `VACUUM` in other engines ignores pins and readers.
     """
-    if shows and (remove or seconds is not None or version is not None or reader is not None):
-        raise click.UsageError("--list takes no other option")
-    if remove and seconds is not None:
-        raise click.UsageError("--for adds a pin, and --remove removes one: give one of them")
-    if table is None and not shows:
-        raise click.UsageError("name a table, or list the pins with --list")
-    if max_lag is not None and (reader is None or remove):
-        raise click.UsageError("--max-lag needs --reader, and cannot be combined with --remove")
-    if reader is not None and seconds is not None:
-        raise click.UsageError("--for sets the time of a pin; use --max-lag for a reader")
-    if not shows and not remove and seconds is None and reader is None:
-        raise click.UsageError("say how long with --for, such as --for 30d")
+    adds, of_reader = seconds is not None, reader is not None
+    refuse(
+        (shows and (remove or adds or of_reader or version is not None), "--list takes no other option"),
+        (remove and adds, "--for adds a pin, and --remove removes one: give one of them"),
+        (table is None and not shows, "name a table, or list the pins with --list"),
+        (
+            max_lag is not None and (not of_reader or remove),
+            "--max-lag needs --reader, and cannot be combined with --remove",
+        ),
+        (of_reader and adds, "--for sets the time of a pin; use --max-lag for a reader"),
+        (not (shows or remove or adds or of_reader), "say how long with --for, such as --for 30d"),
+    )
     with invocation.pipeline() as pipeline:
         pins = pipeline.pins
         if shows:
             found, readers = pins.list(table), pins.readers(table)
             data = {"pins": [one.to_json() for one in found], "readers": [one.to_json() for one in readers]}
-            return Result(data=data, text=_listed(found, readers))
+            lines = [
+                f"{one.table.short}  version {one.version}  until {one.until:%Y-%m-%d %H:%M} UTC"
+                for one in found
+            ]
+            text = "\n".join([*lines, *map(_reader_line, readers)])
+            return Result(data=data, text=text or "No version is pinned, and no reader is registered.")
         assert table is not None
         if reader is not None and remove:
             gone = pins.remove_reader(table, reader)
@@ -234,19 +215,7 @@ def pin(
     return Result(data={"pinned": pin.to_json()}, text=text)
 
 
-def _listed(found: Sequence[Pin], readers: Sequence[RegisteredReader]) -> str:
-    lines = [
-        f"{one.table.short}  version {one.version}  until {one.until:%Y-%m-%d %H:%M} UTC" for one in found
-    ]
-    return (
-        "\n".join([*lines, *map(_reader_line, readers)])
-        or "No version is pinned, and no reader is registered."
-    )
-
-
 def _reader_line(one: RegisteredReader) -> str:
-    from headrace.model.texts import duration_text
-
     lag = duration_text(one.max_lag_s)
     return f"{one.table.short}  reader {one.name} has read version {one.version}; maximum lag: {lag}"
 
@@ -258,12 +227,11 @@ def _reader_line(one: RegisteredReader) -> str:
     )
 )
 @click.argument("table", shell_complete=complete_dataset, metavar="TABLE")
-@click.option("--where", required=True, metavar="SQL", help="Delete the rows that match this condition.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.option(
+@option("--where SQL", "Delete the rows that match this condition.", required=True)
+@option("--yes", "Do not ask for confirmation.")
+@option(
     "--wait",
-    is_flag=True,
-    help="Wait for the end of the retention, and delete the old files and log entries that have the rows.",
+    "Wait for the end of the retention, and delete the old files and log entries that have the rows.",
 )
 def erase(invocation: Invocation, table: str, where: str, yes: bool, wait: bool) -> Result:
     """Delete rows from a table, from its quarantine, and from the tables that read it.
@@ -275,8 +243,6 @@ def erase(invocation: Invocation, table: str, where: str, yes: bool, wait: bool)
     Old files and the logs of the tables keep the rows until their retention ends; the command prints what is
     left, and when `headrace maintain` can delete it. With --wait, the command waits and deletes it.
     """
-    from headrace.cli.watching import spark_starting
-
     output = invocation.output
     with invocation.pipeline() as pipeline:
         with spark_starting(output, "Starting Spark, resolving the pipeline"):
@@ -284,11 +250,9 @@ def erase(invocation: Invocation, table: str, where: str, yes: bool, wait: bool)
         if not planned.rows and not wait:
             lines = [*planned.lines(), "No row matches; nothing was changed."]
             return Result(data={"done": False, **planned.to_json()}, text="\n".join(lines))
-        if not yes:
-            output.note("\n".join(planned.lines()))
-            remedy = f"headrace erase {table} --where {shlex.quote(where)} --yes"
-            if not output.confirm("Erase?", remedy=remedy):
-                return Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
+        remedy = f"headrace erase {table} --where {shlex.quote(where)} --yes"
+        if not (yes or output.agrees(planned.lines(), "Erase?", remedy)):
+            return UNCHANGED
         with output.progress("Deleting the rows"):
             done = pipeline.erase(planned)
         if wait and done.rest:

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
+from rich.console import Group
+from rich.text import Text
 
-from headrace.cli.options import complete_dataset
+from headrace.cli.options import POSITIVE, complete_dataset, option, refuse
 from headrace.cli.output import EXIT_CHANGES, Result
 from headrace.cli.rows import RowsTable, split_columns
 from headrace.cli.verb import Invocation, verb
-from headrace.errors import CommandLineError
+from headrace.cli.watching import spark_starting
 from headrace.model.declarations import Action
 from headrace.model.texts import counted
+from headrace.plan.explain import WIDTH, Explanation
 from headrace.project.pipeline import RECORDS
 
 
@@ -26,9 +29,9 @@ from headrace.project.pipeline import RECORDS
     )
 )
 @click.argument("datasets", nargs=-1, shell_complete=complete_dataset, metavar="[DATASET]..")
-@click.option("--offline", is_flag=True, help="Do not read the storage; omit the list of changes.")
-@click.option("--mermaid", is_flag=True, help="Print only the graph, as a Mermaid flowchart.")
-@click.option("--exit-code", is_flag=True, help="Exit code 4 if a run would change a table, else 0.")
+@option("--offline", "Do not read the storage; omit the list of changes.")
+@option("--mermaid", "Print only the graph, as a Mermaid flowchart.")
+@option("--exit-code", "Exit code 4 if a run would change a table, else 0.")
 def plan(
     invocation: Invocation, datasets: tuple[str, ...], offline: bool, mermaid: bool, exit_code: bool
 ) -> Result:
@@ -40,15 +43,7 @@ def plan(
     Unread records do not count as a change: --exit-code reports whether a run would create, alter or
     recompute a table. What a run would refuse is printed with its remedy; the exit code is then 1.
     """
-    from headrace.cli.watching import spark_starting
-    from headrace.plan.explain import WIDTH, Explanation
-
-    if offline and exit_code:
-        raise CommandLineError(
-            "--exit-code needs the list of changes, which --offline omits",
-            remedies=["headrace plan --exit-code", "headrace plan --offline"],
-            params={"options": ["--offline", "--exit-code"]},
-        )
+    refuse((offline and exit_code, "--exit-code needs the list of changes, which --offline omits"))
     with (
         invocation.pipeline() as pipeline,
         spark_starting(invocation.output, "Starting Spark, resolving the pipeline"),
@@ -74,8 +69,6 @@ _OUTCOMES: Mapping[Action, str] = {
 }
 
 if TYPE_CHECKING:
-    from rich.console import Group
-
     from headrace.project.preview import Preview
 
 
@@ -87,18 +80,10 @@ if TYPE_CHECKING:
     )
 )
 @click.argument("dataset", shell_complete=complete_dataset, metavar="DATASET|FLOW")
-@click.option("--where", metavar="SQL", help="Show only rows that match this condition.")
-@click.option(
-    "--limit", type=click.IntRange(1), default=20, show_default=True, help="The maximum number of rows."
-)
-@click.option("--columns", metavar="A,B", help="The columns to show; a dot selects a field of a struct.")
-@click.option(
-    "--records",
-    type=click.IntRange(1),
-    default=RECORDS,
-    show_default=True,
-    help="Read this many of the newest records of each Kafka source.",
-)
+@option("--where SQL", "Show only rows that match this condition.")
+@option("--limit", "The maximum number of rows.", POSITIVE, default=20)
+@option("--columns A,B", "The columns to show; a dot selects a field of a struct.")
+@option("--records", "Read this many of the newest records of each Kafka source.", POSITIVE, default=RECORDS)
 def preview(
     invocation: Invocation, dataset: str, where: str | None, limit: int, columns: str | None, records: int
 ) -> Result:
@@ -108,8 +93,6 @@ def preview(
     computed from its own query. Aggregates cover only the rows that were read. Rows that an expectation
     rejects are counted but not shown.
     """
-    from headrace.cli.watching import spark_starting
-
     with (
         invocation.pipeline() as pipeline,
         spark_starting(invocation.output, "Starting Spark, computing rows"),
@@ -121,9 +104,6 @@ def preview(
 
 
 def _rendered(preview: Preview) -> Group:
-    from rich.console import Group
-    from rich.text import Text
-
     more = "; use --limit to see more" if preview.is_cut else ""
     lines = [f"{counted(len(preview.rows), 'row')} of {preview.dataset}{more}", *map(str, preview.sources)]
     lines += [

@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console
 
-from headrace.cli.options import parse_moment
+from headrace.cli.kafka import ReachedKafka, not_found, reach_kafka
+from headrace.cli.options import POSITIVE, WHOLE, option, parse_moment, refuse
 from headrace.cli.output import Output, Result
 from headrace.cli.verb import Invocation, verb
-from headrace.errors import CommandLineError, TopicNotFoundError
+from headrace.errors import TopicNotFoundError
+from headrace.model.texts import counted
+from headrace.runtime.broker import Broker
+from headrace.sources.kafka.cluster import KafkaCluster
+from headrace.sources.kafka.consumer import Start, TopicReader, TopicRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from headrace.cli.kafka import ReachedKafka
-    from headrace.cli.output import Output
     from headrace.project.producing import Produced
-    from headrace.sources.kafka.consumer import Start, TopicRecord
 
 SAMPLE_SCHEMA = "id LONG, date DATE, name STRING, sales DECIMAL(6, 2)"
 """The sales of the pipeline that `headrace init` writes."""
@@ -40,28 +41,25 @@ _SAMPLES = 1000
     )
 )
 @click.argument("topic")
-@click.option(
-    "--file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
-    metavar="PATH",
-    help="A file of JSON lines, or CSV with a header; - reads standard input.",
+@option(
+    "--file PATH",
+    "A file of JSON lines, or CSV with a header; - reads standard input.",
+    click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
 )
-@click.option("--sample", is_flag=True, help="Generate records: sales, or rows of --schema.")
-@click.option("--schema", metavar="COLUMNS", help="With --sample: the columns, as a Spark DDL string.")
-@click.option(
+@option("--sample", "Generate records: sales, or rows of --schema.")
+@option("--schema COLUMNS", "With --sample: the columns, as a Spark DDL string.")
+@option(
     "--format",
-    "form",
-    type=click.Choice(["json", "csv", "text"]),
-    help="The format of the file; default: by its name. text sends each line as it is.",
+    "The format of the file; default: by its name. text sends each line as it is.",
+    click.Choice(["json", "csv", "text"]),
+    name="form",
 )
-@click.option("--key", metavar="FIELD", help="The field to use as the key of the record.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Records per second.")
-@click.option(
-    "--limit",
-    "--count",
-    type=click.IntRange(1),
-    metavar="N",
-    help=f"The maximum number of records; --sample: {_SAMPLES:,}, or unlimited with --rate.",
+@option("--key FIELD", "The field to use as the key of the record.")
+@option("--rate N", "Records per second.", click.FloatRange(0, min_open=True))
+@option(
+    "--limit,--count N",
+    f"The maximum number of records; --sample: {_SAMPLES:,}, or unlimited with --rate.",
+    POSITIVE,
 )
 def produce(
     invocation: Invocation,
@@ -84,11 +82,16 @@ def produce(
     skipped. An invalid line ends the command, which prints the line and how many records were delivered
     before. Ctrl-C stops after the records that are being sent.
     """
-    _check(file, sample, schema, form, key)
-    from headrace.cli.kafka import reach_kafka
+    both = "" if file is None else ", not both"
+    refuse(
+        ((file is None) is not sample, f"use either --file PATH or --sample{both}"),
+        (schema is not None and not sample, "--schema can only be used with --sample"),
+        (form is not None and sample, "--format can only be used with --file"),
+        (form == "text" and key is not None, "--key needs JSON or CSV; lines of text have no fields"),
+    )
     from headrace.project.producing import produce
-    from headrace.sources.record_lines import open_records, records_before
-    from headrace.sources.sample_data import build_samples
+    from headrace.sources.kafka.producer import open_records, records_before
+    from headrace.sources.kafka.sample_data import build_samples
 
     if sample:
         # What is wrong with the schema or the key is said before anything is started.
@@ -124,28 +127,8 @@ def produce(
     )
 
 
-def _check(file: Path | None, sample: bool, schema: str | None, form: str | None, key: str | None) -> None:
-    wrong = None
-    if (file is None) is not sample:
-        wrong = "use either --file PATH or --sample" + ("" if file is None else ", not both")
-    elif schema is not None and not sample:
-        wrong = "--schema can only be used with --sample"
-    elif form is not None and sample:
-        wrong = "--format can only be used with --file"
-    elif form == "text" and key is not None:
-        wrong = "--key needs JSON or CSV; lines of text have no fields"
-    if wrong is not None:
-        raise CommandLineError(
-            wrong, remedies=["headrace produce --help"], params={"command": "headrace produce"}
-        )
-
-
 def _open_topic(topic: str, kafka: ReachedKafka, output: Output) -> tuple[bool, int]:
     """Make sure that the topic is there: whether it was made, and the offsets that it holds."""
-    from headrace.cli.kafka import not_found
-    from headrace.runtime.broker import Broker
-    from headrace.sources.kafka.cluster import KafkaCluster
-
     cluster = KafkaCluster(kafka.connection)
     try:
         return False, sum(cluster.latest([topic])[topic].values())
@@ -168,8 +151,6 @@ class _Shown:
 
     def __enter__(self) -> _Shown:
         if not self._output.is_json and self._output.stderr.isatty():
-            from rich.console import Console
-
             self._status = Console(file=self._output.stderr).status("Producing")
             self._status.start()
         return self
@@ -179,15 +160,14 @@ class _Shown:
             self._status.stop()
 
     def __call__(self, delivered: int, seconds: float) -> None:
-        text = f"{delivered:,} records, {delivered / seconds:,.0f} a second"
-        if self._status is not None:
-            self._status.update(text)
-        else:
-            self._output.note(text)
+        self._show(f"{delivered:,} records, {delivered / seconds:,.0f} a second")
 
     def waiting(self, left: int) -> None:
-        """The broker is slow to acknowledge the last records."""
-        text = f"Waiting for the broker to acknowledge {left:,} {_records(left)}; Ctrl-C again stops waiting"
+        self._show(
+            f"Waiting for the broker to acknowledge {counted(left, 'record')}; Ctrl-C again stops waiting"
+        )
+
+    def _show(self, text: str) -> None:
         if self._status is not None:
             self._status.update(text)
         else:
@@ -201,7 +181,7 @@ class _Shown:
 def _summary(produced: Produced, topic: str, kafka: ReachedKafka, skipped: int) -> str:
     count = produced.delivered.records
     parts = [
-        f"{count:,} {_records(count)}",
+        counted(count, "record"),
         f"{produced.delivered.size:,} bytes",
         f"{produced.seconds:.2f} s",
         f"topic {topic} on {kafka.servers}",
@@ -210,12 +190,8 @@ def _summary(produced: Produced, topic: str, kafka: ReachedKafka, skipped: int) 
     if produced.unconfirmed:
         parts.append(f"{produced.unconfirmed:,} more were sent but not acknowledged")
     if skipped:
-        parts.append(f"{skipped:,} empty {'line' if skipped == 1 else 'lines'} skipped")
+        parts.append(f"{counted(skipped, 'empty line')} skipped")
     return " · ".join(parts)
-
-
-def _records(count: int) -> str:
-    return "record" if count == 1 else "records"
 
 
 def _places(produced: Produced) -> Iterator[str]:
@@ -234,9 +210,8 @@ _KEY_WIDTH = 12
 
 def read_start(ctx: click.Context, param: click.Parameter, text: str) -> Start:
     """Parse a start: a word, an offset, a time or an age."""
-    match text:
-        case "earliest" | "latest":
-            return text
+    if text in ("earliest", "latest"):
+        return text  # type: ignore[return-value]
     if text.isascii() and text.isdigit():
         return int(text)
     moment = parse_moment(text)
@@ -256,25 +231,18 @@ def read_start(ctx: click.Context, param: click.Parameter, text: str) -> Start:
     )
 )
 @click.argument("topic")
-@click.option(
-    "--from",
-    "start",
+@option(
+    "--from START",
+    "Start at: earliest, latest, an offset, a time in UTC, or an age such as -10m.",
+    read_start,
+    name="start",
     default="earliest",
-    show_default=True,
-    callback=read_start,
-    metavar="START",
-    help="Start at: earliest, latest, an offset, a time in UTC, or an age such as -10m.",
 )
-@click.option(
-    "--partition",
-    "partitions",
-    multiple=True,
-    type=click.IntRange(0),
-    metavar="N",
-    help="Read only this partition; can be repeated.",
+@option(
+    "--partition N", "Read only this partition; can be repeated.", WHOLE, name="partitions", multiple=True
 )
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="The maximum number of records.")
-@click.option("--follow", is_flag=True, help="Wait for new records until Ctrl-C.")
+@option("--limit N", "The maximum number of records.", POSITIVE)
+@option("--follow", "Wait for new records until Ctrl-C.")
 def consume(
     invocation: Invocation,
     topic: str,
@@ -293,27 +261,19 @@ def consume(
     A line holds partition/offset, timestamp (UTC), key and value. Bytes that are not valid UTF-8 are
     printed as 0x.. With --json, a value that is a JSON object or array stays JSON; any other is a string.
     """
-    from headrace.cli.kafka import not_found, reach_kafka
-    from headrace.sources.kafka.cluster import KafkaCluster
-    from headrace.sources.kafka.consumer import TopicReader
-
     output = invocation.output
     kafka = reach_kafka(invocation)
     reader = TopicReader(kafka.connection, topic)
     try:
-        with output.progress("BrokerRequests the broker"):
+        with output.progress("Asking the broker"):
             span = reader.find_span(start, partitions)
     except TopicNotFoundError as error:
         raise not_found(error, kafka, KafkaCluster(kafka.connection)) from error
     if span.is_empty and not follow:
         output.note(f"Topic {topic} has no records after this start.")
-    _print(output, itertools.islice(reader.read(span, follow=follow), limit), at_once=follow)
-    return Result(data=None)
-
-
-def _print(output: Output, records: Iterator[TopicRecord], *, at_once: bool) -> None:
     render = _as_json if output.is_json else _as_line
-    output.pour(map(render, records), at_once=at_once)
+    output.pour(map(render, itertools.islice(reader.read(span, follow=follow), limit)), at_once=follow)
+    return Result(data=None)
 
 
 def _as_line(record: TopicRecord) -> str:
@@ -334,14 +294,14 @@ def _as_json(record: TopicRecord) -> str:
     }
     text = _decoded(record.value)
     parsed = _parsed(text)
-    # As it is: what is parsed and written again can lose digits.
+    # Unchanged: numbers that are parsed and written again can lose digits.
     whole = isinstance(parsed, dict | list) and text is not None
     value = text.translate(_BREAKS) if whole and text is not None else json.dumps(text, ensure_ascii=False)
     return f'{json.dumps(head, ensure_ascii=False)[:-1]}, "value": {value}}}'
 
 
 _BREAKS = {ord("\n"): " ", ord("\r"): " "}
-"""Within JSON they stand between tokens only."""
+"""In JSON they only occur between tokens."""
 
 
 def _decoded(data: bytes | None) -> str | None:
@@ -373,7 +333,7 @@ def _refuse(name: str) -> Any:
 
 
 def _printable(text: str | None) -> str:
-    """Without what would move a terminal's cursor."""
+    """The text without control characters that move the cursor of a terminal."""
     if text is None:
         return "null"
     if text.isprintable():

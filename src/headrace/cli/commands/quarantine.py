@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
-from headrace.cli.options import complete_dataset
-from headrace.cli.output import Result
+from headrace.cli.options import POSITIVE, complete_dataset, option
+from headrace.cli.output import UNCHANGED, Result
 from headrace.cli.verb import Invocation, VerbGroup, verb
+from headrace.cli.watching import spark_starting
 from headrace.model.texts import counted
-
-if TYPE_CHECKING:
-    from rich.console import Group
-
-    from headrace.model.names import TableName
-    from headrace.observe.quarantine import QuarantineSummary, RowFilter
-    from headrace.observe.read import Rows
-    from headrace.project.quarantine import RowChoice
+from headrace.observe.quarantine import QuarantineSummary, RowFilter
+from headrace.observe.read import Rows
 
 _CHARACTERS = 2000
 """The maximum number of a record's characters in the text form of `show`."""
@@ -53,26 +51,23 @@ def _chosen(function: Callable[..., Result]) -> Callable[..., Result]:
         states: tuple[Any, ...] = (),
         **others: Any,
     ) -> Result:
-        from headrace.observe.quarantine import RowFilter
-
         chosen = RowFilter(where=where, reason=reason, flow=flow, ids=ids, states=states)
         return function(*args, chosen=chosen, **others)
 
     options = (
-        click.option("--reason", metavar="NAME", help="Rows with this reason: an expectation, or a kind."),
-        click.option("--flow", metavar="NAME", help="Rows that this flow rejected."),
-        click.option("--where", metavar="SQL", help="Rows that match this condition."),
-        click.option("--id", "ids", multiple=True, metavar="ID", help="The row with this id; repeatable."),
+        option("--reason NAME", "Rows with this reason: an expectation, or a kind."),
+        option("--flow NAME", "Rows that this flow rejected."),
+        option("--where SQL", "Rows that match this condition."),
+        option("--id ID", "The row with this id; repeatable.", name="ids", multiple=True),
     )
-    for option in reversed(options):
-        with_filter = option(with_filter)
+    for one in reversed(options):
+        with_filter = one(with_filter)
     return with_filter
 
 
-_state = click.option(
-    "--state", "states", multiple=True, type=click.Choice(_STATES), help="Rows in this state; repeatable."
+_state = option(
+    "--state", "Rows in this state; repeatable.", click.Choice(_STATES), name="states", multiple=True
 )
-_confirmed = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 _dataset = click.argument("dataset", shell_complete=complete_dataset)
 
 
@@ -107,9 +102,7 @@ def list_rows(invocation: Invocation, datasets: tuple[str, ...]) -> Result:
 @_dataset
 @_chosen
 @_state
-@click.option(
-    "--limit", type=click.IntRange(1), default=20, show_default=True, help="The maximum number of rows."
-)
+@option("--limit", "The maximum number of rows.", POSITIVE, default=20)
 def show(invocation: Invocation, dataset: str, chosen: RowFilter, limit: int) -> Result:
     """Show rejected rows with their reasons and records.
 
@@ -132,9 +125,7 @@ def show(invocation: Invocation, dataset: str, chosen: RowFilter, limit: int) ->
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
 @_chosen
 @_state
-@click.option(
-    "--records", is_flag=True, help="Write the original records alone, for `headrace produce --file`."
-)
+@option("--records", "Write the original records alone, for `headrace produce --file`.")
 def export(invocation: Invocation, dataset: str, file: Path, chosen: RowFilter, records: bool) -> Result:
     """Write rejected rows to a .jsonl or .parquet file.
 
@@ -173,8 +164,6 @@ def replay(invocation: Invocation, dataset: str, chosen: RowFilter) -> Result:
     refused while a flow of the table runs, and for stateful flows. The exit code is 1 if no row was replayed
     and some rows were rejected again.
     """
-    from headrace.cli.watching import spark_starting
-
     with invocation.pipeline() as pipeline, spark_starting(invocation.output, "Starting Spark, replaying"):
         done = pipeline.quarantine.replay(dataset, chosen)
     return Result(
@@ -193,7 +182,7 @@ def replay(invocation: Invocation, dataset: str, chosen: RowFilter) -> Result:
 )
 @_dataset
 @_chosen
-@_confirmed
+@option("--yes", "Do not ask for confirmation.")
 def discard(invocation: Invocation, dataset: str, chosen: RowFilter, yes: bool) -> Result:
     """Mark quarantined rows as discarded.
 
@@ -202,37 +191,23 @@ def discard(invocation: Invocation, dataset: str, chosen: RowFilter, yes: bool) 
     """
     with invocation.pipeline() as pipeline:
         plan = pipeline.quarantine.plan_discard(dataset, chosen)
-        if (end := _confirm(invocation, plan, yes, "Discard?")) is not None:
-            return end
+        if not plan.rows:
+            invocation.output.note("\n".join(plan.lines()))
+            return Result(data={"done": False, **plan.to_json()}, text="No quarantined row matches.")
+        remedy = "repeat the command with --yes"
+        if not (yes or invocation.output.agrees(plan.lines(), "Discard?", remedy)):
+            return UNCHANGED
         done = pipeline.quarantine.discard(dataset, chosen)
     return Result(
         data={"done": True, **done.to_json()}, text=f"Discarded {counted(done.rows, 'row')} of {dataset}."
     )
 
 
-def _confirm(invocation: Invocation, plan: RowChoice, yes: bool, question: str) -> Result | None:
-    """The result with which the command ends here; ``None`` if it goes on."""
-    output = invocation.output
-    if not plan.rows:
-        output.note("\n".join(plan.lines()))
-        return Result(data={"done": False, **plan.to_json()}, text="No quarantined row matches.")
-    if yes:
-        return None
-    output.note("\n".join(plan.lines()))
-    if output.confirm(question, remedy="repeat the command with --yes"):
-        return None
-    return Result(data={"done": False, **plan.to_json()}, text="Nothing was changed.", exit_code=1)
-
-
 def _listed(found: Sequence[QuarantineSummary], schema: str) -> Group:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
     parts: list[Text | Table] = []
     for one in found:
         states = ", ".join(f"{rows:,} {state}" for state, rows in one.states.items()) or "no rejected rows"
-        parts.append(Text.assemble((_short(one.dataset, schema), "bold"), f"  {states}"))
+        parts.append(Text.assemble((one.dataset.within(schema), "bold"), f"  {states}"))
         if one.oldest is not None and one.newest is not None:
             table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
             for _ in range(2):
@@ -248,9 +223,6 @@ def _listed(found: Sequence[QuarantineSummary], schema: str) -> Group:
 
 
 def _shown(rows: Rows | None, dataset: str) -> Group | str:
-    from rich.console import Group
-    from rich.text import Text
-
     if rows is None or not rows.rows:
         return f"No rejected row of {dataset} matches."
     lines: list[Text] = []
@@ -264,8 +236,7 @@ def _shown(rows: Rows | None, dataset: str) -> Group | str:
 
 
 def _facts(row: Mapping[str, Any]) -> Iterator[str]:
-    """Where a row comes from."""
-    from headrace.contracts.rejected import describe_record
+    from headrace.sources.registry import describe_record
 
     source = row["source"] or {}
     if place := describe_record(source):
@@ -287,7 +258,3 @@ def _record(row: Mapping[str, Any]) -> str:
     if text is None:
         return "(no value)"
     return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}.."
-
-
-def _short(name: TableName, schema: str) -> str:
-    return name.name if name.schema == schema else str(name)

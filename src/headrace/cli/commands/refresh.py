@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
-from headrace.cli.options import complete_dataset, log_options
-from headrace.cli.output import Result
+from headrace.cli.options import complete_dataset, log_options, option
+from headrace.cli.output import UNCHANGED, Result
 from headrace.cli.verb import Invocation, verb
+from headrace.cli.watching import Watch, show_outcome, spark_starting, stopping
 from headrace.errors import CommandLineError
 from headrace.model.remedies import ChosenStart
-
-if TYPE_CHECKING:
-    from headrace.observe.log import LogSettings
+from headrace.observe.log import LogSettings
+from headrace.plan.explain import WIDTH, Explanation
+from headrace.run.stop import StopSignal
 
 
 @verb(examples=("headrace refresh revenue", "headrace refresh orders revenue --yes"))
 @click.argument("datasets", nargs=-1, shell_complete=complete_dataset, required=True, metavar="DATASET..")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@option("--yes", "Do not ask for confirmation.")
 @log_options
 def refresh(invocation: Invocation, datasets: tuple[str, ...], yes: bool, log: LogSettings) -> Result:
     """Bring selected datasets up to date.
@@ -26,10 +25,6 @@ def refresh(invocation: Invocation, datasets: tuple[str, ...], yes: bool, log: L
     The command first shows what a run of these datasets would do, and asks for confirmation. Tables that
     these datasets read are not updated.
     """
-    from headrace.cli.watching import Watch, show_outcome, spark_starting, stopping
-    from headrace.plan.explain import WIDTH, Explanation
-    from headrace.run.stop import StopSignal
-
     output, stop = invocation.output, StopSignal()
     with invocation.pipeline() as pipeline:
         if not yes:
@@ -38,9 +33,9 @@ def refresh(invocation: Invocation, datasets: tuple[str, ...], yes: bool, log: L
             explanation = Explanation(plan)
             if plan.refusals:
                 return Result(data=explanation.to_json(), errors=plan.refusals, exit_code=1)
-            output.note(explanation.to_text(min(output.width or WIDTH, WIDTH)))
-            if not output.confirm("Refresh?", remedy=f"headrace refresh {' '.join(datasets)} --yes"):
-                return Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
+            text = explanation.to_text(min(output.width or WIDTH, WIDTH))
+            if not output.agrees([text], "Refresh?", f"headrace refresh {' '.join(datasets)} --yes"):
+                return UNCHANGED
         with Watch(output, pipeline.settings, "Starting Spark") as watch, stopping(stop, watch) as received:
             result = pipeline.run(datasets, emit=watch, stop=stop, log=log)
     return show_outcome(output, result, received)
@@ -48,13 +43,10 @@ def refresh(invocation: Invocation, datasets: tuple[str, ...], yes: bool, log: L
 
 @verb(examples=("headrace full-refresh orders", "headrace full-refresh orders --accept-loss orders --yes"))
 @click.argument("datasets", nargs=-1, shell_complete=complete_dataset, required=True, metavar="DATASET..")
-@click.option(
-    "--accept-loss",
-    multiple=True,
-    metavar="DATASET",
-    help="Remove the rows of DATASET even if they cannot be read again.",
+@option(
+    "--accept-loss DATASET", "Remove the rows of DATASET even if they cannot be read again.", multiple=True
 )
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@option("--yes", "Do not ask for confirmation.")
 @log_options
 def full_refresh(
     invocation: Invocation,
@@ -71,19 +63,14 @@ def full_refresh(
     records, unless --accept-loss names the dataset. It is also refused for a table with the property
     pipelines.reset.allowed = false.
     """
-    from headrace.cli.watching import Watch, show_outcome, spark_starting, stopping
-    from headrace.run.stop import StopSignal
-
     output = invocation.output
     with invocation.pipeline() as pipeline:
         with spark_starting(output, "Starting Spark, resolving the pipeline"):
             planned = pipeline.plan_refresh(datasets)
         planned.refuse_losses(accept_loss)
-        if not yes:
-            output.note("\n".join(planned.lines()))
-            remedy = f"headrace full-refresh {' '.join(datasets)} --yes"
-            if not output.confirm("Rebuild?", remedy=remedy):
-                return Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
+        remedy = f"headrace full-refresh {' '.join(datasets)} --yes"
+        if not (yes or output.agrees(planned.lines(), "Rebuild?", remedy)):
+            return UNCHANGED
         stop = StopSignal()
         with (
             Watch(output, pipeline.settings, "Removing the rows") as watch,
@@ -101,19 +88,14 @@ def full_refresh(
     )
 )
 @click.argument("flows", nargs=-1, required=True, metavar="FLOW..")
-@click.option(
-    "--from",
-    "chosen",
-    metavar="TOPIC:PARTITION=OFFSET,..",
-    help="Start at these offsets, at `earliest` or at `latest`. Partitions that are not listed continue.",
+@option(
+    "--from TOPIC:PARTITION=OFFSET,..",
+    "Start at these offsets, at `earliest` or at `latest`. Partitions that are not listed continue.",
+    name="chosen",
 )
-@click.option(
-    "--allow-duplicates", is_flag=True, help="Allow committed offsets to be read again; record them."
-)
-@click.option(
-    "--accept-loss", is_flag=True, help="Allow offsets that were never read to be skipped; record them."
-)
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@option("--allow-duplicates", "Allow committed offsets to be read again; record them.")
+@option("--accept-loss", "Allow offsets that were never read to be skipped; record them.")
+@option("--yes", "Do not ask for confirmation.")
 def reset(
     invocation: Invocation,
     flows: tuple[str, ...],
@@ -132,18 +114,15 @@ def reset(
     With --from, the new checkpoint starts at chosen offsets. `headrace verify` reports offsets that are read
     again as declared duplicates, and skipped offsets as lost.
     """
-    from headrace.cli.watching import spark_starting
-
     start = _parse_start(chosen, allow_duplicates=allow_duplicates, accept_loss=accept_loss)
     output = invocation.output
     with invocation.pipeline() as pipeline:
         with spark_starting(output, "Starting Spark, resolving the pipeline"):
             planned = pipeline.plan_reset(flows, start)
-        if not yes:
-            output.note("\n".join(planned.lines()))
-            options = "" if start is None else f" {start.options()}"
-            if not output.confirm("Reset?", remedy=f"headrace reset {' '.join(flows)}{options} --yes"):
-                return Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
+        options = "" if start is None else f" {start.options()}"
+        remedy = f"headrace reset {' '.join(flows)}{options} --yes"
+        if not (yes or output.agrees(planned.lines(), "Reset?", remedy)):
+            return UNCHANGED
         done = pipeline.reset(flows, start)
     text = "\n".join([*done.lines(), "Next: headrace run"])
     return Result(data={"done": True, **done.to_json()}, text=text)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
-from headrace.cli.options import complete_dataset, log_options
+from headrace.cli.options import complete_dataset, log_options, option, refuse
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
-from headrace.errors import CommandLineError, ConflictingRefreshOptionsError
-
-if TYPE_CHECKING:
-    from headrace.observe.log import LogSettings
+from headrace.cli.watching import Watch, show_outcome, stopping
+from headrace.errors import ConflictingRefreshOptionsError
+from headrace.model.remedies import Remedies
+from headrace.observe.log import LogSettings
+from headrace.run.stop import StopSignal
 
 
 def read_renames(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -40,35 +39,31 @@ def split_names(ctx: click.Context, param: click.Parameter, values: tuple[str, .
     )
 )
 @click.argument("datasets", nargs=-1, shell_complete=complete_dataset, metavar="[DATASET]..")
-@click.option("--continuous", is_flag=True, help="Keep running and process new records until stopped.")
-@click.option(
-    "--refresh",
+@option("--continuous", "Keep running and process new records until stopped.")
+@option(
+    "--refresh DATASET,..",
+    "Run only these datasets; the same as the argument DATASET.",
+    split_names,
     multiple=True,
-    callback=split_names,
-    metavar="DATASET,..",
-    help="Run only these datasets; the same as the argument DATASET.",
 )
-@click.option(
-    "--full-refresh",
+@option(
+    "--full-refresh DATASET,..",
+    "Rebuild these datasets, as `headrace full-refresh --yes` does, and run only these datasets.",
+    split_names,
     multiple=True,
-    callback=split_names,
-    metavar="DATASET,..",
-    help="Rebuild these datasets, as `headrace full-refresh --yes` does, and run only these datasets.",
 )
-@click.option("--full-refresh-all", is_flag=True, help="Rebuild all datasets first.")
-@click.option(
-    "--accept-loss",
+@option("--full-refresh-all", "Rebuild all datasets first.")
+@option(
+    "--accept-loss DATASET,..",
+    "Rebuild these datasets even if some rows cannot be read again.",
+    split_names,
     multiple=True,
-    callback=split_names,
-    metavar="DATASET,..",
-    help="Rebuild these datasets even if some rows cannot be read again.",
 )
-@click.option(
-    "--rename-flow",
+@option(
+    "--rename-flow OLD=NEW",
+    "Continue the checkpoint of the former flow OLD in the flow NEW.",
+    read_renames,
     multiple=True,
-    callback=read_renames,
-    metavar="OLD=NEW",
-    help="Continue the checkpoint of the former flow OLD in the flow NEW.",
 )
 @log_options
 def run(
@@ -87,10 +82,6 @@ def run(
     Without --continuous, processes everything that the sources hold now, in dependency order, and ends.
     Ctrl-C stops between two batches; the next run continues there.
     """
-    from headrace.cli.watching import Watch, show_outcome, stopping
-    from headrace.model.remedies import Remedies
-    from headrace.run.stop import StopSignal
-
     remedies = Remedies(rename_flow=rename_flow)
     stop, chosen = StopSignal(), (*datasets, *refresh)
     rebuilds = full_refresh_all or bool(full_refresh)
@@ -101,11 +92,8 @@ def run(
             remedies=("headrace run --full-refresh-all", f"headrace run {other} DATASET"),
             params={"conflicting_option": other},
         )
-    if rebuilds and (continuous or remedies.flows):
-        raise CommandLineError(
-            "a full refresh cannot be combined with --continuous or --rename-flow",
-            remedies=("rebuild first, then run:   headrace run --full-refresh DATASET",),
-        )
+    both = rebuilds and bool(continuous or remedies.flows)
+    refuse((both, "a full refresh cannot be combined with --continuous or --rename-flow"))
     with (
         invocation.pipeline() as pipeline,
         Watch(invocation.output, pipeline.settings, "Starting Spark") as watch,

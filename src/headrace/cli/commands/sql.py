@@ -15,26 +15,28 @@ import click
 from prompt_toolkit import PromptSession
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from rich.console import Group
+from rich.text import Text
 
-from headrace.cli.options import log_options
+from headrace.cli.options import POSITIVE, log_options, option
 from headrace.cli.output import Output, Result
 from headrace.cli.rows import RowsTable
 from headrace.cli.verb import Invocation, verb
+from headrace.cli.watching import Watch, show_outcome, spark_starting, stopping
 from headrace.errors import CommandLineError, HeadraceError, StreamNotStartedError
 from headrace.model.secrets import is_secret_key
 from headrace.model.texts import counted
+from headrace.observe.log import LogSettings
+from headrace.observe.read import rows_to_json
+from headrace.run.stop import StopSignal
 from headrace.runtime.places import cache_folder
+from headrace.runtime.processes import start_bound, start_detached
 from headrace.shell.completion import Names, NamesCompleter, is_complete
 from headrace.shell.queries import Answer
 from headrace.syntax.tokens import SqlTokenError, tokenize
 
 if TYPE_CHECKING:
-    from rich.console import Group
-
-    from headrace.cli.verb import Invocation
-    from headrace.observe.log import LogSettings
     from headrace.shell.definitions import Definitions
-    from headrace.shell.queries import Answer
     from headrace.shell.shell import Shell, Streams
 
 _TYPED = "<sql>"
@@ -50,26 +52,18 @@ _TYPED = "<sql>"
         'headrace sql -e "SHOW STREAMS"',
     )
 )
-@click.option("-e", "--execute", "typed", multiple=True, metavar="SQL", help="Run these statements.")
-@click.option(
-    "-f",
-    "--file",
-    "files",
+@option("-e,--execute SQL", "Run these statements.", name="typed", multiple=True)
+@option(
+    "-f,--file FILE",
+    "Run the statements of a file; - is standard input.",
+    click.Path(path_type=Path, allow_dash=True),
+    name="files",
     multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path, allow_dash=True),
-    help="Run the statements of a file; - is standard input.",
 )
-@click.option("--detach", is_flag=True, help="Keep the streams running after the command has ended.")
-@click.option("--once", is_flag=True, help="Process the records that exist now, then end each stream.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1),
-    default=1000,
-    show_default=True,
-    help="The maximum number of rows that a query prints.",
-)
-@click.option("--stream", hidden=True, metavar="NAME")
+@option("--detach", "Keep the streams running after the command has ended.")
+@option("--once", "Process the records that exist now, then end each stream.")
+@option("--limit", "The maximum number of rows that a query prints.", POSITIVE, default=1000)
+@option("--stream NAME", "", hidden=True)
 @log_options
 def sql(
     invocation: Invocation,
@@ -93,7 +87,7 @@ def sql(
     from headrace.shell.definitions import Definitions
     from headrace.shell.shell import Shell, Streams
 
-    settings = invocation.settings_anywhere()
+    settings = invocation.settings(anywhere=True)
     if stream is not None:
         return run_stream(invocation, Streams(Definitions(settings)), stream, log, once=once)
     if not (typed or files) and not sys.stdin.isatty():
@@ -112,9 +106,6 @@ def sql(
 def _interact(
     invocation: Invocation, shell: Shell, processes: StreamProcesses, log: LogSettings, *, once: bool
 ) -> Result:
-    """Read statements from the terminal until the user leaves."""
-    from headrace.shell.completion import Names
-
     def run(text: str) -> None:
         _run(invocation, shell, processes, *remember(text), log, once=once)
 
@@ -163,7 +154,6 @@ def _run(
     once: bool,
 ) -> int:
     """Run the statements of a text; returns the exit code of one that failed."""
-    from headrace.cli.watching import spark_starting
     from headrace.declare.sql_files import split_text
 
     output = invocation.output
@@ -186,10 +176,6 @@ def _run(
 def run_stream(
     invocation: Invocation, streams: Streams, name: str, log: LogSettings, *, once: bool
 ) -> Result:
-    """Run a stream in this process, and show its batches."""
-    from headrace.cli.watching import Watch, show_outcome, stopping
-    from headrace.run.stop import StopSignal
-
     stop = StopSignal()
     with (
         Watch(invocation.output, streams.settings, "Starting Spark") as watch,
@@ -201,8 +187,6 @@ def run_stream(
 
 def show_answer(invocation: Invocation, answer: Answer) -> None:
     """Print the rows of a statement, or its note."""
-    from headrace.observe.read import rows_to_json
-
     output = invocation.output
     if answer.columns:
         output.line({**rows_to_json(answer.columns, answer.types, answer.rows), "cut": answer.is_cut})
@@ -213,9 +197,6 @@ def show_answer(invocation: Invocation, answer: Answer) -> None:
 
 
 def _rendered(answer: Answer) -> str | Group:
-    from rich.console import Group
-    from rich.text import Text
-
     if not answer.columns:
         return answer.note
     more = "; use --limit to see more" if answer.is_cut else ""
@@ -241,14 +222,11 @@ class History(FileHistory):
         super().__init__(str(file))
 
     def store_string(self, string: str) -> None:
-        """Write a statement to the file."""
         if not _has_secret(string):
             super().store_string(string)
 
 
 class Prompt:
-    """Reads statements, and runs them until the user leaves."""
-
     def __init__(
         self, output: Output, names: Names, run: Callable[[str], object], show: Callable[[Answer], None]
     ) -> None:
@@ -340,7 +318,6 @@ class StreamProcesses:
 
     def start(self, name: str) -> int:
         """Start the process of a stream; returns its process id."""
-        from headrace.runtime.processes import start_bound, start_detached
         from headrace.shell.shell import Streams
 
         log = self._definitions.log(name)
@@ -355,7 +332,8 @@ class StreamProcesses:
         streams, deadline = Streams(self._definitions), time.monotonic() + _START_S
         while streams.driver(name) is None and time.monotonic() < deadline:
             if not self._lives(name, pid):
-                if self._ended_well(name):
+                process = self._running.get(name)
+                if process is not None and process.poll() == 0:
                     break
                 raise self._failure(name)
             time.sleep(_POLL_S)
@@ -383,15 +361,11 @@ class StreamProcesses:
         for name in self.running:
             streams.stop(name)
 
-    def _ended_well(self, name: str) -> bool:
-        process = self._running.get(name)
-        return process is not None and process.poll() == 0
-
     def _lives(self, name: str, pid: int) -> bool:
-        from headrace.shell.shell import lives
+        from headrace.runtime.processes import is_running
 
         process = self._running.get(name)
-        return lives(pid) if process is None else process.poll() is None
+        return is_running(pid) if process is None else process.poll() is None
 
     def _failure(self, name: str) -> StreamNotStartedError:
         log = self._definitions.log(name)

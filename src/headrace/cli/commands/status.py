@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
+from headrace.cli.options import option
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
-from headrace.model.texts import duration_text, size_text
+from headrace.model.texts import counted, duration_text, size_text
+from headrace.observe.log import newest_log
 
 if TYPE_CHECKING:
-    from datetime import datetime
-    from pathlib import Path
-
-    from rich.console import Group
-
     from headrace.maintain.health import TableHealth
-    from headrace.model.names import TableName
     from headrace.observe.snapshot import Snapshot
     from headrace.observe.status import DatasetStatus, FlowStatus
 
@@ -40,9 +39,7 @@ _STYLES = {
 
 
 @verb(examples=("headrace status", "headrace status --profile prod --json", "headrace status --tables"))
-@click.option(
-    "--tables", is_flag=True, help="Show the files and logs of the tables, and the maintenance they need."
-)
+@option("--tables", "Show the files and logs of the tables, and the maintenance they need.")
 def status(invocation: Invocation, tables: bool) -> Result:
     """Show datasets, flows, lag and freshness.
 
@@ -50,10 +47,10 @@ def status(invocation: Invocation, tables: bool) -> Result:
     is unknown. A dataset or flow is orphaned if its declaration was missing in the last run of the whole
     pipeline; its rows are kept. The exit code is 1 if the cluster refuses the login.
     """
-    from headrace.observe.log import newest_log
-
     if tables:
-        return _tables(invocation)
+        with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
+            found = pipeline.table_health()
+        return Result(data={"tables": [one.to_json() for one in found]}, text=lambda: health_table(found))
     with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
         snapshot, lagging = pipeline.status(), pipeline.lagging_readers()
     schema, log = pipeline.settings.database, newest_log(pipeline.settings)
@@ -66,20 +63,9 @@ def status(invocation: Invocation, tables: bool) -> Result:
     return Result(data=data, text=text, exit_code=exit_code)
 
 
-def _tables(invocation: Invocation) -> Result:
-
-    with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
-        found = pipeline.table_health()
-    return Result(data={"tables": [one.to_json() for one in found]}, text=lambda: health_table(found))
-
-
 def _rendered(
     snapshot: Snapshot, default_schema: str, log: Path | None, warnings: Sequence[str]
 ) -> Group | str:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
     if not snapshot.datasets:
         return f"{snapshot.pipeline} has no tables in {snapshot.storage} yet. `headrace run` creates them."
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")
@@ -104,7 +90,7 @@ def _rendered(
 
 
 def _rows(dataset: DatasetStatus, now: datetime, default_schema: str) -> Iterator[tuple[str, ...]]:
-    name = _short(dataset.dataset, default_schema)
+    name = dataset.dataset.within(default_schema)
     rows = _NONE if dataset.rows is None else f"{dataset.rows:,}"
     if dataset.problem is not None:
         yield (name, "unreadable", *[_NONE] * 5)
@@ -125,21 +111,15 @@ def _rows(dataset: DatasetStatus, now: datetime, default_schema: str) -> Iterato
         yield (name, "", rows, *[_NONE] * 4)
         rows = _NONE
     for flow in dataset.flows:
-        yield _flow_row(flow, dataset, name, rows, now)
-
-
-def _flow_row(
-    flow: FlowStatus, dataset: DatasetStatus, name: str, rows: str, now: datetime
-) -> tuple[str, ...]:
-    return (
-        name if flow.flow == dataset.dataset.name else f"{name}/{flow.flow}",
-        "orphaned" if flow.orphaned and flow.driver is None else flow.state,
-        rows,
-        _NONE if flow.rate is None else f"{flow.rate:,.0f}",
-        _lag(flow),
-        _NONE if flow.batch is None else str(flow.batch),
-        _commit(flow.version, flow.committed, now),
-    )
+        yield (
+            name if flow.flow == dataset.dataset.name else f"{name}/{flow.flow}",
+            "orphaned" if flow.orphaned and flow.driver is None else flow.state,
+            rows,
+            _NONE if flow.rate is None else f"{flow.rate:,.0f}",
+            _lag(flow),
+            _NONE if flow.batch is None else str(flow.batch),
+            _commit(flow.version, flow.committed, now),
+        )
 
 
 def _lag(flow: FlowStatus) -> str:
@@ -156,7 +136,7 @@ def _commit(version: int | None, at: datetime | None, now: datetime) -> str:
 
 
 def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:
-    name = _short(dataset.dataset, default_schema)
+    name = dataset.dataset.within(default_schema)
     if dataset.problem is not None:
         yield f"{name}: {dataset.problem}"
     if dataset.orphaned:
@@ -183,14 +163,9 @@ def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:
         if flow.state == "unknown":
             yield f"{flow.flow}: {flow.driver} holds its lease, and no heartbeat of it was seen"
         if flow.late:
-            rows = "1 row" if flow.late == 1 else f"{flow.late:,} rows"
-            yield f"{flow.flow}: dropped {rows} later than the watermark"
+            yield f"{flow.flow}: dropped {counted(flow.late, 'row')} later than the watermark"
         if flow.pending is not None and flow.driver is None:
             yield f"{flow.flow}: batch {flow.pending} was planned but not committed; the next run repeats it"
-
-
-def _short(name: TableName, default_schema: str) -> str:
-    return name.name if name.schema == default_schema else str(name)
 
 
 _COLUMNS = (
@@ -212,10 +187,6 @@ _COLUMNS = (
 
 def health_table(found: Sequence[TableHealth]) -> Group | str:
     """A table with a row for each table, and the remarks below it."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
     if not found:
         return "The storage has no tables yet. `headrace run` creates them."
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")

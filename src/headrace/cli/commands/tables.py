@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
-from headrace.cli.options import complete_dataset, read_moment
-from headrace.cli.output import Result
+from headrace.cli.options import POSITIVE, WHOLE, complete_dataset, option, read_moment, refuse
+from headrace.cli.output import UNCHANGED, Result
 from headrace.cli.rows import split_columns, table_rows
 from headrace.cli.verb import Invocation, verb
-from headrace.errors import CommandLineError
+from headrace.model.names import TableName
 from headrace.model.texts import counted, size_text
+from headrace.observe.read import Rows, Selection, find_dataset, read_rows
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
-    from rich.console import Group
-    from rich.table import Table
-
-    from headrace.model.names import TableName
-    from headrace.observe.read import Rows
     from headrace.project.orphans import TableDescription
 
 
@@ -34,9 +32,9 @@ if TYPE_CHECKING:
     )
 )
 @click.argument("table", required=False, shell_complete=complete_dataset, metavar="[TABLE|PATH]")
-@click.option("--orphaned", is_flag=True, help="List only tables that no file of the pipeline declares.")
-@click.option("--remove", is_flag=True, help="Remove an orphaned table, with its checkpoints and its ledger.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@option("--orphaned", "List only tables that no file of the pipeline declares.")
+@option("--remove", "Remove an orphaned table, with its checkpoints and its ledger.")
+@option("--yes", "Do not ask for confirmation.")
 def tables(invocation: Invocation, table: str | None, orphaned: bool, remove: bool, yes: bool) -> Result:
     """List the tables of the storage, or describe one table.
 
@@ -66,18 +64,15 @@ def tables(invocation: Invocation, table: str | None, orphaned: bool, remove: bo
 
 
 def _remove(invocation: Invocation, table: str, *, yes: bool) -> Result:
-    from headrace.observe.read import find_dataset
     from headrace.project.orphans import load_orphaned
 
     output, settings = invocation.output, invocation.settings()
     name = find_dataset(table, settings)
     found = load_orphaned(settings, name)
-    if not yes:
-        output.note(f"{found.files:,} files ({size_text(found.size_bytes)}) would be removed:")
-        for folder in found.folders:
-            output.note(f"  {folder}")
-        if not output.confirm("Remove?", remedy=f"headrace tables {table} --remove --yes"):
-            return Result(data={"done": False, **found.to_json()}, text="Nothing was removed.", exit_code=1)
+    lines = [f"{found.files:,} files ({size_text(found.size_bytes)}) would be removed:"]
+    lines += [f"  {folder}" for folder in found.folders]
+    if not (yes or output.agrees(lines, "Remove?", f"headrace tables {table} --remove --yes")):
+        return UNCHANGED
     with invocation.pipeline() as pipeline:
         found = pipeline.remove_table(table)
     text = f"{name.short}  removed: {found.files:,} files ({size_text(found.size_bytes)})"
@@ -85,20 +80,16 @@ def _remove(invocation: Invocation, table: str, *, yes: bool) -> Result:
 
 
 def _listed(found: Sequence[TableDescription], schema: str, left: Sequence[TableName]) -> Table:
-    from rich.text import Text
-
     table = _grid("table", "kind", "columns", "comment")
     for one in found:
-        name = one.name.name if one.name.schema == schema else str(one.name)
         kind = f"{one.kind}, orphaned" if one.name in left else one.kind
-        table.add_row(Text(name, "bold"), kind, f"{len(one.columns)}", Text(one.stored.comment or ""))
+        table.add_row(
+            Text(one.name.within(schema), "bold"), kind, f"{len(one.columns)}", Text(one.stored.comment or "")
+        )
     return table
 
 
 def _described(one: TableDescription) -> Group:
-    from rich.console import Group
-    from rich.text import Text
-
     stored = one.stored
     facts = _grid()
     for name, value in (
@@ -130,8 +121,6 @@ def _described(one: TableDescription) -> Group:
 
 
 def _grid(*names: str) -> Table:
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=bool(names))
     for name in names:
         table.add_column(name)
@@ -147,19 +136,14 @@ def _grid(*names: str) -> Table:
     )
 )
 @click.argument("table", shell_complete=complete_dataset, metavar="TABLE|PATH")
-@click.option("--where", metavar="SQL", help="Show only rows that match this condition.")
-@click.option(
-    "--limit", type=click.IntRange(1), default=20, show_default=True, help="The maximum number of rows."
-)
-@click.option("--columns", metavar="A,B", help="The columns to show; a dot selects a field of a struct.")
-@click.option(
-    "--version", type=click.IntRange(0), metavar="N", help="Read this version of the table, not the newest."
-)
-@click.option(
-    "--timestamp",
-    callback=read_moment,
-    metavar="TIME",
-    help="Read the version that was the newest at this time: a time in UTC, or an age such as 2h.",
+@option("--where SQL", "Show only rows that match this condition.")
+@option("--limit", "The maximum number of rows.", POSITIVE, default=20)
+@option("--columns A,B", "The columns to show; a dot selects a field of a struct.")
+@option("--version N", "Read this version of the table, not the newest.", WHOLE)
+@option(
+    "--timestamp TIME",
+    "Read the version that was the newest at this time: a time in UTC, or an age such as 2h.",
+    read_moment,
 )
 def read(
     invocation: Invocation,
@@ -176,15 +160,10 @@ def read(
     the rows is not defined. The columns _sequence and _sequences of an AUTO CDC table are shown only if
     --columns names them.
     """
-    from headrace.observe.read import Selection, read_rows
     from headrace.project.reading import locate_table
 
-    if version is not None and timestamp is not None:
-        raise CommandLineError(
-            "--version and --timestamp both name the version to read",
-            remedies=["headrace read --help"],
-            params={"options": ["--version", "--timestamp"]},
-        )
+    both = version is not None and timestamp is not None
+    refuse((both, "--version and --timestamp both name the version to read"))
     selection = Selection(
         where=where, limit=limit, columns=tuple(split_columns(columns)), version=version, timestamp=timestamp
     )
@@ -194,9 +173,6 @@ def read(
 
 
 def _rendered(rows: Rows, *, with_sequences: bool) -> Group:
-    from rich.console import Group
-    from rich.text import Text
-
     table, remark = table_rows(rows, with_sequences=with_sequences)
     more = "; use --limit to see more" if rows.is_cut else ""
     count = f"{counted(len(rows.rows), 'row')} of {rows.table} v{rows.version}{remark}{more}"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.options import complete_dataset, parse_moment
+from headrace.cli.options import POSITIVE, complete_dataset, option, parse_moment, refuse
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
+from headrace.verify.text import proof_lines
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from headrace.verify.report import Proof
 
 
@@ -36,22 +36,20 @@ def parse_since(ctx: click.Context, param: click.Parameter, text: str | None) ->
     )
 )
 @click.argument("datasets", nargs=-1, shell_complete=complete_dataset, metavar="[DATASET]..")
-@click.option(
-    "--since",
-    callback=parse_since,
-    metavar="VERSION|TIME",
-    help="Do not check commits older than this: a version of the one table, a time in UTC, or an age (2h).",
+@option(
+    "--since VERSION|TIME",
+    "Do not check commits older than this: a version of the one table, a time in UTC, or an age (2h).",
+    parse_since,
 )
-@click.option(
+@option(
     "--require",
-    type=click.Choice(["ranges", "counts", "records"]),
-    help="Exit code 3 if this grade cannot be judged for a flow.",
+    "Exit code 3 if this grade cannot be judged for a flow.",
+    click.Choice(["ranges", "counts", "records"]),
 )
-@click.option(
-    "--sample",
-    type=click.IntRange(1),
-    metavar="N",
-    help="In tables with changes by key, compare N rows with the newest records of their keys in Kafka.",
+@option(
+    "--sample N",
+    "In tables with changes by key, compare N rows with the newest records of their keys in Kafka.",
+    POSITIVE,
 )
 def verify(
     invocation: Invocation,
@@ -68,8 +66,8 @@ def verify(
     (records). The exit code is 0 if no check fails, 1 if a check fails, and 3 if the grade of --require
     cannot be judged.
     """
-    if isinstance(since, int) and len(datasets) != 1:
-        raise click.UsageError("a version needs the name of its table; or give a time")
+    needs_name = isinstance(since, int) and len(datasets) != 1
+    refuse((needs_name, "a version needs the name of its table; or give a time"))
     with invocation.pipeline() as pipeline, invocation.output.progress("Verifying"):
         proof = pipeline.verify(datasets, since=since, require=require, sample=sample)
     schema = pipeline.settings.database
@@ -77,8 +75,6 @@ def verify(
 
 
 def _coloured(proof: Proof, default_schema: str) -> str:
-    from headrace.verify.text import proof_lines
-
     return "\n".join(_styled(line) for line in proof_lines(proof, default_schema))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from headrace.errors import DemoDriverError
-from headrace.model.events import Event
+from headrace.model.event_forms import Event
 from headrace.model.names import TableName
 from headrace.observe.events import event_from_json
 from headrace.sinks.delta.reader import DeltaCommits
@@ -53,12 +53,7 @@ class Driver:
         self._error: Mapping[str, Any] | None = None
         command = [
             sys.executable,
-            "-m",
-            "headrace",
-            "run",
-            "--continuous",
-            "--json",
-            "--project",
+            *["-m", "headrace", "run", "--continuous", "--json", "--project"],
             str(project),
         ]
         with log_file.open("ab") as log:
@@ -81,7 +76,6 @@ class Driver:
         return self._process.pid
 
     def check(self) -> None:
-        """Check that the process still runs."""
         if self._process.poll() is None:
             return
         self._reader.join(_DEATH_TIMEOUT_S)
@@ -120,27 +114,23 @@ class Driver:
         return self._process.returncode
 
     def _family(self) -> list[psutil.Process]:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             return psutil.Process(self.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return []
+        return []
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                with contextlib.suppress(ValueError):
-                    self._take(json.loads(line))
-
-    def _take(self, data: Any) -> None:
-        if not isinstance(data, dict):
-            return
-        if "event" in data:
-            event = event_from_json(data)
-            if event is not None:
-                self._emit(event)
-        elif isinstance(data.get("error"), dict):
-            self._error = data["error"]
+                try:
+                    data = json.loads(line)
+                except ValueError:
+                    continue
+                match data:
+                    case {"event": _} if (event := event_from_json(data)) is not None:
+                        self._emit(event)
+                    case {"error": dict(error)}:
+                        self._error = error
 
     def _last_lines(self) -> list[str]:
         if self._error is not None:
@@ -182,7 +172,6 @@ class Crash:
 
     @property
     def inside_batch(self) -> bool:
-        """Whether the process was killed during a batch."""
         return self.planned > self.finished
 
 

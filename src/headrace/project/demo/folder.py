@@ -36,7 +36,6 @@ class DemoFolder:
 
     @property
     def own(self) -> Path:
-        """The folder for files of the demo that do not belong to the pipeline."""
         return self.path / _OWN
 
     @property

@@ -23,8 +23,6 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Entry:
-    """The sales of one name on one date."""
-
     count: int
     sales: Decimal
 
@@ -36,34 +34,23 @@ class SalesLedger:
 
     records: int = 0
     sales: Decimal = Decimal(0)
-    _entries: dict[Key, Entry] = field(default_factory=dict)
-    _ends: dict[int, int] = field(default_factory=dict)
+    entries: dict[Key, Entry] = field(default_factory=dict)  # what each name and date must come to
+    ends: dict[int, int] = field(default_factory=dict)  # by partition, the offset after the last record
 
     def add(self, name: str, date: str, sales: Decimal, *, partition: int, offset: int) -> None:
-        """Add one acknowledged record."""
-        before = self._entries.get((name, date), Entry(0, Decimal(0)))
-        self._entries[(name, date)] = Entry(before.count + 1, before.sales + sales)
-        self._ends[partition] = max(self._ends.get(partition, 0), offset + 1)
+        before = self.entries.get((name, date), Entry(0, Decimal(0)))
+        self.entries[(name, date)] = Entry(before.count + 1, before.sales + sales)
+        self.ends[partition] = max(self.ends.get(partition, 0), offset + 1)
         self.records += 1
         self.sales += sales
 
     @property
-    def entries(self) -> Mapping[Key, Entry]:
-        """What each name and date must come to."""
-        return dict(self._entries)
-
-    @property
-    def ends(self) -> Mapping[int, int]:
-        """For each partition, the offset after the last acknowledged record."""
-        return dict(self._ends)
-
-    @property
     def dates(self) -> int:
-        return len({date for _, date in self._entries})
+        return len({date for _, date in self.entries})
 
     @property
     def names(self) -> int:
-        return len({name for name, _ in self._entries})
+        return len({name for name, _ in self.entries})
 
 
 _COLOURS = ("amber", "black", "blue", "brass", "cream", "green", "grey", "oak", "red", "white")
@@ -80,8 +67,6 @@ _FLUSH_S = 30.0
 
 @dataclass(frozen=True)
 class Sale:
-    """One event."""
-
     id: int
     date: str
     name: str
@@ -129,29 +114,24 @@ class SalesProducer:
                 return
 
     def finish(self) -> None:
-        """End all pauses."""
         for _, over in self._pauses:
             over.set()
 
     def stop(self) -> None:
-        """Stop early; acknowledged records stay in the ledger."""
         self._stop.set()
         self.finish()
         if self._thread.ident is not None:
             self._thread.join()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until it has ended, with a timeout."""
         self._thread.join(timeout_s)
 
     @property
     def done(self) -> bool:
-        """Whether every record has been acknowledged."""
         self.check()
         return self._thread.ident is not None and not self._thread.is_alive()
 
     def check(self) -> None:
-        """Check for errors."""
         if self._failure is not None:
             raise DemoProducerError(
                 f"the demo's producer could not write to topic {self._topic}: {self._failure}",
@@ -253,7 +233,6 @@ class Comparison:
 
     @property
     def total(self) -> Decimal:
-        """The sum of gold."""
         return sum((row.gold.sales for row in self.rows if row.gold is not None), Decimal(0))
 
 

@@ -11,37 +11,67 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from headrace.model.events import Event, FlowRetrying, ViewFailed
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+from headrace.model.event_forms import Event
+from headrace.model.events import FlowRetrying, ViewFailed
 from headrace.observe.board import Board
 from headrace.observe.display import board_table
 from headrace.observe.event_lines import LineThrottle, event_line
 from headrace.project.demo.producer import REFUNDS, ComparedRow, Comparison, Entry
-from headrace.project.demo.story import DemoResult
-from headrace.verify.report import DatasetProof, GradeReport
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
+from headrace.project.demo.story import DemoResult, Screen
 
 _TITLE = 12
 _REFRESHES_PER_S = 4
 
 
-class LiveScreen:
-    """The screen for a terminal: lines scroll, and the board of the flows stays below them."""
+class LineScreen(Screen):
+    """The screen without a terminal: plain lines, one for each fact."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._lock = threading.Lock()
         self._board = Board()
-        self._doing = ""
+        self._lines = LineThrottle()
 
     def fact(self, title: str, text: str) -> None:
-        self._print(f"[bold]{title:<{_TITLE}}[/]  ", text)
+        self.note(f"{title:<{_TITLE}}  {text}")
 
     def note(self, text: str) -> None:
-        self._print("", text)
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def event(self, event: Event) -> None:
+        with self._lock:
+            self._board = self._board.with_event(event)
+            lines = list(self._lines.lines(event, self._board))
+        for line in lines:
+            self.note(f"{event.at.astimezone():%H:%M:%S}  {line}")
+
+    def killed(self) -> None:
+        with self._lock:
+            board = self._board
+            rows = {name: replace(row, state="stopped", recent=()) for name, row in board.rows.items()}
+            self._board = replace(board, rows=rows)
+
+    def doing(self, text: str) -> None:
+        self.note(f"{datetime.now().astimezone():%H:%M:%S}  {text} …")
+
+
+class LiveScreen(LineScreen):
+    """The screen for a terminal: lines scroll, and the board of the flows stays below them."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._doing = ""
+        self._spinner = Spinner("line" if console.options.ascii_only else "dots")
+
+    def fact(self, title: str, text: str) -> None:
+        self._console.print(Text.assemble((f"{title:<{_TITLE}}", "bold"), f"  {text}"), soft_wrap=True)
 
     def event(self, event: Event) -> None:
         with self._lock:
@@ -49,28 +79,19 @@ class LiveScreen:
         if isinstance(event, FlowRetrying | ViewFailed):
             self.note(event_line(event, self._board))
 
-    def killed(self) -> None:
-        with self._lock:
-            self._board = _stopped(self._board)
-
     def doing(self, text: str) -> None:
         with self._lock:
             self._doing = text
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        from rich.live import Live
-        from rich.spinner import Spinner
-
-        self._spinner = Spinner("line" if self._console.options.ascii_only else "dots")
-        live = Live(
+        with Live(
             self,
             console=self._console,
             refresh_per_second=_REFRESHES_PER_S,
             redirect_stdout=False,
             redirect_stderr=False,
-        )
-        with live:
+        ):
             yield
             self.doing("")
 
@@ -82,77 +103,6 @@ class LiveScreen:
         if doing:
             self._spinner.update(text=f" {doing} …")
             yield self._spinner
-
-    def _print(self, head: str, text: str) -> None:
-        from rich.markup import escape
-
-        self._console.print(head + escape(text), highlight=False, soft_wrap=True)
-
-
-class LineScreen:
-    """The screen without a terminal: plain lines, one for each fact."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._lock = threading.Lock()
-        self._board = Board()
-        self._lines = LineThrottle()
-
-    def fact(self, title: str, text: str) -> None:
-        self._print(f"{title:<{_TITLE}}  {text}")
-
-    def note(self, text: str) -> None:
-        self._print(text)
-
-    def event(self, event: Event) -> None:
-        with self._lock:
-            self._board = self._board.with_event(event)
-            lines = list(self._lines.lines(event, self._board))
-        for line in lines:
-            self._print(f"{event.at.astimezone():%H:%M:%S}  {line}")
-
-    def killed(self) -> None:
-        with self._lock:
-            self._board = _stopped(self._board)
-
-    def doing(self, text: str) -> None:
-        self._print(f"{datetime.now().astimezone():%H:%M:%S}  {text} …")
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        yield
-
-    def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-class SilentScreen:
-    """The screen for JSON: it shows nothing."""
-
-    def fact(self, title: str, text: str) -> None:
-        return
-
-    def note(self, text: str) -> None:
-        return
-
-    def event(self, event: Event) -> None:
-        return
-
-    def killed(self) -> None:
-        return
-
-    def doing(self, text: str) -> None:
-        return
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        yield
-
-
-def _stopped(board: Board) -> Board:
-    """The board of a process that was killed: all flows are stopped."""
-    rows = {name: replace(row, state="stopped", recent=()) for name, row in board.rows.items()}
-    return replace(board, rows=rows)
 
 
 _SHOWN = 5
@@ -232,7 +182,9 @@ def faults(result: DemoResult) -> Iterator[str]:
 def _proof_lines(result: DemoResult) -> Iterator[str]:
     for dataset in result.proof.datasets:
         first = dataset.dataset.name
-        for report in _reports(dataset):
+        # `headrace verify` also prints the grades that cannot be judged for this kind of flow.
+        judged = (one for flow in dataset.flows for one in flow.grades if one.verdict != "unjudged")
+        for report in judged:
             text = report.text + (f"; {'; '.join(report.reasons)}" if report.reasons else "")
             yield f" {first:<8} {report.grade:<8} {text}   {_MARKS[report.verdict]}"
             for finding in report.findings:
@@ -245,12 +197,6 @@ def _proof_lines(result: DemoResult) -> Iterator[str]:
     else:
         wrong = len(comparison.differences) + len(comparison.doubled)
         yield f" {'gold':<8} {'sums':<8} {wrong} rows differ from the sums of the producer   ✗"
-
-
-def _reports(dataset: DatasetProof) -> Iterator[GradeReport]:
-    for flow in dataset.flows:
-        # `headrace verify` also prints the grades that cannot be judged for this kind of flow.
-        yield from (report for report in flow.grades if report.verdict != "unjudged")
 
 
 def _gold_lines(comparison: Comparison) -> Iterator[str]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from headrace.declare.spec import load_project
 from headrace.errors import DemoDriverError
-from headrace.model.events import BatchCommitted, BatchReplayed, Event, FlowStarted
+from headrace.model.event_forms import Event
+from headrace.model.events import BatchCommitted, BatchReplayed, FlowStarted
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.project.demo.driver import Crash, Driver, await_batch, end_leftover, look_at_crash
@@ -48,8 +50,6 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class DemoRequest:
-    """The options of the demo."""
-
     directory: Path
     records: int = 60_000
     rate: int = 4_000
@@ -57,8 +57,6 @@ class DemoRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoResult:
-    """The result of the demo."""
-
     folder: DemoFolder
     settings: ProjectSettings
     producer: SalesProducer  # records, sums, names and dates of the producer's ledger
@@ -77,32 +75,32 @@ class DemoResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the proof holds, the sums are equal, and the driver was killed during a batch."""
         are_replayed = self.replayed == self.rejected == REFUNDS
         is_equal = self.drained and are_replayed and self.comparison.equal
         return is_equal and self.proof.proven and self.crashes[-1].inside_batch
 
 
-class Screen(Protocol):
-    """Shows the demo as it goes; called from several threads."""
+class Screen:
+    """Shows the demo as it goes; called from several threads. This one is for JSON, and shows nothing."""
 
     def fact(self, title: str, text: str) -> None:
-        """One line that stays."""
+        """Show a line that stays."""
 
     def note(self, text: str) -> None:
-        """Something that happened."""
+        """Show what happened."""
 
     def event(self, event: Event) -> None:
-        """An event of the pipeline's process."""
+        """Show an event of the pipeline's process."""
 
     def killed(self) -> None:
-        """The pipeline's process is gone."""
+        """Show that the pipeline's process has ended."""
 
     def doing(self, text: str) -> None:
-        """What is being waited for."""
+        """Show what the demo waits for."""
 
     def watching(self) -> AbstractContextManager[object]:
-        """While the pipeline runs."""
+        """Show the flows while the pipeline runs."""
+        return nullcontext()
 
 
 @dataclass
@@ -141,8 +139,6 @@ class _Witness:
 
 
 class Demo:
-    """One demo."""
-
     def __init__(self, request: DemoRequest, screen: Screen, files: Mapping[str, str]) -> None:
         self._request = request
         self._screen = screen
@@ -152,6 +148,8 @@ class Demo:
 
     def run(self) -> DemoResult:
         """Run the demo; all processes have ended when this returns or raises."""
+        from headrace.project.pipeline import Pipeline
+
         began = time.monotonic()
         with ExitStack() as stack:
             folder = self._open_folder(stack)
@@ -174,9 +172,11 @@ class Demo:
                 crashes = self._crash(folder, settings, producer)
                 drained = self._drain(settings, producer)
                 self._screen.doing("stopping the pipeline")
-                self._stop_driver()
+                if self._driver is not None:
+                    self._driver.stop()
+                    self._driver = None
                 rejected, replayed = self._replay(folder, settings)
-            proof = _verify(settings)
+            proof = Pipeline(settings).verify()
             gold = load_gold(settings.storage.table(_name(settings, "gold")).local_path)
             return DemoResult(
                 folder=folder,
@@ -323,13 +323,7 @@ class Demo:
         if self._driver is not None:
             self._driver.check()
 
-    def _stop_driver(self) -> None:
-        if self._driver is not None:
-            self._driver.stop()
-            self._driver = None
-
     def _kill_driver(self) -> None:
-        """Kill the process if the demo is interrupted."""
         if self._driver is not None:
             self._driver.kill()
 
@@ -350,7 +344,6 @@ def crash_text(crash: Crash) -> str:
 
 
 def _environment(folder: DemoFolder) -> dict[str, str]:
-    import os
 
     from headrace.runtime import aot
 
@@ -363,12 +356,6 @@ def _environment(folder: DemoFolder) -> dict[str, str]:
         # Temporary files of a killed process are removed with this folder.
         "TMPDIR": str(folder.scratch.absolute()),
     }
-
-
-def _verify(settings: ProjectSettings) -> Proof:
-    from headrace.project.pipeline import Pipeline
-
-    return Pipeline(settings).verify()
 
 
 def _name(settings: ProjectSettings, table: str) -> TableName:

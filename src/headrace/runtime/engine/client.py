@@ -39,17 +39,14 @@ _HUNG_S = 2.0
 """An engine that does not answer a second request within this time hangs. On a busy machine, the answer to
 the first one can be late."""
 
-_SESSION_S = 15.0
-"""The time to open a session, also in a JVM that works hard."""
-
+_SESSION_S = 15.0  # the time to open a session, also in a JVM that works hard
 _START_S = 60.0
 _OTHER_START_S = 30.0
 """How long a command waits for another process that is starting the engine; its own JVM takes less time."""
 
 _POLL_S = 0.01
 _END_S = 5.0
-_MOST_OTHERS = 1
-"""So many idle engines with other settings may stay when a new one starts."""
+_MOST_OTHERS = 1  # so many idle engines with other settings may stay when a new one starts
 
 _LONGEST_FOLDER = 64
 """A socket's path can have about 100 characters, of which the folder of the engine needs 32."""
@@ -65,8 +62,6 @@ class NoEngineError(Exception):
 
 @dataclass(frozen=True)
 class Attached:
-    """A session in an engine."""
-
     record: EngineRecord
     port: int  # the port of the Py4J server that is for this process alone
     secret: str
@@ -84,26 +79,18 @@ class Attached:
 def attach(choice: EngineChoice, meanwhile: Callable[[], None]) -> Attached:
     """Returns a session in the engine for these settings; starts the engine if there is none. `meanwhile`: is
     called while an engine starts or opens the session."""
+    key = choice.key
     try:
-        return _attach(choice, meanwhile)
+        if (attached := _try(load_record(key), choice, meanwhile)) is not None:
+            return attached
+        with _one_starter(key):
+            # Another process can have started it meanwhile.
+            if (attached := _try(load_record(key), choice, meanwhile)) is not None:
+                return attached
+            record = _start(key, choice, meanwhile)
+        attached = _try(record, choice, meanwhile)
     except OSError as error:
         raise NoEngineError(str(error)) from error
-
-
-def _attach(choice: EngineChoice, meanwhile: Callable[[], None]) -> Attached:
-    key = choice.key
-    record = load_record(key)
-    attached = None if record is None else _try(record, choice, meanwhile)
-    if attached is not None:
-        return attached
-    with _one_starter(key):
-        # Another process can have started it meanwhile.
-        record = load_record(key)
-        attached = None if record is None else _try(record, choice, meanwhile)
-        if attached is not None:
-            return attached
-        record = _start(key, choice, meanwhile)
-    attached = _try(record, choice, meanwhile)
     if attached is None:
         raise NoEngineError("the engine ended at once")
     return attached
@@ -166,9 +153,9 @@ def _has_users(record: EngineRecord) -> bool:
     return False
 
 
-def _try(record: EngineRecord, choice: EngineChoice, meanwhile: Callable[[], None]) -> Attached | None:
+def _try(record: EngineRecord | None, choice: EngineChoice, meanwhile: Callable[[], None]) -> Attached | None:
     """Attaches to a running engine; None if it has ended or hangs, or if another program has its socket."""
-    if record.version != version("headrace"):
+    if record is None or record.version != version("headrace"):
         return None
     try:
         wire = _request(record, choice)
@@ -188,15 +175,8 @@ def _try(record: EngineRecord, choice: EngineChoice, meanwhile: Callable[[], Non
         wire.connection.settimeout(_SESSION_S)
         opened = wire.receive()
         wire.connection.settimeout(None)
-        return Attached(
-            record,
-            int(opened["port"]),
-            opened["secret"],
-            opened["tag"],
-            opened["pool"],
-            Path(opened["guard"]),
-            wire,
-        )
+        port, guard = int(opened["port"]), Path(opened["guard"])
+        return Attached(record, port, opened["secret"], opened["tag"], opened["pool"], guard, wire)
     except TimeoutError as error:
         wire.close()
         if _has_users(record):
@@ -267,7 +247,6 @@ def _is_locked_now(handle: IO[str]) -> bool:
 
 
 def _start(key: str, choice: EngineChoice, meanwhile: Callable[[], None]) -> EngineRecord:
-    """Starts an engine, and waits until it is ready."""
     if len(tempfile.gettempdir()) > _LONGEST_FOLDER:
         raise NoEngineError("the path of the temporary folder is too long for a local socket")
     _make_room(choice)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.runtime.places import cache_folder
+from headrace.runtime.places import cache_folder, chosen_folder
 
 FOLDER_VARIABLE = "HEADRACE_ENGINE_DIR"
 
@@ -23,8 +23,6 @@ GUARD = "held"
 
 @dataclass(frozen=True)
 class EngineRecord:
-    """How to reach an engine."""
-
     key: str
     version: str
     pid: int  # the process id of its Python process
@@ -38,21 +36,18 @@ class EngineRecord:
         write_private(record_path(self.key), json.dumps(asdict(self)))
 
     def remove(self) -> None:
-        """Removes the record if it is still this one."""
         if load_record(self.key) == self:
             record_path(self.key).unlink(missing_ok=True)
 
 
 def engine_folder() -> Path:
     """Returns the folder of the records; makes it for this user alone."""
-    chosen = os.environ.get(FOLDER_VARIABLE)
-    folder = Path(chosen).expanduser().absolute() if chosen else cache_folder() / "engine"
+    folder = chosen_folder(FOLDER_VARIABLE) or cache_folder() / "engine"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder
 
 
 def record_path(key: str) -> Path:
-    """Returns the path of the record of an engine."""
     return engine_folder() / f"{key}.json"
 
 
@@ -120,7 +115,6 @@ def pool_name(name: str) -> str:
 
 
 def is_held(guard: str) -> bool:
-    """Whether an engine holds this file locked."""
     try:
         with Path(guard).open("rb") as handle:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -139,18 +133,14 @@ class WireError(OSError):
 
 
 class Wire:
-    """One end of a connection."""
-
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self._lines = connection.makefile("rb")
 
     def send(self, **message: Any) -> None:
-        """Sends a message."""
         self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> dict[str, Any]:
-        """Returns the next message."""
         line = self._lines.readline(_LONGEST)
         if not line.endswith(b"\n"):
             raise WireError("the connection was closed")
@@ -163,6 +153,5 @@ class Wire:
         return message
 
     def close(self) -> None:
-        """Closes the connection."""
         self._lines.close()
         self.connection.close()

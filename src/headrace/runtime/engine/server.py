@@ -32,32 +32,25 @@ from headrace.runtime.engine.record import EngineRecord, Wire, load_record
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.places import Scratch
+from headrace.runtime.processes import is_running
 from headrace.runtime.session import RunningSpark, open_spark
 
 IDLE_MINUTES = 15.0
-MOST_CLIENTS = 4
-"""They share one heap; a further command starts a JVM of its own."""
-
+MOST_CLIENTS = 4  # they share one heap; a further command starts a JVM of its own
 _TICK_S = 0.5
 _ANSWER_S = 5.0
 _MEMORY_NEEDED = 512 << 20
-_MEMORY_SHARE = 0.04
-"""With less free memory than both, an engine without commands ends."""
-
-_GRACE_S = 2.0
-"""How long an idle engine waits for the next command of a script, even if memory is short."""
+_MEMORY_SHARE = 0.04  # with less free memory than both, an engine without commands ends
+_GRACE_S = 2.0  # how long an idle engine waits for the next command of a script, even if memory is short
 
 _REST_S = 5.0
 """How long an idle engine waits before it does work of its own, which would slow down the next command."""
 
-_HEAP_SHARE = 0.6
-"""An engine that keeps more of its heap without a command ends: something leaks."""
+_HEAP_SHARE = 0.6  # an engine that keeps more of its heap without a command ends: something leaks
 
 
 @dataclass
 class _Session:
-    """A command that uses the engine."""
-
     pid: int
     command: str
     number: int
@@ -66,8 +59,6 @@ class _Session:
 
 
 class EngineServer:
-    """An engine."""
-
     def __init__(self, running: RunningSpark, key: str) -> None:
         assert running.jvm_pid is not None
         self._running = running
@@ -100,7 +91,6 @@ class EngineServer:
         )
 
     def serve(self) -> None:
-        """Serves commands until the engine ends."""
         self.record.save()
         try:
             while not self._is_over():
@@ -118,7 +108,7 @@ class EngineServer:
         self._stopping.set()
 
     def _is_over(self) -> bool:
-        if self._stopping.is_set() or not self._jvm.is_running() or _is_zombie(self._jvm):
+        if self._stopping.is_set() or not self._jvm.is_running() or not is_running(self._jvm.pid):
             return True
         with self._lock:
             if self._sessions:
@@ -212,7 +202,7 @@ class EngineServer:
             is_alone = len(self._sessions) == 1
         try:
             if is_alone:
-                # Spark does not tell whose they are.
+                # Spark does not record which command has persisted an RDD.
                 unpersist_all(self._running.spark)
             self._is_worn |= find_shared_state(self._running.spark) != self._state
         except Exception:
@@ -281,8 +271,8 @@ class EngineServer:
 
 
 def _await_end(connection: socket.socket, pid: int) -> None:
-    """Waits until a command says that it has ended, or its process has. A child process of the command can
-    hold the connection; the process itself tells."""
+    """Waits until a command closes the connection, or its process ends. A child process can keep the
+    connection open, so the process is watched, too."""
     waiting = select.poll()
     waiting.register(connection, select.POLLIN)
     watched = None
@@ -318,13 +308,6 @@ def is_over_when_idle(idle_s: float, available: int, total: int, *, is_lost: boo
     no command can find it any more."""
     is_short = available < max(_MEMORY_NEEDED, _MEMORY_SHARE * total)
     return idle_s > _idle_limit_s() or (idle_s > _GRACE_S and (is_short or is_lost))
-
-
-def _is_zombie(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return True
 
 
 def main() -> None:

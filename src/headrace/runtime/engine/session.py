@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from headrace.runtime.engine.jvm_client import CLIENT_VARIABLE
 from headrace.runtime.engine.record import set_attachment
 from headrace.runtime.gateway import changed_environment, forget_gateway, kept_interrupt, worker_environment
 from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.runtime.processes import once
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +25,10 @@ _log = logging.getLogger(__name__)
 def open_session(attached: Attached, conf: Mapping[str, str]) -> tuple[SparkSession, Callable[[], None]]:
     """Returns the session of this process, and what ends its use."""
     try:
-        spark = _connect(attached, _worker_variables(conf))
+        # The variables that the user sets for Python workers, as PySpark reads them from settings.
+        prefix = "spark.executorEnv."
+        own = {key.removeprefix(prefix): value for key, value in conf.items() if key.startswith(prefix)}
+        spark = _connect(attached, own)
     except BaseException as error:
         forget_gateway()
         attached.detach()
@@ -31,35 +36,26 @@ def open_session(attached: Attached, conf: Mapping[str, str]) -> tuple[SparkSess
             raise NoEngineError(f"the session could not be used: {error}") from error
         raise
     set_attachment(attached.guard, attached.pool)
-    close = _Closing(attached)
+    close = once(partial(_detach, attached))
     # PySpark's own methods would stop the engine below the other commands.
     spark.stop = close
     spark.sparkContext.stop = close
     return spark, close
 
 
-class _Closing:
-    """Ends the use of an engine once."""
+def _detach(attached: Attached) -> None:
+    from pyspark.core.context import SparkContext
 
-    def __init__(self, attached: Attached) -> None:
-        self._attached = attached
-        self._done = threading.Lock()
-
-    def __call__(self) -> None:
-        if not self._done.acquire(blocking=False):
-            return
-        from pyspark.core.context import SparkContext
-
-        context = SparkContext._active_spark_context
-        if context is not None:
-            # Its loop looks only twice a second whether it is to end.
-            ending = context._accumulatorServer.shutdown
-            threading.Thread(target=ending, name="headrace-accumulators", daemon=True).start()
-            shutil.rmtree(context._temp_dir, ignore_errors=True)
-        self._attached.detach()
-        # Py4J's own closing waits for callbacks, and has hung.
-        forget_gateway(is_reachable=False)
-        set_attachment(None)
+    context = SparkContext._active_spark_context
+    if context is not None:
+        # Its loop looks only twice a second whether it is to end.
+        ending = context._accumulatorServer.shutdown
+        threading.Thread(target=ending, name="headrace-accumulators", daemon=True).start()
+        shutil.rmtree(context._temp_dir, ignore_errors=True)
+    attached.detach()
+    # Py4J's own closing waits for callbacks, and has hung.
+    forget_gateway(is_reachable=False)
+    set_attachment(None)
 
 
 def _connect(attached: Attached, variables: Mapping[str, str]) -> SparkSession:
@@ -78,7 +74,8 @@ def _connect(attached: Attached, variables: Mapping[str, str]) -> SparkSession:
         settings = gateway.jvm.SparkConf(False).setMaster(java_context.master()).setAppName("headrace")
         context = SparkContext(gateway=gateway, jsc=java_context, conf=SparkConf(_jconf=settings))
         # Passed to the constructor, each variable would be a call of the JVM.
-        context.environment.update({**_environment(attached.tag), **variables})
+        own = {key: value for key, value in os.environ.items() if not belongs_to_jvm(key)}
+        context.environment.update({**own, CLIENT_VARIABLE: attached.tag, **variables})
         # Otherwise the constructor makes this session the default of the whole JVM.
         stand_in: Any = SimpleNamespace(_sc=SimpleNamespace(_jsc=True))
         SparkSession._instantiatedSession = stand_in
@@ -86,15 +83,3 @@ def _connect(attached: Attached, variables: Mapping[str, str]) -> SparkSession:
         SparkSession._instantiatedSession = spark
         SparkSession._activeSession = spark
     return spark
-
-
-def _worker_variables(conf: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that the user sets for Python workers, as PySpark reads them from settings."""
-    prefix = "spark.executorEnv."
-    return {key.removeprefix(prefix): value for key, value in conf.items() if key.startswith(prefix)}
-
-
-def _environment(tag: str) -> dict[str, str]:
-    """Returns the variables of this process for its Python workers, which are children of the engine."""
-    own = {key: value for key, value in os.environ.items() if not belongs_to_jvm(key)}
-    return {**own, CLIENT_VARIABLE: tag}

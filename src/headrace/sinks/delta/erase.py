@@ -21,15 +21,12 @@ _SETTINGS = {
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
 }
 _VIEW = "headrace_erased"
+_CONTENT = ("key", "value", "headers")
 _EMPTIED = """
 USING headrace_erased AS erased ON held.id = erased.id
 WHEN MATCHED THEN UPDATE SET
     row = NULL,
-    source = named_struct(
-        'topic', held.source.topic, 'partition', held.source.partition, 'offset', held.source.offset,
-        'timestamp', held.source.timestamp, 'key', NULL, 'value', NULL, 'headers', NULL,
-        'path', held.source.path
-    ),
+    source = named_struct({kept}),
     reasons = transform(
         held.reasons, one -> named_struct('kind', one.kind, 'name', one.name, 'message', NULL)
     ),
@@ -39,20 +36,13 @@ WHEN MATCHED THEN UPDATE SET
 
 
 def matching_rows(session: SparkSession, table: Location, where: str) -> DataFrame:
-    """The rows of a table that a condition matches.
-
-    Raises:
-        AnalysisException: The condition cannot be evaluated on the columns of the table.
-    """
+    """The rows of a table that a condition matches."""
     return session.read.format("delta").load(str(table)).where(where)
 
 
 def erase_rows(session: SparkSession, table: Location, where: str) -> int:
-    """Delete rows, and rewrite files in which deletion vectors hide rows.
-
-    Returns:
-        The number of rows that were deleted.
-    """
+    """Delete rows, and rewrite files in which deletion vectors hide rows. Returns the number of rows that
+    were deleted."""
     with session_settings(session, _SETTINGS):
         (deleted,) = session.sql(f"DELETE FROM {_name(table)} WHERE {where}").collect()
         session.sql(f"REORG TABLE {_name(table)} APPLY (PURGE)")
@@ -67,15 +57,11 @@ def erase_matching(session: SparkSession, table: Location, rows: DataFrame) -> i
 
 
 def empty_rejected(session: SparkSession, table: Location, ids: DataFrame) -> int:
-    """Remove the content of rows of a quarantine table; their coordinates stay, for the proof.
-
-    Args:
-        ids: The column ``id`` of the rows.
-
-    Returns:
-        The number of rows.
-    """
-    return _merge(session, table, ids, _EMPTIED)
+    """Remove the content of rows of a quarantine table; their coordinates stay, for the proof. `ids`: the
+    column ``id`` of the rows. Returns the number of rows."""
+    source: Any = session.read.format("delta").load(str(table)).schema["source"].dataType
+    fields = (f"'{one}', {'NULL' if one in _CONTENT else f'held.source.`{one}`'}" for one in source.names)
+    return _merge(session, table, ids, _EMPTIED.format(kept=", ".join(fields)))
 
 
 def close_erasure(open_session: Callable[[], SparkSession], table: Location) -> None:

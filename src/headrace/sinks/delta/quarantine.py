@@ -37,14 +37,8 @@ class QuarantineTable:
         return is_table(self.path)
 
     def write(self, session: SparkSession, rows: DataFrame, stamp: BatchStamp) -> int:
-        """Write and commit the rejected rows of a batch, in place of those of an earlier attempt.
-
-        Returns:
-            How many rows the batch has in the table now.
-
-        Raises:
-            BatchFencedError: Another driver has committed the batch meanwhile.
-        """
+        """Write and commit the rejected rows of a batch, in place of those of an earlier attempt. Returns how
+        many rows the batch has in the table now."""
         self._create(session)
         transaction = start_transaction(session, self.path, stamp.checkpoint)
         held = held_batch(transaction, stamp.checkpoint, self.path)

@@ -143,10 +143,8 @@ def read_scala(spark: SparkSession, value: Any) -> Any:
 def checksum_transactions(snapshot: Any) -> Any | None:
     """The transactions of a snapshot as its checksum carries them, in the JVM.
 
-    They are used only where the commits say the same (`checksum_matches_log`).
-
-    Returns:
-        ``None`` where there is no checksum, or where it carries none (a foreign writer, more than 100 ids).
+    They are used only where the commits say the same (`checksum_matches_log`). ``None`` where there is no
+    checksum, or where it carries none (a foreign writer, more than 100 ids).
     """
     checksum = snapshot.checksumOpt()
     carried = checksum.get().setTransactions() if checksum.isDefined() else checksum
@@ -165,11 +163,8 @@ def _is_in_log(state: TableState, owner: str, path: Location) -> bool:
 
 def read_checksum(path: Location) -> TableState | None:
     """Read the table's newest snapshot from the checksum that Delta writes beside each commit; no JVM.
-
-    Returns:
-        ``None`` where there is none, where it does not carry the transactions, or where the log's own
-        commits do not bear it out.
-    """
+    ``None`` where there is none, where it does not carry the transactions, or where the log's own commits do
+    not bear it out."""
     version = newest_version(path)
     try:
         checksum = load_checksum(path, version)
@@ -199,11 +194,7 @@ def create_table(
     cluster_by: tuple[str, ...] = (),
     comment: str | None = None,
 ) -> None:
-    """Create an empty table and register it under its name.
-
-    Raises:
-        TableNameTakenError: The session's catalog has another table of this name.
-    """
+    """Create an empty table and register it under its name."""
     layout = ""
     if partition_cols:
         layout = f"PARTITIONED BY ({_columns(partition_cols)})"
@@ -225,11 +216,7 @@ def create_table(
 
 
 def register_table(spark: SparkSession, name: TableName, path: Location) -> None:
-    """Make a table of the storage known to the session's catalog.
-
-    Raises:
-        TableNameTakenError: The session's catalog has another table of this name.
-    """
+    """Make a table of the storage known to the session's catalog."""
     _ensure_schema(spark, name)
     if not _is_registered(spark, name, path):
         spark.sql(f"CREATE TABLE IF NOT EXISTS {quoted(name)} USING delta LOCATION {_text(str(path))}")
@@ -243,11 +230,7 @@ def unregister_table(spark: SparkSession, name: TableName, path: Location) -> No
 
 
 def check_name(spark: SparkSession, name: TableName, path: Location) -> None:
-    """Check that the session's catalog has no other table of a name.
-
-    Raises:
-        TableNameTakenError: It has one.
-    """
+    """Check that the session's catalog has no other table of a name."""
     _is_registered(spark, name, path)
 
 
@@ -266,11 +249,9 @@ def alter_table(
 ) -> None:
     """Change the properties, the columns and the clustering of a table.
 
-    Each change of a column is a commit. After a crash, another call can make the missing changes.
-
-    Args:
-        renamed: Columns and struct fields, by their dotted paths, and their new names.
-        committed: Called after each commit that renames, drops or widens a column.
+    Each change of a column is a commit. After a crash, another call can make the missing changes. `renamed`:
+    columns and struct fields, by their dotted paths, and their new names. `committed`: called after each
+    commit that renames, drops or widens a column.
     """
     target = f"delta.`{path}`"
     if properties:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from headrace.errors import (
+    ChangeFeedMissingError,
     SourceLocation,
     SourcesChangedError,
+    StartInvalidError,
     UpstreamLogExpiredError,
     UpstreamRewrittenError,
+    UpstreamSchemaChangedError,
 )
 from headrace.sources.delta.position import DeltaPosition
-from headrace.sources.facts import Facts
+from headrace.sources.kind import Meaning
+from headrace.sources.source import Facts
 from headrace.state.facts import FlowFacts, NextPosition, ReadBefore
 from headrace.state.history import History, PastRead
 from headrace.state.identity import SourceIdentity
@@ -21,17 +26,14 @@ from headrace.storage.table_log import LoggedCommit
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaFacts(Facts):
-    """A table.
-
-    Args:
-        rolled_back: How the table differs from the version that was read, if an older copy was restored.
-        rewritten: The first commit that changes rows and that the flow has not read yet.
-        missing: The first version that the flow has not read and that the log no longer has.
-    """
+    """A table."""
 
     location: SourceLocation | None = None
+    # How the table differs from the version that was read, if an older copy was restored
     rolled_back: str | None = None
+    # The first commit that changes rows and that the flow has not read yet
     rewritten: LoggedCommit | None = None
+    # The first version that the flow has not read and that the log no longer has
     missing: int | None = None
 
     @property
@@ -148,3 +150,53 @@ def is_table(one: SourceIdentity, two: SourceIdentity) -> bool:
 def reads_of(source: SourceIdentity, history: History) -> tuple[PastRead, ...]:
     """The last reads of a table."""
     return history.last_reads(lambda one: is_table(one, source))
+
+
+MEANINGS = (
+    Meaning(
+        message=re.compile("DELTA_MISSING_CHANGE_DATA"),
+        error=ChangeFeedMissingError,
+        what="a table that it reads has no change data feed for the versions that the query reads",
+        remedy="set startingVersion to the version that enabled the change data feed, or to a later one",
+    ),
+    Meaning(
+        message=re.compile(
+            r"DELTA_VERSION_NOT_FOUND|DELTA_TIMESTAMP_(GREATER|EARLIER|INVALID)|DELTA_TIME_TRAVEL"
+            # Columns of another type since then: such commits cannot be read as they are now.
+            r"|DELTA_ILLEGAL_OPTION|DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS"
+        ),
+        error=StartInvalidError,
+        what="a table that it reads cannot be read from the starting version or timestamp of the query",
+        remedy="correct startingVersion or startingTimestamp",
+    ),
+    Meaning(
+        message=re.compile(
+            r"DELTA_MISSING_FILES_UNEXPECTED_VERSION|DELTA_LOG_FILE_NOT_FOUND|DELTA_VERSIONS_NOT_CONTIGUOUS"
+            r"|DELTA_TRUNCATED_TRANSACTION_LOG|DELTA_STREAMING_TRAILING_COMMIT_MISSING"
+        ),
+        error=UpstreamLogExpiredError,
+        what="a table that it reads no longer has the log of commits that the flow has not read yet",
+        facts=("to continue could skip rows; nothing was written",),
+    ),
+    Meaning(
+        message=re.compile(r"DELTA_FILE_NOT_FOUND|_change_data/\S* does not exist"),
+        error=UpstreamLogExpiredError,
+        what="a table that it reads no longer has files that the flow has not read yet (VACUUM deletes them)",
+        facts=("to continue could skip rows; nothing was written",),
+    ),
+    Meaning(
+        message=re.compile(
+            r"DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE|DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING"
+            r"|DELTA_CHANGE_DATA_FEED_INCOMPATIBLE"
+        ),
+        error=UpstreamSchemaChangedError,
+        what="a table that it reads has renamed or dropped a column, or changed its type",
+        facts=("commits before the change cannot be read with the new columns; nothing was written",),
+    ),
+    Meaning(
+        message=re.compile(r"DELTA_SOURCE_TABLE_IGNORE_CHANGES|DELTA_SOURCE_IGNORE_DELETE"),
+        error=UpstreamRewrittenError,
+        what="a table that it reads as a stream has changed rows that the flow had already read",
+    ),
+)
+"""What Delta's messages about a table that is read as a stream mean."""

@@ -16,10 +16,9 @@ from headrace.model.names import TableName
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sources.answers import Lag, Seed
-from headrace.sources.delta.batches import TableFiles, versions_of_files
-from headrace.sources.delta.facts import DeltaFacts, log_expired, reads_of, rewritten
-from headrace.sources.delta.position import DeltaPosition
-from headrace.sources.delta.reader import DeltaReader
+from headrace.sources.delta.facts import MEANINGS, DeltaFacts, log_expired, reads_of, rewritten
+from headrace.sources.delta.position import DeltaPosition, TableFiles, versions_of_files
+from headrace.sources.delta.reader import DELTA_MAX_BYTES_PER_TRIGGER, DeltaReader
 from headrace.sources.delta.starting import (
     ERASURES_ONLY,
     check_table_start,
@@ -29,9 +28,18 @@ from headrace.sources.delta.starting import (
 )
 from headrace.sources.guard import Guard
 from headrace.sources.kind import SourceKind
-from headrace.sources.limits import DELTA_MAX_BYTES_PER_TRIGGER, LEAST_BYTES, Taken
-from headrace.sources.meter import Meter
-from headrace.sources.parts import ROW_JSON, FilePart, FileParts, Part, as_record, file_uri, range_of
+from headrace.sources.limits import Meter, Taken
+from headrace.sources.parts import (
+    FILE_RECORD,
+    FILE_ROW,
+    ROW_JSON,
+    FilePart,
+    FileParts,
+    Part,
+    as_record,
+    file_uri,
+    range_of,
+)
 from headrace.sources.requests import SourceRead
 from headrace.sources.source import Source
 from headrace.sources.systems import Past, Seeding, StreamRead, Systems
@@ -65,23 +73,22 @@ _CHECKS_LAST_BATCH = "spark.databricks.delta.streaming.trailingCommitValidation.
 """At a restart, Spark plans the last batch again. An erasure may have removed its commits from the log."""
 _SLOW_S = 1.0
 """A batch that is shorter is not worth a look at how much is left."""
+_LEAST_BYTES = 1 << 20
+"""Bytes that every batch may take."""
 _COUNTED = 500
 """Commits that a lag is counted over; a longer one is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaSource(Source):
-    """A streaming read of a table.
-
-    Args:
-        erasures_only: Whether the read passes over what others erase from the table, and over nothing else.
-    """
+    """A streaming read of a table."""
 
     kind = "delta"
     reads_records = True
 
     path: str
     table: TableName | None = None
+    # Whether the read passes over what others erase from the table, and over nothing else
     erasures_only: bool = False
 
     @property
@@ -115,11 +122,6 @@ class DeltaSource(Source):
 
     @property
     def table_location(self) -> Location:
-        """The table's folder.
-
-        Raises:
-            StorageUnsupportedError: The path is a URI of a kind of storage that is not supported.
-        """
         return locate(self.path, source=self.location)
 
     def to_json(self) -> dict[str, Any]:
@@ -252,10 +254,9 @@ class DeltaSource(Source):
     def owns(self) -> Column:
         folder = file_uri(f"file:{self.path}" if self.path.startswith("/") else self.path)
         is_ours = F.col("path").startswith(f"{folder}/")
-        return F.col("topic").isNull() & F.col("value").isNotNull() & is_ours
+        return F.col("value").isNotNull() & is_ours
 
     def files(self, one: SourceRange, session: SparkSession, checkpoint: Location) -> TableFiles:
-        """The files of a range."""
         return TableFiles.between(session, self.path, self.options, one, checkpoint)
 
     def first_commit(self, one: SourceRange, session: SparkSession) -> int | None:
@@ -286,7 +287,7 @@ class DeltaSource(Source):
 class DeltaMeter(Meter):
     """Sees whether a batch was cut short by its limit: the bytes that a batch reads are not counted."""
 
-    least = LEAST_BYTES
+    least = _LEAST_BYTES
 
     def first_limit(self, facts: SourceFacts, position: Position | None) -> int:
         return DELTA_MAX_BYTES_PER_TRIGGER
@@ -330,6 +331,10 @@ class DeltaKind(SourceKind):
     source = DeltaSource
     guard = DeltaGuard
     reader = DeltaReader()
+    record = FILE_RECORD
+    meanings = MEANINGS
+    transient = r"DELTA_SCHEMA_CHANGED(?!_WITH_STARTING_OPTIONS)"
+    coordinates = FILE_ROW
 
     def opens(self, format: str) -> bool:
         return format == "delta"
@@ -431,3 +436,6 @@ def _is_cut(one: SourceRange, duration_s: float) -> bool:
     if duration_s < _SLOW_S:
         return False
     return one.until.version < newest_version(locate(one.identity["path"]))
+
+
+KIND = DeltaKind()

@@ -41,12 +41,7 @@ def check_table_start(
     properties: Mapping[str, str],
     location: SourceLocation,
 ) -> None:
-    """Check that a new stream of a table can start at the version in its options.
-
-    Raises:
-        ChangeFeedMissingError: The stream reads the change data feed, and the table has none.
-        StartInvalidError: The log does not hold the version, or the change data feed starts after it.
-    """
+    """Check that a new stream of a table can start at the version in its options."""
     chosen = {key.lower(): value.strip().lower() for key, value in options.items()}
     asks_feed = reads_feed(options)
     if asks_feed and properties.get(FEED_PROPERTY, "false").lower() != "true":
@@ -86,11 +81,7 @@ def check_table_start(
 
 
 def starting_version(spark: SparkSession, table: Location, timestamp: str) -> int:
-    """The version at which Delta starts a stream with ``startingTimestamp``.
-
-    Args:
-        spark: Any session; the text is read in its time zone, as Delta does.
-    """
+    """The version at which Delta starts a stream with ``startingTimestamp``."""
     jvm: Any = spark._jvm
     moment = spark.range(1).select(F.unix_micros(F.lit(timestamp).cast("timestamp"))).head()
     assert moment is not None

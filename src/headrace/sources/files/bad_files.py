@@ -15,7 +15,7 @@ from typing import IO, Any
 from headrace.errors import NOT_COMMITTED, FileUnreadableError, HeadraceError, RecordUnparseableError, text_of
 from headrace.model.declarations import AppendFlow, AutoCdcFlow, RefreshFlow, TemporaryView
 from headrace.model.folders import plain_path
-from headrace.runtime.lazy_pyspark import F, SparkSession
+from headrace.runtime.lazy_pyspark import F, SparkSession, T
 from headrace.sources.decoders import NOT_UTF8
 from headrace.sources.records import BadRecord
 
@@ -38,12 +38,7 @@ _REASON_LENGTH = 300
 def explain_bad_file(
     error: BaseException, flow: Declared, session: SparkSession | None
 ) -> HeadraceError | None:
-    """The error of a file or record that made a query fail; None if the query failed for another reason.
-
-    Args:
-        session: The session of the streaming query, while its batch still runs; it is used to find the
-            record. ``None`` if there is none.
-    """
+    """The error of a file or record that made a query fail; None if the query failed for another reason."""
     text = "\n".join(_texts(error))
     bad = BadRecord.find(text)
     if bad is not None:
@@ -71,12 +66,7 @@ def explain_bad_file(
 
 
 def find_line(path: str, record: str, *, is_prefix: bool = False) -> int | None:
-    """The line of a file on which a record begins, counted from 1; ``None`` if it is not found.
-
-    Args:
-        path: The file; may be compressed with gzip or bzip2.
-        is_prefix: Whether `record` is only the beginning of the record.
-    """
+    """The line of a file on which a record begins, counted from 1; ``None`` if it is not found."""
     first = record.splitlines()[0] if record else ""
     try:
         with _open(path) as lines:
@@ -119,7 +109,6 @@ def _find_invalid_line(path: str) -> int | None:
 
 
 def _print_remedy(path: str, line: int | None) -> Iterator[str]:
-    """The command that prints a line of a file."""
     if line is None:
         return
     unpack = {".gz": "gunzip -c ", ".bz2": "bunzip2 -c "}.get(Path(path).suffix)
@@ -160,12 +149,10 @@ class _Relation:
 
 def _bad_record(session: SparkSession, name: str, uri: str) -> str | None:
     """The first record that Spark cannot read in a file, read once more to find it."""
-    from pyspark.sql.types import StringType, StructType
-
     relation = _find_relation(session, name, uri)
     if relation is None:
         return None
-    schema = StructType.fromJson(json.loads(relation.schema)).add(_CORRUPT, StringType())
+    schema = T.StructType.fromJson(json.loads(relation.schema)).add(_CORRUPT, T.StringType())
     reader = session.read.format(relation.format).schema(schema).options(**relation.options)
     reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", _CORRUPT)
     # The path names one file, whatever special characters are in it.

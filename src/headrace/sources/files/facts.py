@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.model.folders import FileFolder
-from headrace.sources.facts import Facts
-from headrace.sources.files.position import FilePosition
+from headrace.model.ranges import Position
+from headrace.sources.source import Facts
 from headrace.state.facts import FlowFacts, ListOrigin, NextPosition, ReadBefore
 from headrace.state.history import History, PastRead
 from headrace.state.identity import SourceIdentity
@@ -16,15 +16,33 @@ from headrace.state.starting_positions import require_whole, resume_impossible
 from headrace.storage.locate import locate
 
 
+@dataclass(frozen=True)
+class FilePosition:
+    """How far a folder was read."""
+
+    entry: int  # the last entry of Spark's log whose files were read
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> FilePosition:
+        """The position in a line of Spark's offset log, or in a commit."""
+        try:
+            return cls(int(value["logOffset"]))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a position in a folder: {value!r}") from error
+
+    def to_json(self) -> dict[str, Any]:
+        return {"logOffset": self.entry}
+
+    def continues(self, ended: Position) -> bool:
+        return self == ended
+
+
 @dataclass(frozen=True, kw_only=True)
 class FileFacts(Facts):
-    """A folder.
+    """A folder."""
 
-    Args:
-        unlisted: Reads of the folder, by checkpoint and source index, of which the ledger does not hold
-            the names of all files.
-    """
-
+    # Reads of the folder, by checkpoint and source index, of which the ledger does not hold the names of
+    # all files
     unlisted: frozenset[ListOrigin] = frozenset()
     read_elsewhere: str | None = None  # A file of it that the flow has read through another folder
 

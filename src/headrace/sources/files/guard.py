@@ -21,13 +21,12 @@ from headrace.errors import (
 from headrace.model.folders import plain_path
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.sources.bad_records import schema_mark
 from headrace.sources.files.bad_files import explain_bad_file, file_relations
-from headrace.sources.files.facts import folder_of_source
+from headrace.sources.files.facts import FilePosition, folder_of_source
 from headrace.sources.files.lists import FileLists, ReadFile, covers, describe_files
-from headrace.sources.files.position import FilePosition
 from headrace.sources.files.spark_log import SeenFiles, find_earlier, last_entry, load_entries, load_seen
 from headrace.sources.guard import FlowRun, Guard
-from headrace.sources.new_fields import schema_mark
 from headrace.state.identity import SourceIdentity, folder_of
 from headrace.state.opening import resume_command
 from headrace.storage.locate import locate
@@ -76,9 +75,6 @@ class FileGuard(Guard):
 
         A log that lacks a file would make Spark read it again; one that holds a file more would make
         Spark pass over it.
-
-        Raises:
-            CheckpointCorruptError: They do not.
         """
         for index, source in self.sources.items():
             position = positions.get(index)
@@ -101,12 +97,7 @@ class FileGuard(Guard):
                 raise self._corrupt(index, "it holds files that were not read", sorted(seen - paths))
 
     def begin(self, batch: int, ranges: Sequence[SourceRange]) -> Iterator[SourceRange]:
-        """Record the state of the batch's files, and describe them in its ranges.
-
-        Raises:
-            CheckpointCorruptError: One of them was read before.
-            FileUnreadableError: Spark would skip some of them.
-        """
+        """Record the state of the batch's files, and describe them in its ranges."""
         files: list[ReadFile] = []
         states: dict[str, FileState] = {}
         for one in ranges:
@@ -121,12 +112,7 @@ class FileGuard(Guard):
         self._refuse_mixed()
 
     def check(self, ranges: Sequence[SourceRange]) -> None:
-        """Check that all files were read as they were when the batch began; then the list is kept.
-
-        Raises:
-            FileChangedError: A file was written meanwhile, or Spark has listed other files.
-            FileVanishedError: A file was gone before it could be read.
-        """
+        """Check that all files were read as they were when the batch began; then the list is kept."""
         batch = self._batch
         if not batch.files:
             return
@@ -149,14 +135,7 @@ class FileGuard(Guard):
         self._lists.write(self.run.checkpoint_id, batch.number, batch.files)
 
     def explain(self, error: Exception) -> None:
-        """Raise the error of the file that made the batch fail, if one did.
-
-        Raises:
-            FileChangedError: A file was written meanwhile.
-            FileVanishedError: A file was gone when it was to be read.
-            FileUnreadableError: A file cannot be read.
-            RecordUnparseableError: A record of a file does not match the schema.
-        """
+        """Raise the error of the file that made the batch fail, if one did."""
         self._refuse_changed(error)
         flow = self.run.flow
         bad = explain_bad_file(error, flow, self.run.session) if self._batch.files else None
@@ -184,11 +163,7 @@ class FileGuard(Guard):
         return listed is None or [file.path for file in listed] == [file.path for file in files]
 
     def check_same_rows(self, batch: int) -> None:
-        """Check that the files of a batch are as they were when it was committed.
-
-        Raises:
-            FileVanishedError: A file has changed since, or is gone.
-        """
+        """Check that the files of a batch are as they were when it was committed."""
         files, flow = self._batch.files, self.run.flow
         listed = self._lists.load(self.run.checkpoint_id, batch) if files else None
         if listed is None or tuple(listed) == files:

@@ -81,19 +81,10 @@ class FileLists:
         return cls(ledger / _FOLDER)
 
     def write(self, checkpoint: str, batch: int, files: Iterable[ReadFile]) -> None:
-        """Write a batch's list, in place of what an attempt before has left.
-
-        Raises:
-            StorageUnwritableError: The ledger cannot be written.
-        """
+        """Write a batch's list, in place of what an attempt before has left."""
         self._path(checkpoint, batch).replace(_text(files))
 
     def load(self, checkpoint: str, batch: int) -> tuple[ReadFile, ...] | None:
-        """A batch's list; ``None`` where there is none.
-
-        Raises:
-            CheckpointCorruptError: It cannot be read.
-        """
         path = self._path(checkpoint, batch)
         if path.exists():
             return _parsed(path, _read(path).split("\n"))
@@ -101,11 +92,7 @@ class FileLists:
         return next((_unpacked(pack).get(batch) for pack in packs), None)
 
     def load_source(self, checkpoint: str, source: int, last: int) -> tuple[ReadFile, ...]:
-        """All files of a source up to an entry of Spark's log, as far as the lists are there.
-
-        Raises:
-            CheckpointCorruptError: A list cannot be read.
-        """
+        """All files of a source up to an entry of Spark's log, as far as the lists are there."""
         found = self._load_all(checkpoint)
         return tuple(
             file
@@ -115,11 +102,7 @@ class FileLists:
         )
 
     def pack(self, checkpoint: str, last: int) -> None:
-        """Put the lists of batches up to ``last`` into one file; they are in the table, and final.
-
-        Raises:
-            StorageUnwritableError: The ledger cannot be written.
-        """
+        """Put the lists of batches up to ``last`` into one file; they are in the table, and final."""
         singles = {int(path.stem): path for path in self._singles(checkpoint) if int(path.stem) <= last}
         if not singles:
             return

@@ -14,9 +14,10 @@ from headrace.errors import FeatureUnsupportedError, HeadraceError
 from headrace.model.folders import FileFolder, plain_path
 from headrace.model.ranges import Position, SourceRange
 from headrace.model.texts import counted
-from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession, T
 from headrace.sources.answers import Found, Lag, Seed, Unrecoverable
-from headrace.sources.files.facts import FileFacts, folder_of_source, is_folder, reads_of
+from headrace.sources.bad_records import SCHEMA_MARK
+from headrace.sources.files.facts import FileFacts, FilePosition, folder_of_source, is_folder, reads_of
 from headrace.sources.files.guard import FileGuard
 from headrace.sources.files.lists import (
     FileLists,
@@ -26,16 +27,22 @@ from headrace.sources.files.lists import (
     join_descriptions,
     seed_list,
 )
-from headrace.sources.files.options import FORMATS
-from headrace.sources.files.position import FilePosition
 from headrace.sources.files.read import FORMAT_OPTION
-from headrace.sources.files.reader import FilesReader
+from headrace.sources.files.reader import FILES_MAX_AGE, FORMATS, FilesReader
 from headrace.sources.files.spark_log import COMPACT_INTERVAL, last_entry, load_entries, load_seen, seed_log
 from headrace.sources.kind import SourceKind
-from headrace.sources.limits import FILES_MAX_AGE, Taken
-from headrace.sources.meter import Meter
-from headrace.sources.new_fields import SCHEMA_MARK
-from headrace.sources.parts import FilePart, FileParts, Part, as_record, file_uri, range_of, row_number
+from headrace.sources.limits import Meter, Taken
+from headrace.sources.parts import (
+    FILE_RECORD,
+    FILE_ROW,
+    FilePart,
+    FileParts,
+    Part,
+    as_record,
+    file_uri,
+    range_of,
+    row_number,
+)
 from headrace.sources.requests import SourceRead
 from headrace.sources.source import Source
 from headrace.sources.systems import Past, Seeding, StreamRead, Systems
@@ -62,7 +69,6 @@ class FileSource(Source):
 
     @property
     def folder_read(self) -> FileFolder:
-        """The files that the source reads."""
         return folder_of_source(self._identity())
 
     def describe(self) -> str:
@@ -127,7 +133,6 @@ class FileSource(Source):
         return reader.load(self.files(one, checkpoint))
 
     def files(self, one: SourceRange, checkpoint: Location) -> list[str]:
-        """The paths of the files of a range."""
         assert isinstance(one.until, FilePosition)
         first = one.start.entry + 1 if isinstance(one.start, FilePosition) else 0
         entries = load_entries(checkpoint, self.folder, first, one.until.entry)
@@ -135,11 +140,9 @@ class FileSource(Source):
 
     def read_records(self, read: SourceRead, records: DataFrame) -> DataFrame:
         """Lines of text files: other formats keep no records."""
-        from pyspark.sql.types import StructType
-
         records = records.where(F.lit(read.request.format == "text"))
         given = read.request.schema
-        schema = StructType.fromDDL(given) if isinstance(given, str) else given
+        schema = T.StructType.fromDDL(given) if isinstance(given, str) else given
         keys = [one for one in (schema.fields if schema is not None else ()) if one.name != "value"]
         found = (F.regexp_extract("path", f"/{re.escape(one.name)}=([^/]*)", 1) for one in keys)
         columns = (text.cast(one.dataType).alias(one.name) for text, one in zip(found, keys, strict=True))
@@ -150,7 +153,7 @@ class FileSource(Source):
 
     def owns(self) -> Column:
         # Only lines have a value, which a reader can parse again.
-        return F.col("topic").isNull() & F.col("path").isNotNull() & F.col("value").isNotNull()
+        return F.col("path").isNotNull() & F.col("value").isNotNull()
 
     def _identity(self) -> dict[str, Any]:
         identity: dict[str, Any] = {"path": self.path}
@@ -187,6 +190,8 @@ class FilesKind(SourceKind):
     source = FileSource
     guard = FileGuard
     reader = FilesReader()
+    record = FILE_RECORD
+    coordinates = FILE_ROW
 
     def opens(self, format: str) -> bool:
         return format in FORMATS
@@ -280,11 +285,7 @@ class FilesKind(SourceKind):
 
 
 def describe_folder(folder: FileFolder) -> str:
-    """The number of files, such as ``2 files that match *.json (1 that does not)``.
-
-    Raises:
-        OSError: The folder cannot be listed.
-    """
+    """The number of files, such as ``2 files that match *.json (1 that does not)``."""
     count = sum(1 for _ in folder.files())
     words = counted(count, "file")
     notes = []
@@ -298,7 +299,6 @@ def describe_folder(folder: FileFolder) -> str:
 
 
 def _folder_in(checkpoint: Location, index: int) -> int:
-    """The number of a source's folder in a checkpoint."""
     return {source.index: folder_of(source) for source in load_identity(checkpoint).sources}[index]
 
 
@@ -341,3 +341,6 @@ def _listed(read: PastRead, lists: FileLists) -> tuple[ReadFile, ...]:
 
 def _plain(path: str) -> str:
     return os.path.normpath(plain_path(path))
+
+
+KIND = FilesKind()

@@ -23,11 +23,7 @@ _VERSION = "v1"
 
 
 def load_entries(checkpoint: Location, folder: int, first: int, last: int) -> dict[int, list[str]]:
-    """The URIs of Spark's log entries ``first`` to ``last``, by entry.
-
-    Raises:
-        CheckpointCorruptError: One of them is missing, or is not what Spark writes.
-    """
+    """The URIs of Spark's log entries ``first`` to ``last``, by entry."""
     log = checkpoint / "sources" / str(folder)
     found = {}
     for number in range(first, last + 1):
@@ -41,11 +37,7 @@ def load_entries(checkpoint: Location, folder: int, first: int, last: int) -> di
 
 
 def load_seen(checkpoint: Location, folder: int) -> dict[str, int]:
-    """Every URI that Spark's log holds, with the number of its entry.
-
-    Raises:
-        CheckpointCorruptError: The log cannot be read.
-    """
+    """Every URI that Spark's log holds, with the number of its entry."""
     seen: dict[str, int] = {}
     for path, number in _logged(checkpoint, folder):
         seen[path] = number
@@ -53,11 +45,7 @@ def load_seen(checkpoint: Location, folder: int) -> dict[str, int]:
 
 
 def find_earlier(checkpoint: Location, folder: int, paths: Iterable[str], before: int) -> list[str]:
-    """The URIs that Spark's log holds in an entry before this one.
-
-    Raises:
-        CheckpointCorruptError: The log cannot be read.
-    """
+    """The URIs that Spark's log holds in an entry before this one."""
     wanted = set(paths)
     logged = _logged(checkpoint, folder) if wanted else ()
     return sorted({path for path, number in logged if number < before and path in wanted})

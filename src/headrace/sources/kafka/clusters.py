@@ -2,14 +2,94 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Self
 
 from headrace.errors import BrokerUnreachableError, HeadraceError
 from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
+from headrace.runtime.kafka_client import ClientErrors, confluent
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.sources.kafka.publisher import OffsetPublisher
+from headrace.sources.systems import Asking, Client
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
+
+
+_LOG = logging.getLogger(__name__)
+INTERVAL_S = 1.0
+
+
+class OffsetPublisher:
+    """Publishes the newest positions of each group from a thread of its own."""
+
+    def __init__(self, cluster: KafkaCluster, interval_s: float = INTERVAL_S) -> None:
+        self._cluster: KafkaCluster | None = cluster
+        self._interval_s = interval_s
+        self._pending: dict[str, KafkaOffsets] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._members: dict[str, tuple[Consumer, ClientErrors]] = {}
+
+    def offer(self, group: str, offsets: KafkaOffsets) -> None:
+        """Take the offsets up to which a flow's commits reach."""
+        if self._cluster is None:
+            return
+        with self._lock:
+            self._pending[group] = offsets
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="headrace-offsets", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Publish what is pending and end."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5.0)
+        for member, _ in self._members.values():
+            member.close()
+        self._members = {}
+
+    def _run(self) -> None:
+        while True:
+            stopping = self._stop.wait(self._interval_s)
+            self._publish()
+            if stopping:
+                return
+
+    def _publish(self) -> None:
+        with self._lock:
+            pending, self._pending = self._pending, {}
+        for group, positions in pending.items():
+            if self._cluster is None:
+                return
+            try:
+                self._commit(self._cluster, group, positions)
+            except HeadraceError as error:
+                _LOG.warning("offsets of group %s were not published: %s", group, error.headline)
+                if not error.transient:
+                    # A right that is missing is missing in a second, too; it is said once.
+                    self._cluster = None
+
+    def _commit(self, cluster: KafkaCluster, group: str, offsets: KafkaOffsets) -> None:
+        """Commit offsets with a consumer that does nothing else.
+
+        The admin client could do it, too, but librdkafka ends the whole process when the connection breaks
+        while such a request of its admin client waits for the group's coordinator.
+        """
+        if group not in self._members:
+            client_errors = ClientErrors(cluster.connection)
+            settings = {"group.id": group, "enable.auto.commit": False}
+            self._members[group] = client_errors.open(confluent.Consumer, settings), client_errors
+        member, client_errors = self._members[group]
+        try:
+            member.commit(offsets=[confluent.TopicPartition(*one) for one in offsets], asynchronous=False)
+        except confluent.KafkaException as error:
+            raise client_errors.explain(error) or cluster.unreachable(error) from error
+
 
 SERVERS = "servers"
 """The key of a source's identity for a cluster that is not the profile's: its brokers."""
@@ -18,15 +98,8 @@ _OPTION = "kafka."
 _SERVERS_OPTION = "kafka.bootstrap.servers"
 
 
-class KafkaClusters:
-    """The clusters of one command or update.
-
-    Args:
-        connect: Gives the connection of the profile's cluster; called when it is first asked for.
-        publishes: Whether flows publish their offsets under consumer groups.
-        timeout_s: The longest that one request may take, in seconds.
-        asks_once: Whether a cluster that did not answer is not asked again.
-    """
+class KafkaClusters(Client):
+    """The clusters of one command or update."""
 
     def __init__(
         self,
@@ -45,18 +118,18 @@ class KafkaClusters:
         self._others: list[KafkaConnection] = []
         self._clusters: dict[str, KafkaCluster] = {}
         self._publishers: dict[str, OffsetPublisher] = {}
-        self.failure: HeadraceError | None = None
-        """Why a lag is not known, if a cluster did not answer."""
+
+    @classmethod
+    def open(cls, asking: Asking) -> Self:
+        return cls(
+            lambda: asking.settings().kafka,
+            publishes=asking.publishes,
+            timeout_s=asking.timeout_s,
+            asks_once=asking.asks_once,
+        )
 
     def reach(self, other: KafkaConnection | None) -> KafkaCluster:
-        """A cluster, which `at` finds from now on.
-
-        Args:
-            other: The connection of another cluster than the profile's; ``None`` for the profile's.
-
-        Raises:
-            BrokerUnreachableError: It is the embedded broker, which is not running.
-        """
+        """A cluster, which `at` finds from now on."""
         if other is not None:
             with self._lock:
                 self._others = [one for one in self._others if one != other] + [other]
@@ -70,28 +143,16 @@ class KafkaClusters:
         return self._cluster(connection)
 
     def at(self, servers: str | None) -> KafkaCluster:
-        """A cluster by its brokers; one that no source has reached is asked without a login.
-
-        Args:
-            servers: The brokers, as the identity of a source has them; ``None`` for the profile's cluster.
-
-        Raises:
-            BrokerUnreachableError: It is the embedded broker, which is not running.
-        """
+        """A cluster by its brokers; one that no source has reached is asked without a login."""
         if servers is None:
             return self.reach(None)
         return self._cluster(find_connection(servers, self._others) or no_login(servers))
 
     def knows(self, servers: str | None) -> bool:
-        """Whether the login of a cluster is known."""
         return servers is None or find_connection(servers, self._others) is not None
 
     def publish(self, group: str, offsets: KafkaOffsets, servers: str | None) -> None:
-        """Publish the offsets up to which the commits of a flow reach; a thread does it soon.
-
-        Args:
-            servers: The brokers of the cluster; ``None`` for the profile's.
-        """
+        """Publish the offsets up to which the commits of a flow reach; a thread does it soon."""
         if not self._publishes:
             return
         cluster, key = self.at(servers), servers or ""
@@ -101,7 +162,6 @@ class KafkaClusters:
         self._publishers[key].offer(group, offsets)
 
     def close(self) -> None:
-        """End threads and close connections."""
         for publisher in self._publishers.values():
             publisher.stop()
         for cluster in self._clusters.values():

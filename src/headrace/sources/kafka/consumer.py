@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import BrokerUnreachableError, ConsumeFailedError, OffsetUnknownError
 from headrace.model.kafka_settings import KafkaConnection
-from headrace.runtime.kafka_client import ClientErrors, connection_errors
+from headrace.runtime.kafka_client import ClientErrors, confluent, connection_errors
 from headrace.sources.kafka.cluster import KafkaCluster
 
 if TYPE_CHECKING:
@@ -65,13 +65,7 @@ class TopicReader:
         self._heard_at = 0.0
 
     def find_span(self, start: Start, partitions: Sequence[int] = ()) -> Span:
-        """Where to begin and to end in each partition, as the topic is now.
-
-        Raises:
-            TopicNotFoundError: There is no such topic.
-            OffsetUnknownError: There is no such partition, or no such offset.
-            BrokerUnreachableError: No broker answered in time.
-        """
+        """Where to begin and to end in each partition, as the topic is now."""
         cluster = KafkaCluster(self._connection)
         there = cluster.partitions(self._topic)
         wanted = tuple(dict.fromkeys(partitions)) or there
@@ -97,14 +91,6 @@ class TopicReader:
         return Span(first, end)
 
     def read(self, span: Span, *, follow: bool = False) -> Iterator[TopicRecord]:
-        """The records, each partition in its order.
-
-        Args:
-            follow: Whether to go on with what arrives, for as long as the caller asks.
-
-        Raises:
-            ConsumeFailedError: The broker does not give them.
-        """
         end = dict(span.end)
         left = {one for one in end if follow or span.first[one] < end[one]}
         if not left:
@@ -165,16 +151,14 @@ class TopicReader:
 
     @contextmanager
     def _assigned(self, first: Mapping[int, int]) -> Iterator[Consumer]:
-        from confluent_kafka import TopicPartition
-
         with self._client() as consumer:
-            consumer.assign([TopicPartition(self._topic, one, offset) for one, offset in first.items()])
+            consumer.assign(
+                [confluent.TopicPartition(self._topic, one, offset) for one, offset in first.items()]
+            )
             yield consumer
 
     @contextmanager
     def _client(self) -> Iterator[Consumer]:
-        from confluent_kafka import Consumer
-
         settings = {
             "group.id": _GROUP,
             "enable.auto.commit": False,
@@ -184,7 +168,7 @@ class TopicReader:
             "auto.offset.reset": "error",
         }
         self._client_errors = ClientErrors(self._connection)
-        consumer = self._client_errors.open(Consumer, settings)
+        consumer = self._client_errors.open(confluent.Consumer, settings)
         try:
             yield consumer
         finally:
@@ -192,19 +176,23 @@ class TopicReader:
 
     def _is_end(self, error: Any) -> bool:
         """Whether an event says that a partition has ended."""
-        from confluent_kafka import KafkaError
-
-        if error.code() == KafkaError._PARTITION_EOF:
+        if error.code() == confluent.KafkaError._PARTITION_EOF:
             return True
-        passing = (KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError.GROUP_AUTHORIZATION_FAILED)
+        passing = (
+            confluent.KafkaError._TRANSPORT,
+            confluent.KafkaError._RESOLVE,
+            confluent.KafkaError.GROUP_AUTHORIZATION_FAILED,
+        )
         if error.code() in passing or error.retriable():
             return False
         raise self._failed(error)
 
     def _failed(self, error: Any) -> ConsumeFailedError | BrokerUnreachableError:
-        from confluent_kafka import KafkaError
-
-        if error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
+        if error.code() in (
+            confluent.KafkaError._ALL_BROKERS_DOWN,
+            confluent.KafkaError._TIMED_OUT,
+            confluent.KafkaError._TRANSPORT,
+        ):
             return self._unreachable(error.str())
         return ConsumeFailedError(
             f"topic `{self._topic}` on {self._connection.bootstrap_servers} cannot be read",

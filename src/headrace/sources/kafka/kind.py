@@ -3,24 +3,53 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
-from headrace.errors import HeadraceError, OptionInvalidError
+from headrace.errors import (
+    NOT_COMMITTED,
+    BrokerUnreachableError,
+    HeadraceError,
+    OptionInvalidError,
+    SchemaIdUnknownError,
+    SinkInvalidError,
+)
+from headrace.model.declarations import Sink, StreamingTable
+from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position, SourceRange
+from headrace.runtime.kafka_faults import find_fault
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.answers import Lag, Unrecoverable
-from headrace.sources.kafka.clusters import SERVERS, at_servers, brokers_of, normalized, other_cluster
-from headrace.sources.kafka.facts import KafkaFacts, ended_offsets
-from headrace.sources.kafka.guard import KafkaGuard
-from headrace.sources.kafka.parts import KafkaPart, leave_out, parts_of, range_of
-from headrace.sources.kafka.position import KafkaOffsets
+from headrace.sources.bad_records import SCHEMA_MARK, schema_mark
+from headrace.sources.guard import FlowRun, Guard
+from headrace.sources.kafka.avro_decoder import find_unknown_id
+from headrace.sources.kafka.cluster import KafkaCluster
+from headrace.sources.kafka.clusters import (
+    SERVERS,
+    KafkaClusters,
+    at_servers,
+    brokers_of,
+    normalized,
+    other_cluster,
+)
+from headrace.sources.kafka.facts import KafkaFacts, ended_offsets, topic_recreated
+from headrace.sources.kafka.last_records import LastRecordReader, offsets_reused
+from headrace.sources.kafka.position import (
+    COORDINATES,
+    KafkaOffsets,
+    KafkaPart,
+    leave_out,
+    parts_of,
+    range_of,
+    show_command,
+)
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY
 from headrace.sources.kafka.reader import KafkaReader
 from headrace.sources.kafka.source import KafkaSource
 from headrace.sources.kafka.subscription import Subscription
-from headrace.sources.kind import SourceKind
-from headrace.sources.new_fields import SCHEMA_MARK
+from headrace.sources.kind import FailedQuery, SourceKind
 from headrace.sources.parts import Part
 from headrace.sources.source import Source
 from headrace.sources.systems import StreamRead, Systems
@@ -29,7 +58,75 @@ from headrace.state.history import History
 from headrace.state.identity import SourceIdentity, corrupt, folder_of
 from headrace.storage.location import Location
 
+
+class KafkaGuard(Guard):
+    """Compares the ids of the topics that a flow reads, and the last records that it has read."""
+
+    def __init__(self, run: FlowRun, sources: Sequence[SourceIdentity]) -> None:
+        super().__init__(run, sources)
+        kafka = (facts for facts in run.facts if isinstance(facts, KafkaFacts))
+        self._last = LastRecordReader({facts.source.index: facts.last for facts in kafka})
+
+    def _planned(self, one: SourceRange) -> KafkaSource:
+        planned = next(source for source in self.run.planned if source.index == one.index)
+        assert isinstance(planned, KafkaSource)
+        return planned
+
+    def _cluster(self, one: SourceRange) -> KafkaCluster:
+        return self.run.systems.client(KafkaClusters).reach(self._planned(one).connection)
+
+    def begin(self, batch: int, ranges: Sequence[SourceRange]) -> Iterator[SourceRange]:
+        """Name all topics of a pattern by their ids, also those that have just joined.
+
+        The ids are asked for before the rows are read, and compared before the commit: whatever is read
+        in between comes from these topics.
+        """
+        for one in ranges:
+            self._last.begin(one, self._cluster(one))
+            if "pattern" not in one.identity:
+                yield one
+                continue
+            assert isinstance(one.until, KafkaOffsets)
+            known = self.sources[one.index].identity["topics"]
+            unknown = [topic for topic in one.until.offsets if known.get(topic) is None]
+            if unknown:
+                known = {**known, **self._cluster(one).topic_ids(unknown)}
+                identity = {**self.sources[one.index].identity, "topics": known}
+                self.sources[one.index] = replace(self.sources[one.index], identity=identity)
+            ids = {topic: known[topic] for topic in one.until.offsets}
+            yield replace(one, identity={**one.identity, "topics": ids})
+
+    def check(self, ranges: Sequence[SourceRange]) -> None:
+        flow = self.run.flow
+        for one in ranges:
+            known: Mapping[str, str | None] = one.identity["topics"]
+            for topic, now in self._cluster(one).topic_ids(known).items():
+                if now is None or now != known[topic]:
+                    raise topic_recreated(
+                        flow.name, flow.location, self.run.checkpoint_id, topic, known[topic], now
+                    )
+
+    def finish(self, ranges: Sequence[SourceRange]) -> Iterator[SourceRange]:
+        """Mark the last record that was read of each partition, and the number of a schema that evolves."""
+        flow = self.run.flow
+        for one in ranges:
+            marks, reused = self._last.finish(one)
+            if reused:
+                done = "the batch was not committed"
+                raise offsets_reused(flow.name, flow.target.short, flow.location, reused[0], done=done)
+            yield replace(one, marks={**marks, **schema_mark(self._planned(one).options)})
+
+    def close(self) -> None:
+        self._last.close()
+
+
 _VERSION = "v1"
+_ERRORS = r"org\.apache\.kafka\.common\.errors\."
+_BROKER = re.compile(_ERRORS + r"(Timeout|Disconnect|Network|BrokerNotAvailable)\w*Exception[^\n]*")
+_TURNED_AWAY = re.compile(
+    _ERRORS
+    + r"(?:\w*Authentication|\w*Authorization|IllegalSaslState|UnsupportedSaslMechanism)Exception[^\n]*"
+)
 
 
 class KafkaKind(SourceKind):
@@ -38,6 +135,23 @@ class KafkaKind(SourceKind):
     source = KafkaSource
     guard = KafkaGuard
     reader = KafkaReader()
+    record: ClassVar[Mapping[str, str]] = {
+        **COORDINATES.types,
+        "timestamp": "TIMESTAMP",
+        "key": "BINARY",
+        "value": "BINARY",
+        "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+    }
+
+    transient = (
+        "RetriableException|DisconnectException|BrokerNotAvailable|NotLeaderOrFollower"
+        "|UnknownTopicOrPartition|NetworkException|CoordinatorNotAvailable"
+        # What Spark takes for lost records is named by the next start, which compares topics and offsets.
+        "|Some data may have been lost because they are not available in Kafka"
+    )
+
+    def show_record(self, record: Mapping[str, Any]) -> str:
+        return show_command(record)
 
     def opens(self, format: str) -> bool:
         return format == "kafka"
@@ -143,16 +257,66 @@ class KafkaKind(SourceKind):
 
     def publish(self, one: SourceRange, systems: Systems, group: str) -> None:
         assert isinstance(one.until, KafkaOffsets)
-        systems.kafka.publish(group, one.until, one.identity.get(SERVERS))
+        systems.client(KafkaClusters).publish(group, one.until, one.identity.get(SERVERS))
+
+    def explain_failure(self, failed: FailedQuery) -> HeadraceError | None:
+        others = (one.connection for one in failed.sources if isinstance(one, KafkaSource))
+        profile = None if failed.settings is None else failed.settings.kafka
+        connection = next(filter(None, others), profile)
+        messages = _TURNED_AWAY.findall(failed.text)
+        if messages and connection is not None and (fault := find_fault(connection, messages)) is not None:
+            return fault.with_(
+                summary=f"{failed.name}: {fault.summary}",
+                facts=[*fault.facts, *failed.logged],
+                params={**fault.params, **failed.params},
+            )
+        if (unknown := find_unknown_id(failed.text)) is not None:
+            return SchemaIdUnknownError(
+                f"{failed.name}: a record has the schema id {unknown}, which its subject in the schema "
+                "registry does not have",
+                location=failed.location,
+                facts=(NOT_COMMITTED, "the flow asks the registry again at its next attempt"),
+                remedies=(
+                    "register the schema under the subject, or name another: hr.read_kafka(.., subject=..)",
+                ),
+                params={**failed.params, "id": unknown},
+            )
+        if (broker := _BROKER.search(failed.text)) is not None:
+            return BrokerUnreachableError(
+                f"{failed.name}: the Kafka broker does not answer",
+                location=failed.location,
+                facts=(f"Kafka's client reports: {broker[0]}", *failed.logged),
+                remedies=("headrace doctor",),
+                params=failed.params,
+            )
+        return None
+
+    def sink_options(self, settings: ProjectSettings) -> Mapping[str, str]:
+        return settings.kafka.for_spark()
+
+    def check_sink(self, table: StreamingTable, sink: Sink, columns: Collection[str]) -> None:
+        missing = "value" if "value" not in columns else "topic"
+        if missing in columns or (missing == "topic" and "topic" in sink.options):
+            return
+        remedies = ['return a column `value`: selectExpr("to_json(struct(*)) AS value")']
+        if missing == "topic":
+            remedies = ['set options={"topic": ..}', "or return a column `topic`"]
+        raise SinkInvalidError(
+            f"the rows for the Kafka sink `{table.name.short}` have no column `{missing}`",
+            location=table.location,
+            facts=[f"they have {', '.join(sorted(columns))}"],
+            remedies=remedies,
+            params={"sink": str(table.name), "column": missing},
+        )
 
     def lag(self, one: SourceRange, systems: Systems, checkpoint: Location | None) -> Lag | None:
         assert isinstance(one.until, KafkaOffsets)
-        servers = one.identity.get(SERVERS)
+        servers, clusters = one.identity.get(SERVERS), systems.client(KafkaClusters)
         try:
-            latest = systems.kafka.at(servers).latest(one.until.offsets)
+            latest = clusters.at(servers).latest(one.until.offsets)
         except HeadraceError as error:
-            if systems.kafka.knows(servers):
-                systems.kafka.failure = systems.kafka.failure or error
+            if clusters.knows(servers):
+                clusters.failure = clusters.failure or error
             return None
         assigned = one.identity.get("partitions", {})
         return Lag(
@@ -189,3 +353,6 @@ def _find_servers(read: StreamRead) -> str | None:
         )
     other = other_cluster(read.options, settings.kafka)
     return None if other is None else normalized(other.bootstrap_servers)
+
+
+KIND = KafkaKind()

@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import OffsetsReusedError, SourceLocation
 from headrace.model.ranges import RecordMark, SourceRange
@@ -20,6 +20,10 @@ from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.record_marks import Marks, Partition
 from headrace.state.history import History
+
+if TYPE_CHECKING:
+    pass
+
 
 MARK = "last"
 """The key of a range in a commit.
@@ -55,15 +59,12 @@ class LastRecord:
 
 @dataclass(frozen=True)
 class ReusedOffset:
-    """An offset that a flow has read, and at which the broker has another record now, or none.
-
-    Args:
-        now: The mark of the broker's record; ``None`` if the broker has no record at the offset.
-    """
+    """An offset that a flow has read, and at which the broker has another record now, or none."""
 
     topic: str
     partition: int
     read: LastRecord
+    # The mark of the broker's record; ``None`` if the broker has no record at the offset
     now: RecordMark | None
 
 
@@ -87,12 +88,7 @@ def find_reused(
     held: Mapping[Partition, Marks],
     is_compacted: Callable[[str], bool | None],
 ) -> tuple[ReusedOffset, ...]:
-    """The records in whose place the broker has another record now, or none.
-
-    Args:
-        held: The broker's records at these offsets; without the partitions that were not read again.
-        is_compacted: Whether a topic is compacted. Compaction also removes a record that was read.
-    """
+    """The records in whose place the broker has another record now, or none."""
     found = []
     for place, record in sorted(known.items(), key=lambda item: item[0]):
         if place not in held:
@@ -226,7 +222,6 @@ def _read(one: SourceRange, known: Mapping[Partition, LastRecord], cluster: Kafk
 
 
 def _ends(spans: Mapping[Partition, tuple[int, int]], count: int) -> dict[Partition, tuple[int, int]]:
-    """The last offsets of each span."""
     return {place: (max(first, end - count), end) for place, (first, end) in spans.items()}
 
 

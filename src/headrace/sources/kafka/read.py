@@ -13,21 +13,21 @@ from headrace.model.declarations import Drift
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import OnDataLoss
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession, StructType
-from headrace.sources.avro_decoder import AvroDecoder
 from headrace.sources.bad_records import (
     MAX_VALUE_BYTES,
+    SCHEMA_NUMBER,
     VALUE_LIMIT,
     BadRecordRule,
     BadRecords,
+    Evolving,
     RecordRules,
     TombstoneRule,
 )
-from headrace.sources.csv_decoder import build_csv_decoder
-from headrace.sources.debezium import build_debezium_decoder
-from headrace.sources.decoders import Decoder, InvalidUtf8, check_choice, choose_decoder
+from headrace.sources.decoders import Decoder, InvalidUtf8, build_csv_decoder, check_choice, choose_decoder
+from headrace.sources.kafka.avro_decoder import AvroDecoder
 from headrace.sources.kafka.clusters import other_cluster
+from headrace.sources.kafka.debezium import build_debezium_decoder
 from headrace.sources.kafka.subscription import EARLIEST, LATEST, whole
-from headrace.sources.new_fields import SCHEMA_NUMBER, Evolving
 
 Format = Literal["raw", "json", "text", "csv", "avro", "debezium"]
 End = Literal["earliest", "latest"]
@@ -59,16 +59,7 @@ COORDINATES = ("topic", "partition", "offset", "timestamp", "key", "headers")
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaRead:
-    """A read of topics, as a query declares it.
-
-    Args:
-        starting_timestamp: In place of offsets; without a zone it is in UTC. A partition without a later
-            record starts at its end.
-        on_data_loss: What to do if the topics no longer have records that the flow must read; None takes
-            the setting of the pipeline.
-        options: Further options of Spark's Kafka source. With ``kafka.bootstrap.servers`` of another cluster
-            they are the whole connection.
-    """
+    """A read of topics, as a query declares it."""
 
     topics: str | None = None  # the names of topics, separated by commas; None with a pattern
     pattern: str | None = None  # A regular expression of whole topic names
@@ -79,23 +70,24 @@ class KafkaRead:
     avro: AvroDecoder | None = None
     invalid_utf8: InvalidUtf8 = "reject"
     starting_offsets: StartingOffsets = "earliest"
+    # In place of offsets; without a zone it is in UTC. A partition without a later record starts at its
+    # end.
     starting_timestamp: datetime | str | None = None
     max_offsets_per_trigger: int | None = None  # the maximum number of records in a batch
     bad_records: BadRecordRule = "quarantine"
     tombstones: TombstoneRule = "quarantine"
     max_value_bytes: int = MAX_VALUE_BYTES  # A record with a longer value is a bad record
+    # What to do if the topics no longer have records that the flow must read; None takes the setting of the
+    # pipeline
     on_data_loss: OnDataLoss | None = None
+    # Further options of Spark's Kafka source. With ``kafka.bootstrap.servers`` of another cluster they are
+    # the whole connection
     options: Mapping[str, str] = field(default_factory=dict)
     drift: Drift = field(default_factory=Drift)  # what to do with records that differ from the schema
     evolving: Evolving | None = None  # the schema, if it takes up new fields
     notes_unknown: bool = True  # whether fields that have no column are counted
 
     def decoder(self) -> Decoder | None:
-        """The decoder of the records; None for bytes.
-
-        Raises:
-            ArgumentInvalidError: `format`, `schema`, `format_options`, or a rule for bad records is wrong.
-        """
         check_choice("read_kafka", "format", self.format, get_args(Format))
         check_choice("read_kafka", "bad_records", self.bad_records, get_args(BadRecordRule))
         check_choice("read_kafka", "tombstones", self.tombstones, get_args(TombstoneRule))
@@ -114,11 +106,7 @@ class KafkaRead:
         return choose_decoder("read_kafka", self.format, self.schema, self.invalid_utf8, drift=self.drift)
 
     def spark_options(self) -> dict[str, str]:
-        """The options of Spark's Kafka source, without those of the user.
-
-        Raises:
-            ArgumentInvalidError: The start is wrong.
-        """
+        """The options of Spark's Kafka source, without those of the user."""
         given = {
             "subscribe": self.topics,
             "subscribePattern": None if self.topics is not None else whole(self.pattern or ""),
@@ -135,15 +123,7 @@ class KafkaRead:
 def read(
     spark: SparkSession, connection: KafkaConnection, kafka: KafkaRead, found: list[BadRecords] | None = None
 ) -> DataFrame:
-    """Topics as one streaming DataFrame.
-
-    Returns:
-        The columns of the format, and ``_source``: topic, partition, offset, timestamp, key, headers and,
-        if the format is not ``raw`` or ``text``, the original bytes as ``value``.
-
-    Raises:
-        ArgumentInvalidError: An argument has an invalid value.
-    """
+    """Topics as one streaming DataFrame."""
     decoder, chosen = kafka.decoder(), kafka.spark_options()
     cluster, further = _connection(kafka.options, connection)
     records = (

@@ -6,12 +6,12 @@ import contextlib
 import threading
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.ranges import NO_TIMESTAMP, RecordMark
-from headrace.sources.kafka.single_records import SingleRecords
+from headrace.runtime.kafka_client import ClientErrors, confluent
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -26,6 +26,41 @@ _AT_ONCE = 500
 _POLL_S = 0.1
 _NO_TIMESTAMP = 0
 """librdkafka's type of a timestamp that a record does not have."""
+
+
+class SingleRecords:
+    """Opens the consumer at the first use, and keeps it open."""
+
+    def __init__(self, connection: KafkaConnection, name: str) -> None:
+        self._connection = connection
+        self._name = name
+        self._consumer: Consumer | None = None
+
+    def open(self) -> Consumer:
+        """The consumer; it reads committed records only."""
+        if self._consumer is None:
+            settings: dict[str, Any] = {
+                "group.id": f"headrace-{self._name}",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                # An offset that the broker does not hold is an error, and no reason to start elsewhere.
+                "auto.offset.reset": "error",
+                "fetch.wait.max.ms": 10,
+                "fetch.message.max.bytes": 65_536,
+                "queued.min.messages": 1,
+                "queued.max.messages.kbytes": 1024,
+                # By default a new assignment waits up to a second for its first fetch (measured).
+                "fetch.queue.backoff.ms": 0,
+            }
+            self._consumer = ClientErrors(self._connection).open(confluent.Consumer, settings)
+        return self._consumer
+
+    def close(self) -> None:
+        """Close the connection; `open` opens a new one."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
 
 
 class RecordMarks:
@@ -44,22 +79,13 @@ class RecordMarks:
         """The marks of the committed records within spans of offsets.
 
         Transaction markers, aborted records and compacted records have none.
-
-        Args:
-            timeout_s: The longest that it may take, in seconds.
-
-        Returns:
-            The marks by partition. A partition is left out if its span was not read to the end, or if the
-            broker no longer holds the span's first offset.
         """
-        from confluent_kafka import KafkaException, TopicPartition
-
         if not spans:
             return {}
         found: dict[Partition, dict[int, RecordMark]] = {}
-        with self._lock, contextlib.suppress(KafkaException, RuntimeError, HeadraceError):
+        with self._lock, contextlib.suppress(confluent.KafkaException, RuntimeError, HeadraceError):
             consumer = self._records.open()
-            consumer.assign([TopicPartition(*place, first) for place, (first, _) in spans.items()])
+            consumer.assign([confluent.TopicPartition(*place, first) for place, (first, _) in spans.items()])
             try:
                 found = _read(consumer, spans, time.monotonic() + timeout_s)
             finally:
@@ -101,14 +127,15 @@ def _read(
 
 def _is_end(message: Message, end: int) -> bool:
     """Whether a message says that the partition ends at `end` or later."""
-    from confluent_kafka import KafkaError
-
     error = message.error()
-    return error is not None and error.code() == KafkaError._PARTITION_EOF and (message.offset() or 0) >= end
+    return (
+        error is not None
+        and error.code() == confluent.KafkaError._PARTITION_EOF
+        and (message.offset() or 0) >= end
+    )
 
 
 def _take(message: Message, end: int, marks: dict[int, RecordMark]) -> bool:
-    """Keep a record's mark; returns whether the span has ended."""
     offset = message.offset() or 0
     if offset < end:
         kind, timestamp_ms = message.timestamp()

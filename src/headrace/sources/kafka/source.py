@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import TopicNotFoundError
-from headrace.model.kafka_settings import KafkaConnection
-from headrace.model.project import OnDataLoss
+from headrace.errors import HeadraceError, SourceLocation, TopicNotFoundError
+from headrace.model.kafka_settings import EMBEDDED, NO_ADDRESS, KafkaConnection
+from headrace.model.project import OnDataLoss, ProjectSettings
 from headrace.model.ranges import Position, SourceRange
 from headrace.model.texts import counted
+from headrace.runtime.broker import resolve_embedded
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F
-from headrace.sources.answers import Found
-from headrace.sources.kafka.batches import read_between, read_kept
+from headrace.sources.answers import Found, Server
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
-from headrace.sources.kafka.clusters import SERVERS, at_servers, brokers_of, no_login, reader_connection
+from headrace.sources.kafka.clusters import (
+    SERVERS,
+    KafkaClusters,
+    at_servers,
+    brokers_of,
+    no_login,
+    reader_connection,
+)
 from headrace.sources.kafka.facts import KafkaFacts
 from headrace.sources.kafka.last_records import find_reused, read_marks
 from headrace.sources.kafka.meter import KafkaMeter
-from headrace.sources.kafka.position import KafkaOffsets
+from headrace.sources.kafka.position import COORDINATES, KafkaOffsets
+from headrace.sources.kafka.reader import read_between, read_kept
 from headrace.sources.kafka.starting import Start, check_start
 from headrace.sources.kafka.subscription import matching, shown
-from headrace.sources.kafka.topics import count_partitions
 from headrace.sources.requests import SourceRead
 from headrace.sources.source import Source
 from headrace.sources.systems import Past, Systems
@@ -40,10 +48,9 @@ class KafkaSource(Source):
     """A streaming read of topics."""
 
     kind = "kafka"
-    needs_broker = True
     rereads = True
     reads_records = True
-    has_coordinates = True
+    coordinates = COORDINATES
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -101,8 +108,11 @@ class KafkaSource(Source):
     # -- what the cluster holds
 
     def look(self, systems: Systems, past: Past) -> KafkaFacts:
-        cluster = systems.kafka.reach(self.connection)
+        cluster = self._cluster(systems)
         return _compare_last(self._look(cluster), past.history, cluster)
+
+    def _cluster(self, systems: Systems) -> KafkaCluster:
+        return systems.client(KafkaClusters).reach(self.connection)
 
     def _look(self, cluster: KafkaCluster) -> KafkaFacts:
         ids = cluster.topic_ids(self._topics(cluster))
@@ -118,7 +128,7 @@ class KafkaSource(Source):
         return self._facts(identity, cluster)
 
     def find(self, systems: Systems, *, is_new: bool) -> Found:
-        cluster = systems.kafka.reach(self.connection)
+        cluster = self._cluster(systems)
         topics = self._topics(cluster)
         try:
             counts = self._count_partitions(topics, cluster)
@@ -133,9 +143,31 @@ class KafkaSource(Source):
         text = counted(count, "partition") if count else ""
         return Found(text, None if self.pattern is None else topics)
 
+    def not_checked(self, error: HeadraceError, settings: ProjectSettings) -> str:
+        profile = settings.kafka
+        servers = error.params.get("servers", profile.bootstrap_servers)
+        if servers != profile.bootstrap_servers:
+            return f"cannot reach {servers}; its topics were not checked"
+        if servers == NO_ADDRESS:
+            return (
+                "the embedded broker is not running; topics were not checked. "
+                "Start it:   headrace broker start"
+            )
+        place = profile.place("bootstrap.servers")
+        where = "" if place is None else f" ({place.path}:{place.line})"
+        return f"cannot reach {servers}{where}; topics were not checked"
+
+    def server(self, settings: ProjectSettings, timeout_s: float) -> Server:
+        connection = self.connection or settings.kafka
+        servers = connection.bootstrap_servers
+        embedded = resolve_embedded(KafkaConnection({"bootstrap.servers": EMBEDDED}))
+        is_embedded = embedded is not None and embedded.bootstrap_servers == servers
+        remedy = "headrace broker start" if is_embedded else "headrace doctor"
+        return Server(servers, KafkaCluster(connection, timeout_s).ping, remedy)
+
     def check_start(self, facts: SourceFacts, systems: Systems, *, is_new: bool) -> None:
         assert isinstance(facts, KafkaFacts)
-        cluster = systems.kafka.reach(self.connection)
+        cluster = self._cluster(systems)
         self._count_partitions(facts.ids, cluster)
         if is_new:
             check_start(Start.of(self.options, default="latest"), facts, cluster, self.location)
@@ -147,7 +179,7 @@ class KafkaSource(Source):
         return position == KafkaOffsets(facts.latest)
 
     def meter(self, systems: Systems) -> KafkaMeter | None:
-        return KafkaMeter(systems.kafka.reach(self.connection).connection) if self.adaptive else None
+        return KafkaMeter(self._cluster(systems).connection) if self.adaptive else None
 
     def read_range(self, read: SourceRead, one: SourceRange | None, checkpoint: Location) -> DataFrame:
         if one is None:
@@ -218,3 +250,52 @@ def _common_topic(one: SourceFacts | None, two: SourceFacts | None) -> str | Non
         name for name, found in one.ids.items() if found is not None and two.ids.get(name) == found
     )
     return f"the topic `{common[0]}`" if common else None
+
+
+def count_partitions(
+    topics: Iterable[str],
+    cluster: KafkaCluster,
+    *,
+    assigned: Mapping[str, tuple[int, ...]],
+    pattern: str | None,
+    allow_no_topics: bool,
+    location: SourceLocation,
+) -> dict[str, int]:
+    """Count the partitions that are read of each topic."""
+    found: dict[str, int] = {}
+    try:
+        for topic in topics:
+            there = cluster.partitions(topic)
+            asked = assigned.get(topic, there)
+            if lacking := sorted(set(asked) - set(there)):
+                raise TopicNotFoundError(
+                    f"topic `{topic}` has no partition {lacking[0]}",
+                    facts=[f"its partitions: {', '.join(map(str, there))}"],
+                    remedies=["correct `assign`"],
+                    params={"topic": topic, "partition": lacking[0]},
+                )
+            found[topic] = len(asked)
+        if not found and not allow_no_topics:
+            raise _no_match(pattern or "", cluster)
+    except TopicNotFoundError as error:
+        raise error.with_(location=location) from error.__cause__
+    return found
+
+
+def _no_match(pattern: str, cluster: KafkaCluster) -> TopicNotFoundError:
+    import difflib
+
+    known = cluster.topics()
+    near = difflib.get_close_matches(re.sub(r"\W+", "", shown(pattern)), known, n=3, cutoff=0.4)
+    there = near or known[:3]
+    return TopicNotFoundError(
+        f"the pattern `{shown(pattern)}` matches no topic",
+        facts=[f"topics of the cluster: {', '.join(there)}" + (", .." if len(known) > len(there) else "")]
+        if there
+        else ["the cluster has no topic yet"],
+        remedies=[
+            "correct the pattern",
+            "or wait for topics with allow_no_match=True in read_kafka (option headrace.allowNoTopics=true)",
+        ],
+        params={"pattern": pattern, "topics": list(there)},
+    )

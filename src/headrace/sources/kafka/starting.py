@@ -22,14 +22,11 @@ _NAMED = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Where a source starts.
+    """Where a source starts."""
 
-    Args:
-        at: ``earliest`` or ``latest`` everywhere, or what the other fields say of each partition.
-        offsets: By topic and partition; -1 and -2 stand for its end and its beginning.
-    """
-
+    # ``earliest`` or ``latest`` everywhere, or what the other fields say of each partition
     at: Literal["earliest", "latest", "offsets", "timestamp", "timestamps"]
+    # By topic and partition; -1 and -2 stand for its end and its beginning
     offsets: Offsets = field(default_factory=dict)
     timestamp_ms: int = 0
     timestamps_ms: Offsets = field(default_factory=dict)
@@ -37,11 +34,7 @@ class Start:
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, default: Literal["earliest", "latest"]) -> Start:
-        """The start in a reader's options, in the order in which Spark evaluates them.
-
-        Raises:
-            ValueError: A value is invalid; the text is for users.
-        """
+        """The start in a reader's options, in the order in which Spark evaluates them."""
         chosen = {key.lower(): value.strip() for key, value in options.items()}
         strategy = chosen.get("startingoffsetsbytimestampstrategy", "error").lower()
         if strategy not in ("error", "latest"):
@@ -78,12 +71,7 @@ class Start:
 
 
 def check_start(start: Start, facts: KafkaFacts, cluster: KafkaCluster, location: SourceLocation) -> None:
-    """Check that the start of a flow that has read nothing yet exists.
-
-    Raises:
-        StartInvalidError: The start does not exist.
-        BrokerUnreachableError: No broker answered in time.
-    """
+    """Check that the start of a flow that has read nothing yet exists."""
     given = start.offsets if start.at == "offsets" else start.timestamps_ms
     if start.at in ("offsets", "timestamps"):
         _check_partitions(given, facts, location)

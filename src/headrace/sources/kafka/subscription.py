@@ -28,11 +28,6 @@ class Subscription:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Subscription:
-        """The topics in a reader's options.
-
-        Raises:
-            ValueError: The options name no topics, or name them twice; the text is for users.
-        """
         chosen = {key.lower(): value for key, value in options.items()}
         given = [name for name in STRATEGIES if name.lower() in chosen]
         if len(given) != 1:
@@ -54,11 +49,7 @@ class Subscription:
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern that has the same meaning in Python and in Java, which Spark uses.
-
-    Raises:
-        ValueError: It is not a regular expression, or one that only Java supports.
-    """
+    """Compile a pattern that has the same meaning in Python and in Java, which Spark uses."""
     if not pattern:
         raise ValueError("has an empty pattern")
     try:

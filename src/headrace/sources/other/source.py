@@ -14,11 +14,9 @@ from typing import Any
 from headrace.errors import SourceLocation, SourceUnsupportedError
 from headrace.model.ranges import OpaquePosition
 from headrace.sources.answers import Unrecoverable
-from headrace.sources.facts import Facts
 from headrace.sources.kind import SourceKind
-from headrace.sources.reader import Reader
-from headrace.sources.requests import ReaderDefaults, ReadRequest
-from headrace.sources.source import Source
+from headrace.sources.requests import Reader, ReaderDefaults, ReadRequest
+from headrace.sources.source import Facts, Source
 from headrace.sources.systems import Past, StreamRead, Systems
 from headrace.state.facts import FlowFacts, NextPosition
 from headrace.state.history import History
@@ -116,3 +114,6 @@ class OtherKind(SourceKind):
 
     def describe(self, source: SourceIdentity) -> str:
         return f"stream {source.identity.get('format')}"
+
+
+KIND = OtherKind()

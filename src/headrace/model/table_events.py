@@ -1,0 +1,119 @@
+"""What happens to tables, beside batches and refreshes: checks, commands, maintenance, other writers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, Literal
+
+from headrace.model.event_forms import Event, FlowEvent, Level, TableEvent, headline
+from headrace.model.names import TableName
+
+
+class ForeignCommitSeen(TableEvent, log_type="foreign_commit", level="WARN", is_notable=True):
+    """Another writer committed to a table of ours."""
+
+    message = "Another writer has committed version {version} of '{dataset}'. {remedy}"
+    line = "v{version} was committed by another writer: {operation}, {engine}; {remedy}"
+
+    version: int
+    operation: str
+    engine: str
+    undone: tuple[int, ...] = ()  # versions of the pipeline that a RESTORE has undone
+
+    @property
+    def remedy(self) -> str:
+        """What was undone, and what to do; empty if nothing was."""
+        if not self.undone:
+            return ""
+        first, last = self.undone[0], self.undone[-1]
+        return (
+            f"it has undone {len(self.undone)} commits of this pipeline, versions {first} to {last}; "
+            f"bring them back: RESTORE .. TO VERSION AS OF {self.version - 1}, or read everything again: "
+            f"headrace full-refresh {self.dataset.short}"
+        )
+
+    def build_details(self) -> dict[str, Any]:
+        found = {"version": self.version, "operation": self.operation, "engine": self.engine}
+        return found | ({"undone": list(self.undone)} if self.undone else {})
+
+
+class SnapshotSkipped(FlowEvent, log_type="snapshot", level="WARN", is_notable=True):
+    """A snapshot of a source was not applied."""
+
+    details = "version reason"
+    message = "Flow '{flow}' has skipped the snapshot {version}: {reason}."
+    line = "skipped the snapshot {version}: {reason}"
+
+    version: str
+    reason: str
+
+
+class DatasetChecked(FlowEvent, log_type="dataset_check", is_notable=True):
+    """A check of a whole dataset has ended, after a batch of the flow, or after the refresh of a view."""
+
+    details = "check passed fact"
+    message = "Check '{check}' of '{dataset}' has {outcome}: {fact}."
+    line = "check `{check}` failed: {fact}"  # not shown if it has passed
+
+    check: str
+    passed: bool
+    fact: str
+
+    @property
+    def severity(self) -> Level:
+        return "INFO" if self.passed else "WARN"
+
+    @property
+    def subject(self) -> TableName:
+        return self.dataset
+
+    @property
+    def outcome(self) -> str:
+        return "passed" if self.passed else "FAILED"
+
+
+Operation = Literal[
+    "QUARANTINE_REPLAY", "QUARANTINE_DISCARD", "FULL_REFRESH", "RESET",
+    "CHECKPOINT_REPAIR", "ERASE", "MAINTENANCE", "KEY_INDEX",
+]  # fmt: skip
+"""What a command or a flow does to a dataset, beside batches."""
+
+
+class OperationProgressed(TableEvent, log_type="operation_progress"):
+    """A command that changes a dataset has begun or ended."""
+
+    message = "{operation} of '{dataset}' {verb} {status}{end}"
+
+    operation: Operation
+    status: Literal["STARTED", "COMPLETED", "FAILED"]
+    duration_s: float | None = None
+    outcome: Mapping[str, Any] = field(default_factory=dict)
+    error: Mapping[str, Any] | None = None  # why it failed, as `HeadraceError.to_dict` gives it
+
+    @property
+    def severity(self) -> Level:
+        return "INFO" if self.error is None else "ERROR"
+
+    @property
+    def verb(self) -> str:
+        return "is" if self.status == "STARTED" else "has"
+
+    @property
+    def end(self) -> str:
+        return "." if self.error is None else f": {headline(self.error)}"
+
+    def build_details(self) -> dict[str, Any]:
+        duration_ms = None if self.duration_s is None else round(self.duration_s * 1000)
+        more = {"duration_ms": duration_ms, "error": self.error}
+        known = {key: value for key, value in more.items() if value is not None}
+        return {"type": self.operation, "status": self.status, **self.outcome, **known}
+
+
+class EventsLost(Event, log_type="maintenance"):
+    """Memory could not hold the events of a storage that could not be written."""
+
+    details = "lost_events"
+    message = "{lost_events} events are missing here: the storage could not be written."
+
+    lost_events: int

@@ -1,0 +1,96 @@
+"""Finds out that a server of sources does not answer while flows run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+
+from headrace.errors import BrokerUnreachableError, HeadraceError
+from headrace.model.declarations import Flow
+from headrace.model.event_forms import Emitter
+from headrace.model.events import FlowReconnected, FlowReconnecting
+from headrace.model.project import ProjectSettings
+from headrace.plan.stages import Plan
+from headrace.sources.answers import Server
+
+INTERVAL_S = 2.0
+ANSWER_S = 4.0
+"""The longest wait for an answer; with the interval, a lost broker is reported within 10 s."""
+
+
+class ServerWatch:
+    """Asks a server every few seconds whether it answers; a context manager around an update.
+
+    Spark can wait a minute and more before it reports that a server does not answer.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        flows: Sequence[Flow],
+        update: str,
+        emit: Emitter,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        self._flows = flows
+        self._update = update
+        self._server = server
+        self._emit = emit
+        self._interval_s = interval_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-server-watch", daemon=True)
+
+    def __enter__(self) -> ServerWatch:
+        if self._flows:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+
+    def _run(self) -> None:
+        is_lost = False
+        asked = datetime.now(UTC)
+        while not self._stop.wait(self._interval_s):
+            answered, asked = asked, datetime.now(UTC)
+            error = self._ask()
+            if self._stop.is_set():
+                return
+            if error is not None and not is_lost:
+                self._report_lost(error, answered)
+            elif error is None and is_lost:
+                for flow in self._flows:
+                    self._emit(FlowReconnected(update=self._update, flow=flow.name, dataset=flow.target))
+            is_lost = error is not None
+
+    def _ask(self) -> BrokerUnreachableError | None:
+        try:
+            self._server.ping()
+        except BrokerUnreachableError as error:
+            return error
+        except HeadraceError:
+            # Such as a login that expired: the flow reports it itself.
+            return None
+        return None
+
+    def _report_lost(self, error: BrokerUnreachableError, answered: datetime) -> None:
+        fact = f"the last answer came at {answered:%H:%M:%S} UTC; the flow continues when the server is back"
+        data = error.with_(facts=[fact, *error.facts], remedies=[self._server.remedy]).to_dict()
+        for flow in self._flows:
+            self._emit(FlowReconnecting(update=self._update, flow=flow.name, dataset=flow.target, error=data))
+
+
+@contextmanager
+def watching_servers(plan: Plan, settings: ProjectSettings, update: str, emit: Emitter) -> Iterator[None]:
+    """Watch the servers of all sources of a plan, each once."""
+    watched: dict[str, tuple[Server, list[Flow]]] = {}
+    for planned in plan.flows:
+        servers = (source.server(settings, ANSWER_S) for source in planned.sources)
+        for name, server in {one.name: one for one in servers if one is not None}.items():
+            watched.setdefault(name, (server, []))[1].append(planned.flow)
+    with ExitStack() as watches:
+        for server, flows in watched.values():
+            watches.enter_context(ServerWatch(server, flows, update, emit))
+        yield

@@ -1,0 +1,1 @@
+"""Kafka topics: what the brokers hold, compared with what flows have read."""

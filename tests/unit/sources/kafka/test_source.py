@@ -1,0 +1,58 @@
+"""What a plan says of topics that were not checked, and the server that a run watches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import BrokerUnreachableError, SourceLocation
+from headrace.model.kafka_settings import NO_ADDRESS, KafkaConnection
+from headrace.model.project import ProjectSettings
+from headrace.sources.kafka.source import KafkaSource
+from headrace.storage.layout import Storage
+
+HERE = SourceLocation("shop.py", 3)
+PROFILE = KafkaConnection(
+    {"bootstrap.servers": "kafka.example:9092"}, {"bootstrap.servers": SourceLocation("headrace.yml", 3, 23)}
+)
+SETTINGS = ProjectSettings(
+    name="shop",
+    file=Path("headrace.yml"),
+    profile="dev",
+    storage=Storage.at(Path("lake")),
+    libraries=(),
+    kafka=PROFILE,
+)
+ORDERS = KafkaSource(index=0, folder=0, location=HERE, topics=("orders",))
+
+
+@pytest.mark.parametrize(
+    ("servers", "profile", "warning"),
+    [
+        (
+            "kafka.example:9092",
+            "kafka.example:9092",
+            "cannot reach kafka.example:9092 (headrace.yml:3); topics were not checked",
+        ),
+        ("other:9092", "kafka.example:9092", "cannot reach other:9092; its topics were not checked"),
+        (
+            NO_ADDRESS,
+            NO_ADDRESS,
+            "the embedded broker is not running; topics were not checked. Start it:   headrace broker start",
+        ),
+    ],
+)
+def test_a_plan_warns_of_topics_that_were_not_checked(servers: str, profile: str, warning: str) -> None:
+    settings = replace(SETTINGS, kafka=PROFILE.with_bootstrap_servers(profile))
+    error = BrokerUnreachableError("no Kafka broker answers", params={"servers": servers})
+    assert ORDERS.not_checked(error, settings) == warning
+
+
+def test_a_run_watches_the_cluster_of_each_source() -> None:
+    own, other = ORDERS.server(SETTINGS, 1.0), replace(ORDERS, servers="other:9092").server(SETTINGS, 1.0)
+    assert [(one.name, one.remedy) for one in (own, other)] == [
+        ("kafka.example:9092", "headrace doctor"),
+        ("other:9092", "headrace doctor"),
+    ]
