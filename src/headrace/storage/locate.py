@@ -34,7 +34,7 @@ def locate(text: str | Path, folder: Path | None = None, source: SourceLocation 
         return Location(os.path.normpath((folder or Path.cwd()) / Path(text).expanduser()), _LOCAL)
     if (path := plain_path(text)) != text:
         return Location(os.path.normpath(path), _LOCAL)
-    if (kind := KINDS.get(scheme)) is not None:
+    if scheme != _LOCAL.scheme and (kind := KINDS.get(scheme)) is not None:
         return Location(text.rstrip("/"), kind)
     raise StorageUnsupportedError(
         f"the location `{text}` is not supported",
