@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
@@ -173,6 +173,15 @@ class Location:
                 yield from (self / entry.name).walk()
             else:
                 yield self / entry.name
+
+    def walk_sizes(self) -> Iterator[tuple[Location, int]]:
+        """All files of the folder and of the folders in it, with their bytes, without files that vanish."""
+        for entry in self.entries():
+            if entry.is_folder:
+                yield from (self / entry.name).walk_sizes()
+            else:
+                with suppress(FileNotFoundError):
+                    yield self / entry.name, entry.size
 
     def entries(self) -> Sequence[Entry]:
         """The files and folders in the folder, without order; none if the folder does not exist."""

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from stores import At
 
 from headrace.model.project import ProjectSettings
 from headrace.shell import queries
@@ -20,13 +19,13 @@ from headrace.storage.layout import Storage
 
 
 def test_ctrl_c_cancels_the_jobs_of_a_query_and_waits_for_its_end(
-    at: At, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = ProjectSettings(
         name="shop",
         file=tmp_path / "headrace.yml",
         profile="dev",
-        storage=Storage(at(tmp_path / "lake")),
+        storage=Storage.at(tmp_path / "lake"),
         libraries=(),
     )
     cancelled, ended = threading.Event(), threading.Event()
