@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.options import complete_profile
+from headrace.cli.options import complete_profile, option
 from headrace.cli.output import Output, Result
 from headrace.errors import SpecNotFoundError
 from headrace.model.project import ProjectSettings
@@ -47,13 +47,16 @@ class Invocation:
     def settings(self, *, anywhere: bool = False) -> ProjectSettings:
         """The pipeline's settings; none of its files run, and no JVM starts. `anywhere`: outside of a
         pipeline's folder, the settings of the command line alone."""
-        from headrace.declare.spec import find_spec, load_project, load_project_anywhere
+        from headrace.declare.spec import find_spec, load_project
 
         with suppress(SpecNotFoundError):
             self.output.folders.insert(0, find_spec(self.project).parent)
-        load = load_project_anywhere if anywhere else load_project
-        return load(
-            self.project, profile=self.profile, overrides=self.overrides, redactor=self.output.redactor
+        return load_project(
+            self.project,
+            profile=self.profile,
+            overrides=self.overrides,
+            redactor=self.output.redactor,
+            anywhere=anywhere,
         )
 
     @contextmanager
@@ -116,14 +119,16 @@ def verb(
             )
             return function(Invocation(output, **chosen), **parameters)
 
-        options = [*(_project_options() if project else ()), *_output_options()]
+        options = [*(_OF_PROJECT if project else ()), *OF_OUTPUT]
         declared = list(reversed(getattr(function, "__click_params__", [])))
+        for one in options:
+            one(invoke)
         made = Verb(
             name or function.__name__.replace("_", "-"),
             callback=invoke,
             help=function.__doc__,
             short_help=(function.__doc__ or "").strip().split("\n")[0].rstrip("."),
-            params=[*declared, *options],
+            params=[*declared, *invoke.__click_params__],  # type: ignore[attr-defined]
             examples=examples,
         )
         if group is not None:
@@ -131,41 +136,6 @@ def verb(
         return made
 
     return decorate
-
-
-def _project_options() -> list[click.Parameter]:
-    folder = LocalFolder(resolve_path=True)
-    return [
-        click.Option(
-            ["--project", "--spec", "project"],
-            type=folder,
-            metavar="PATH",
-            help="The folder or spec of the pipeline; default: found in this folder or the folders above it.",
-        ),
-        click.Option(
-            ["--profile"],
-            metavar="NAME",
-            shell_complete=complete_profile,
-            help="The profile of the spec; default: HEADRACE_PROFILE, else dev.",
-        ),
-        click.Option(
-            ["--storage"], metavar="PATH", help="Use this storage instead of the storage of the spec."
-        ),
-        click.Option(
-            ["--no-engine"],
-            is_flag=True,
-            expose_value=False,
-            callback=_without_engine,
-            help="Start a separate JVM for this command if it needs Spark. Same as HEADRACE_ENGINE=off.",
-        ),
-        click.Option(
-            ["--set"],
-            multiple=True,
-            callback=read_overrides,
-            metavar="KEY=VALUE",
-            help="Override a value of the spec and its profile, such as runtime.memory=2g.",
-        ),
-    ]
 
 
 def _without_engine(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -198,11 +168,34 @@ def read_overrides(ctx: click.Context, param: click.Parameter, values: tuple[str
     return overrides
 
 
-def _output_options() -> list[click.Parameter]:
-    # `main` has read both before parsing began: a wrong command line must be answered in JSON, too.
-    return [
-        click.Option(["--json"], is_flag=True, expose_value=False, help="Print the result as JSON."),
-        click.Option(
-            ["--debug"], is_flag=True, expose_value=False, help="Print the stack trace of an error."
-        ),
-    ]
+_OF_PROJECT = (
+    option(
+        "--project,--spec PATH",
+        "The folder or spec of the pipeline; default: found in this folder or the folders above it.",
+        LocalFolder(resolve_path=True),
+        name="project",
+    ),
+    option(
+        "--profile NAME",
+        "The profile of the spec; default: HEADRACE_PROFILE, else dev.",
+        shell_complete=complete_profile,
+    ),
+    option("--storage PATH", "Use this storage instead of the storage of the spec."),
+    option(
+        "--no-engine",
+        "Start a separate JVM for this command if it needs Spark. Same as HEADRACE_ENGINE=off.",
+        _without_engine,
+        expose_value=False,
+    ),
+    option(
+        "--set KEY=VALUE",
+        "Override a value of the spec and its profile, such as runtime.memory=2g.",
+        read_overrides,
+        multiple=True,
+    ),
+)
+# `main` has read both before parsing began: a wrong command line must be answered in JSON, too.
+OF_OUTPUT = (
+    option("--json", "Print the result as JSON.", expose_value=False),
+    option("--debug", "Print the stack trace of an error.", expose_value=False),
+)

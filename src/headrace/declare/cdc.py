@@ -10,7 +10,7 @@ from typing import Any, Literal
 from headrace.contracts.changes import ChangeColumns, as_changes
 from headrace.contracts.expectations import text_of_column
 from headrace.declare.arguments import Arguments, arguments_of
-from headrace.declare.python import TriggerArgument, flow_name_of
+from headrace.declare.python import TriggerArgument
 from headrace.declare.registry import current_pipeline, spark
 from headrace.errors import FeatureUnsupportedError
 from headrace.model.changes import ALL_COLUMNS, ChosenColumns
@@ -135,7 +135,7 @@ def create_auto_cdc_flow(
         return
     active.registry.add_flow(
         AutoCdcFlow(
-            name=arguments.flow_name(name if name is not None else flow_name_of(table, default_schema)),
+            name=arguments.flow_name(name if name is not None else table.within(default_schema)),
             target=table,
             query=query,
             keys=tuple(text_of(one) for one in columns.keys),
@@ -314,7 +314,7 @@ def create_auto_cdc_from_snapshot_flow(
         function = snapshots.function  # type: ignore[assignment]
     active.registry.add_flow(
         AutoCdcFlow(
-            name=arguments.flow_name(name if name is not None else flow_name_of(table, default_schema)),
+            name=arguments.flow_name(name if name is not None else table.within(default_schema)),
             target=table,
             query=PythonQuery(function, arguments.location),
             keys=columns,

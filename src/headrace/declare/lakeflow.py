@@ -30,7 +30,6 @@ from headrace.declare.expectations import (
 from headrace.declare.registry import current_pipeline, spark
 from headrace.declare.sinks import create_sink, foreach_batch_sink
 from headrace.errors import FeatureUnsupportedError
-from headrace.model.notes import Note
 from headrace.runtime.lazy_pyspark import DataFrame
 from headrace.storage.locate import locate_supported
 from headrace.storage.table_log import is_table
@@ -132,20 +131,17 @@ def _adapted(call: str, function: Callable[..., Any], *ignored: str) -> Callable
         if path is None:
             return declared
         check = functools.partial(check_path, call, path)
-        return check() if declared is None else _then(declared, check)
+        if declared is None:
+            return check()
+
+        def decorator(function: Any) -> Any:
+            done = declared(function)
+            check()
+            return done
+
+        return decorator
 
     return declare
-
-
-def _then(declare: Callable[[Any], Any], check: Callable[[], None]) -> Callable[[Any], Any]:
-    """A decorator that declares a function and then runs a check."""
-
-    def decorator(function: Any) -> Any:
-        declared = declare(function)
-        check()
-        return declared
-
-    return decorator
 
 
 def table(query_function: Any = None, /, **arguments: Any) -> Any:
@@ -199,9 +195,9 @@ def update_flow(**arguments: Any) -> Any:
 def on_event_hook(hook: Any = None, /, **arguments: Any) -> Any:
     """Noted: a hook gets the events of Databricks, which do not exist here."""
     active = current_pipeline()
-    if active is not None and active.registry is not None:
+    if active is not None:
         text = "@dp.on_event_hook has no effect here: `headrace events` prints the events of the pipeline"
-        active.registry.add_note(Note(level="note", text=text, location=caller(active.settings.root)))
+        active.note(text, caller(active.settings.root))
     return hook if hook is not None else lambda function: function
 
 
@@ -227,7 +223,7 @@ readStream = read_stream
 
 
 def _ours(call: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that our declarations know; the others are noted or refused."""
+    """The arguments that declarations of Headrace have; other arguments are noted or refused."""
     active = current_pipeline()
     location = caller(active.settings.root if active else None)
     kept: dict[str, Any] = {}
@@ -245,9 +241,8 @@ def _ours(call: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
                 remedies=[f"remove `{name}`"],
                 params={"argument": name},
             )
-        if name in _WITHOUT_MEANING and is_given and active is not None and active.registry is not None:
-            text = f"{call}: `{name}` has no effect here: {_WITHOUT_MEANING[name]}"
-            active.registry.add_note(Note(level="note", text=text, location=location))
+        if name in _WITHOUT_MEANING and is_given and active is not None:
+            active.note(f"{call}: `{name}` has no effect here: {_WITHOUT_MEANING[name]}", location)
         if name not in _UNSUPPORTED and name not in _WITHOUT_MEANING:
             kept[name] = value
     return kept
@@ -287,4 +282,4 @@ def check_path(call: str, path: Any) -> None:
         )
     text = f"`{name.short}` is stored in {shown} of the storage, not in {text}"
     remedy = f"let other programs read {own}; for queries of this pipeline, add to the spec:   {entry}"
-    active.registry.add_note(Note(level="warning", text=text, location=arguments.location, remedy=remedy))
+    active.note(text, arguments.location, level="warning", remedy=remedy)

@@ -112,7 +112,7 @@ def table(
         stored |= scope.treated(max_rejected, maintenance, private)
         dataset = StreamingTable(**stored, **scope.changed_columns(renamed_columns, dropped_columns))
         flow = AppendFlow(
-            name=flow_name_of(target, scope.default_schema),
+            name=target.within(scope.default_schema),
             target=target,
             query=scope.query,
             **scope.flow_settings(spark_conf, trigger),
@@ -405,11 +405,6 @@ class Scope:
                     self._registry.add_dataset(item, self.function)
                 case _:
                     assert_never(item)
-
-
-def flow_name_of(target: TableName, default_schema: str) -> str:
-    """The name of a table's own flow: short in the default schema, unique everywhere."""
-    return target.name if target.schema == default_schema else str(target)
 
 
 def _decorate(call: str, declare: Callable[[Any, Scope], None], query_function: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from headrace.errors import (
     DuplicateNameError,
@@ -185,6 +185,18 @@ class ActivePipeline:
     # evaluated again for it.
     quarantines: bool = False
     bad_records: list[BadRecords] | None = None  # takes the bad records of reads, if they are wanted
+
+    def note(
+        self,
+        text: str,
+        location: SourceLocation,
+        *,
+        level: Literal["warning", "note"] = "note",
+        remedy: str | None = None,
+    ) -> None:
+        """Add a note to the plan while the files are loaded."""
+        if self.registry is not None:
+            self.registry.add_note(Note(level=level, text=text, location=location, remedy=remedy))
 
 
 _active: ContextVar[ActivePipeline | None] = ContextVar("headrace_active_pipeline", default=None)

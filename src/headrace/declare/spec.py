@@ -92,40 +92,27 @@ def load_project(
     overrides: Mapping[str, str] | None = None,
     redactor: Redactor | None = None,
     text: str | None = None,
+    anywhere: bool = False,
 ) -> ProjectSettings:
     """Read the spec, merge the profile into it, fill in variables and files, and check the result.
 
     The profile is the named one, else ``HEADRACE_PROFILE``, else ``dev``. Overrides replace values of the
     file by dotted key: ``{"kafka.bootstrap.servers": "127.0.0.1:9092"}``. The redactor learns the secrets,
-    also if an error is raised. ``text`` is the spec in place of a file.
+    also if an error is raised. ``text`` is the spec in place of a file. ``anywhere``: outside of a pipeline's
+    folder, the defaults with the overrides.
     """
     redactor = redactor or Redactor()
-    file = find_spec(path) if text is None else Path.cwd() / SPEC_NAMES[0]
+    file = Path.cwd() / SPEC_NAMES[0]
+    try:
+        file = find_spec(path) if text is None else file
+    except SpecNotFoundError:
+        if path is not None or not anywhere:
+            raise
+        text, profile = f"name: {_NAME_OUTSIDE}\n", profile or DEFAULT_PROFILE
     try:
         return _load(file, text, profile, overrides or {}, redactor)
     except HeadraceError as error:
         raise redactor.error(error) from error.__cause__
-
-
-def load_project_anywhere(
-    path: Path | None = None,
-    *,
-    profile: str | None = None,
-    overrides: Mapping[str, str] | None = None,
-    redactor: Redactor | None = None,
-) -> ProjectSettings:
-    """The settings of a pipeline; outside of a pipeline's folder the defaults, with the overrides."""
-    try:
-        return load_project(path, profile=profile, overrides=overrides, redactor=redactor)
-    except SpecNotFoundError:
-        if path is not None:
-            raise
-    return load_project(
-        profile=profile or DEFAULT_PROFILE,
-        overrides=overrides,
-        redactor=redactor,
-        text=f"name: {_NAME_OUTSIDE}\n",
-    )
 
 
 def _load(

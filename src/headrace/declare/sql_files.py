@@ -11,7 +11,7 @@ from typing import Any, assert_never
 
 from headrace.declare.cdc import create_auto_cdc_flow, create_auto_cdc_from_snapshot_flow
 from headrace.declare.expectations import build_expectations
-from headrace.declare.python import Scope, flow_name_of
+from headrace.declare.python import Scope
 from headrace.declare.registry import ActivePipeline, Registry
 from headrace.declare.sql_functions import find_calls
 from headrace.errors import PipelineFileFailedError, SourceLocation, SqlInvalidError, SqlParameterUnsetError
@@ -24,7 +24,6 @@ from headrace.model.declarations import (
     TemporaryView,
 )
 from headrace.model.names import TableName, names_in_use, separate_names, use_names
-from headrace.model.notes import Note
 from headrace.model.queries import Edit, SqlQuery
 from headrace.syntax.cdc_statement import CdcFlow, ColumnChoice, without_live
 from headrace.syntax.locations import display_path, located_at
@@ -86,9 +85,7 @@ def declare_text(text: str, path: str, active: ActivePipeline, *, is_notebook: b
     scope = _File(active)
     for statement in split_text(text, path):
         if is_notebook and (word := statement.text.split(None, 1)[0].upper()) not in _DECLARES:
-            scope.registry.add_note(
-                Note(level="note", text=f"the statement {word} is not run", location=statement.location)
-            )
+            active.note(f"the statement {word} is not run", statement.location)
         else:
             scope.declare(statement)
 
@@ -163,9 +160,8 @@ class _File:
         scope = Scope(call, None)
         name = scope.table_name(".".join(without_live(statement.name)))
         for clause, location in statement.ignored:
-            text = f"{clause} of `{name.short}` has no effect"
-            self.registry.add_note(
-                Note(level="note", text=text, location=location, remedy=_REMEDIES.get(clause))
+            self.active.note(
+                f"{clause} of `{name.short}` has no effect", location, remedy=_REMEDIES.get(clause)
             )
         expectations = tuple(_expectations(scope, statement.constraints))
         query = None if statement.query is None else self._query(statement.query, statement.location)
@@ -203,7 +199,7 @@ class _File:
             return
         scope.register(StreamingTable(**stored))
         if query is not None:
-            scope.register(self._append(scope, flow_name_of(name, scope.default_schema), name, query))
+            scope.register(self._append(scope, name.within(scope.default_schema), name, query))
         if statement.cdc is not None:
             self._change_flow(statement.cdc)
 

@@ -54,21 +54,26 @@ class Coordinates:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedFlow:
+class PlannedQuery:
+    """A query that has been resolved."""
+
+    schema: Mapping[str, Any]  # the query's columns, as ``StructType.jsonValue()`` gives them
+    reads: tuple[TableRead, ...]  # the tables that the query reads, also through temporary views
+    fingerprint: str  # a hash of the query's logical plan
+    through: tuple[TableName, ...] = ()  # the temporary views that the query reads, also through each other
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedFlow(PlannedQuery):
     """A streaming flow whose query has been resolved."""
 
     flow: StreamingFlow
-    schema: Mapping[str, Any]  # the query's columns, as ``StructType.jsonValue()`` gives them
-    # The tables that the query reads, streaming or not, also through temporary views.
-    reads: tuple[TableRead, ...]
     sources: tuple[Source, ...]
     stateful: bool  # whether the query keeps state (aggregation, deduplication, stream-stream join)
     # The coordinate columns, if the query returns one row for each record and keeps them.
     coordinates: Coordinates | None
     timestamp: str | None  # the column (dotted path) that holds each record's timestamp, if there is one
     reads_target: bool  # whether the query reads the table that it writes
-    fingerprint: str  # A hash of the query's logical plan
-    through: tuple[TableName, ...] = ()  # the temporary views that the query reads, also through each other
     expectations: tuple[Expectation, ...] = ()
     repeatable: bool = True  # whether a batch that is computed twice gives the same rows
     reads_all: bool = True  # whether a batch reads every record of its range
@@ -89,14 +94,10 @@ class PlannedFlow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedRefresh:
+class PlannedRefresh(PlannedQuery):
     """A refresh flow whose query has been resolved."""
 
     flow: RefreshFlow
-    schema: Mapping[str, Any]
-    reads: tuple[TableRead, ...]  # the tables that the query reads, also through temporary views
-    fingerprint: str
-    through: tuple[TableName, ...] = ()  # the temporary views that the query reads, also through each other
     # Why the rows can differ with equal inputs, such as ``calls current_date()``; each update then
     # refreshes the view.
     varies: tuple[str, ...] = ()
@@ -104,14 +105,10 @@ class PlannedRefresh:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedView:
+class PlannedView(PlannedQuery):
     """A temporary view whose query has been resolved."""
 
     view: TemporaryView
-    schema: Mapping[str, Any]
-    reads: tuple[TableRead, ...]  # the tables that the query reads, also through temporary views
-    fingerprint: str
-    through: tuple[TableName, ...] = ()  # the temporary views that the query reads, also through each other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,8 +263,7 @@ class Plan:
 
     @property
     def tables_read(self) -> tuple[TableName, ...]:
-        resolved: list[PlannedFlow | PlannedRefresh | PlannedView] = [*self.flows, *self.refreshes]
-        resolved += self.views
+        resolved = (*self.flows, *self.refreshes, *self.views)
         return tuple(dict.fromkeys(read.table for one in resolved for read in one.reads))
 
     @property

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.contracts.schema_types import FOLDER, load_schema_file, render_schema
-from headrace.declare.spec import load_project_anywhere
+from headrace.declare.spec import load_project
 from headrace.errors import (
     ColumnInvalidError,
     ColumnNotFoundError,
@@ -37,7 +37,7 @@ from headrace.project.ingest_code import (
     variable_of,
 )
 from headrace.project.pipeline import Pipeline
-from headrace.sources.ddl import parse_columns
+from headrace.sources.kafka.sample_data import parse_columns
 from headrace.storage.table_log import is_table
 
 if TYPE_CHECKING:
@@ -440,9 +440,8 @@ def ingest(
         >>> import headrace as hr
         >>> hr.ingest("customers", mode="upsert", keys=["id"]).update.outcome  # doctest: +SKIP
     """
-    settings = load_project_anywhere(
-        None if path is None else Path(path), profile=profile, overrides=overrides
-    )
+    spec = None if path is None else Path(path)
+    settings = load_project(spec, profile=profile, overrides=overrides, anywhere=True)
     given: dict[str, Any] = {
         "mode": mode,
         "keys": None if keys is None else tuple(keys),

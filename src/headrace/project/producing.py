@@ -14,8 +14,7 @@ from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.texts import counted
 from headrace.runtime.processes import handling_signals
 from headrace.sources.kafka.cluster import KafkaCluster
-from headrace.sources.kafka.producer import Delivered, TopicProducer
-from headrace.sources.kafka.record_lines import Record
+from headrace.sources.kafka.producer import Delivered, Record, TopicProducer
 
 _TICK_S = 0.02
 
@@ -122,14 +121,14 @@ def _counted(error: RecordInvalidError, delivered: int) -> HeadraceError:
     """The error with the number of records that were delivered, so that they are not sent a second time."""
     line = int(error.params["line"])
     count = counted(delivered, "record")
-    said = f"{count} before it {'was' if delivered == 1 else 'were'} delivered"
+    fact = f"{count} before it {'was' if delivered == 1 else 'were'} delivered"
     remedies = error.remedies
     if delivered and error.location is not None:
         remedies = (*remedies, f"correct the line, then send only the lines from {line} on")
     return RecordInvalidError(
         error.summary,
         location=error.location,
-        facts=(*error.facts, said if delivered else "nothing was sent"),
+        facts=(*error.facts, fact if delivered else "nothing was sent"),
         remedies=remedies,
         params={**error.params, "delivered": delivered},
     )

@@ -17,11 +17,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headrace.errors import HeadraceError
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.runtime.kafka_faults import find_fault, refused_settings
+from headrace.runtime.lazy_pyspark import LazyModule
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
 T = TypeVar("T")
+
+confluent: Any = LazyModule("confluent_kafka")
+confluent_admin: Any = LazyModule("confluent_kafka.admin")
+"""The client's modules, which are imported at their first use."""
 
 _TURN_S = 0.02
 _SILENCE_S = 2.0  # not every client that cannot connect reports an error
@@ -121,15 +126,10 @@ class ClientErrors:
         self._reports = [*self._reports[-4:], f"{error.name()}\n{error.str()}"]
 
 
-def _silent() -> logging.Logger:
-    logger = logging.getLogger("headrace.librdkafka")
-    logger.addHandler(logging.NullHandler())
-    logger.propagate = False
-    return logger
-
-
-SILENT = _silent()
+SILENT = logging.getLogger("headrace.librdkafka")
 """The logger of librdkafka's log lines."""
+SILENT.addHandler(logging.NullHandler())
+SILENT.propagate = False
 
 
 def connection_errors(servers: str, timeout_s: float) -> list[str]:

@@ -114,13 +114,8 @@ def build_lineages(
     older = [b for b in folded if b.last_version < first_version]
     older += [cut for b in folded if (cut := _before(b, first_version, metadata.batches)) is not None]
     batches = sorted([*older, *metadata.batches], key=lambda b: (b.first_version, b.first))
-    openings = {
-        o.version: o
-        for o in [
-            *(o for fold in ledger.folds for o in fold.openings if o.version < first_version),
-            *metadata.openings,
-        ]
-    }
+    early = (o for fold in ledger.folds for o in fold.openings if o.version < first_version)
+    openings = {o.version: o for o in (*early, *metadata.openings)}
     ordered = [openings[version] for version in sorted(openings)]
     flows, dropped = _order(ordered)
     feeding = feeding_checkpoints(properties)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Any
 
@@ -67,14 +67,11 @@ def contradictions(file: DataFile, facts: FileFacts, *, judge_age: bool) -> list
         found.append(("FILE_NOT_UTF8", text))
     # A writer notes the age when it has closed the file, so the file can be older and never younger.
     # Clocks and file systems that count in whole seconds are allowed one.
-    if judge_age and facts.modified_ms > file.modified_ms + _tolerance_ms(file):
+    tolerance_ms = 1000 if file.modified_ms % 1000 == 0 else 2
+    if judge_age and facts.modified_ms > file.modified_ms + tolerance_ms:
         late = (facts.modified_ms - file.modified_ms) / 1000
         found.append(("FILE_REPLACED", f"was modified {late:,.1f} s after it was committed"))
     return found
-
-
-def _tolerance_ms(file: DataFile) -> int:
-    return 1000 if file.modified_ms % 1000 == 0 else 2
 
 
 def _newest(files: Iterable[DataFile], limit: int) -> set[str]:
@@ -97,20 +94,14 @@ def _facts(path: StoredPath, *, decode: bool) -> FileFacts:
         return FileFacts()
     import pyarrow.parquet as pq
 
+    found = FileFacts(size=stored.size, modified_ms=stored.modified_ms)
     try:
         with path.open() as source, pq.ParquetFile(source) as file:
-            footer = file.metadata
             undecodable = _find_undecodable(file) if decode else None
+            rows = file.metadata.num_rows
     except (OSError, ValueError) as error:
-        problem = str(error).splitlines()[0]
-        return FileFacts(size=stored.size, modified_ms=stored.modified_ms, problem=problem)
-    return FileFacts(
-        size=stored.size,
-        modified_ms=stored.modified_ms,
-        rows=footer.num_rows,
-        decoded=decode,
-        undecodable=undecodable,
-    )
+        return replace(found, problem=str(error).splitlines()[0])
+    return replace(found, rows=rows, decoded=decode, undecodable=undecodable)
 
 
 def _find_undecodable(file: Any) -> str | None:

@@ -49,9 +49,9 @@ from headrace.verify.quarantine import (
     judge_replays,
 )
 from headrace.verify.ranges import judge_ranges
-from headrace.verify.reader import Context, Readers
+from headrace.verify.reader import Context
 from headrace.verify.records import RecordsJudge
-from headrace.verify.registry import READERS, known_kinds
+from headrace.verify.registry import Readers, known_kinds
 from headrace.verify.report import DatasetProof, Finding, FlowProof, Grade, GradeReport, Judgement, Proof
 from headrace.verify.sampled_keys import judge_sample
 from headrace.verify.source_range import Kinds
@@ -65,7 +65,7 @@ def verify_pipeline(
     since: datetime | int | None = None,
     require: Grade | None = None,
     sample: int | None = None,
-    access: Mapping[str, Any] | None = None,  # how to reach the systems of each kind, such as `KafkaAccess`
+    access: Mapping[str, Any] | None = None,  # how to reach the systems of each kind of source
 ) -> Proof:
     """Check that every record was processed exactly once, from tables, ledger, checkpoints and sources."""
     storage = Storage(StoredPath.at(settings.storage.root.path))
@@ -78,7 +78,7 @@ def verify_pipeline(
             params={"storage": str(settings.storage.root), "pipeline": settings.name},
         )
     context = Context(storage=storage, kinds=kinds, tables=dict(tables.evidence), access=access or {})
-    readers = Readers(READERS, context)
+    readers = Readers(context)
     records = RecordsJudge(context, readers)
     judge = _DatasetJudge(storage, settings.database, readers)
     proofs = []

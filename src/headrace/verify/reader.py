@@ -14,7 +14,7 @@ Both are independent of the code that reads the source in a run. A reader may co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -167,15 +167,3 @@ class SourceReader:
             excused=ANY if lineage.unknown_versions and not parts else 0,
             unread=sum(map(self.unread, lineage.last_sources)) if silence is None else 0,
         )
-
-
-class Readers:
-    """The readers of all kinds."""
-
-    def __init__(self, kinds: Mapping[str, type[SourceReader]], context: Context) -> None:
-        self._by_kind = {kind: reader(context) for kind, reader in kinds.items()}
-
-    def of(self, kinds: Iterable[str]) -> list[SourceReader]:
-        """The readers of some kinds, by name; a kind that is not known is opaque."""
-        other = self._by_kind["other"]
-        return [self._by_kind.get(kind, other) for kind in sorted(kinds)]

@@ -22,7 +22,8 @@ from headrace.verify.coordinates import (
 from headrace.verify.evidence import Evidence
 from headrace.verify.keys import keys_of
 from headrace.verify.quarantine import Rejected
-from headrace.verify.reader import CannotJudgeError, Context, Found, Readers, SourceReader
+from headrace.verify.reader import CannotJudgeError, Context, Found, SourceReader
+from headrace.verify.registry import Readers
 from headrace.verify.report import GradeReport, Judgement, unjudged_records
 from headrace.verify.source_range import Partition, named
 from headrace.verify.spans import Layers, Spans, spans_text
@@ -65,7 +66,11 @@ class RecordsJudge:
                 return _unjudged(evidence, reason, applies=False)
             claims: dict[str, Claims] = {}
             for lineage in evidence.lineages:
-                claimed = self._reader(lineage.source_kinds).claims(evidence, lineage)
+                reader = self._reader(lineage.source_kinds)
+                if reader.range.coordinates not in (None, columns.coordinates):
+                    reason = "the table keeps the coordinates of another kind of source than it reads"
+                    raise CannotJudgeError(reason, applies=False)
+                claimed = reader.claims(evidence, lineage)
                 replays = (one for one in evidence.replays if one.flow in lineage.names)
                 dropped = sum(one.counts.dropped for one in replays)
                 claims[lineage.flow] = claimed.with_rejected(

@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from headrace.verify.delta import DeltaReader
 from headrace.verify.files import FilesReader
 from headrace.verify.kafka.reader import KafkaReader
-from headrace.verify.opaque import OpaqueRange, OpaqueReader
-from headrace.verify.reader import SourceReader
-from headrace.verify.source_range import Kinds
+from headrace.verify.reader import Context, SourceReader
+from headrace.verify.source_range import Kinds, Position, SourceRange
+
+
+class OpaqueRange(SourceRange):
+    """A range of any stream of Spark's."""
+
+    @classmethod
+    def read_position(cls, value: Any) -> Position:
+        return value
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return (self.kind, str(self.identity.get("format")))
+
+    @property
+    def name(self) -> str:
+        return f"the stream {self.identity.get('format')}"
+
+
+class OpaqueReader(SourceReader):
+    """Its records cannot be compared: their positions are unknown."""
+
+    range = OpaqueRange
+    unjudged = "only Spark understands the positions of a stream that it reads"
+
 
 READERS: dict[str, type[SourceReader]] = {
     "kafka": KafkaReader,
@@ -20,3 +46,15 @@ READERS: dict[str, type[SourceReader]] = {
 def known_kinds() -> Kinds:
     """The ranges of all kinds; a kind that is not known has positions that only Spark understands."""
     return Kinds({kind: reader.range for kind, reader in READERS.items()}, OpaqueRange)
+
+
+class Readers:
+    """The readers of all kinds."""
+
+    def __init__(self, context: Context) -> None:
+        self._by_kind = {kind: reader(context) for kind, reader in READERS.items()}
+
+    def of(self, kinds: Iterable[str]) -> list[SourceReader]:
+        """The readers of some kinds, by name; a kind that is not known is opaque."""
+        other = self._by_kind["other"]
+        return [self._by_kind.get(kind, other) for kind in sorted(kinds)]

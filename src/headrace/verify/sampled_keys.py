@@ -25,7 +25,8 @@ from headrace.verify.delta_log import LogDamagedError, has_log, load_table_log
 from headrace.verify.evidence import Evidence
 from headrace.verify.keys import columns_of, keys_of, quoted
 from headrace.verify.quarantine import Rejected
-from headrace.verify.reader import CannotJudgeError, Readers, SourceReader, SourceRecord
+from headrace.verify.reader import CannotJudgeError, SourceReader, SourceRecord
+from headrace.verify.registry import Readers
 from headrace.verify.report import GradeReport, Judgement, unjudged_records
 from headrace.verify.source_range import Partition, named
 from headrace.verify.spans import Spans

@@ -65,7 +65,12 @@ def events(
             output.note(f"The event log in {settings.storage.root} has no such events.")
         found = iter(events)
     colored = output.is_terminal
-    lines = (_as_json(event) if output.is_json else _as_line(event, colored) for event in found)
+    lines = (
+        json.dumps(event.to_json(), ensure_ascii=False, default=str)
+        if output.is_json
+        else _as_line(event, colored)
+        for event in found
+    )
     output.pour(lines, at_once=follow)
     return Result(data=None)
 
@@ -75,10 +80,6 @@ def _as_line(event: LoggedEvent, colored: bool) -> str:
     if colored:
         level = click.style(level, fg=_COLORS.get(event.level))
     return f"{at}  {level}  {event.message}"
-
-
-def _as_json(event: LoggedEvent) -> str:
-    return json.dumps(event.to_json(), ensure_ascii=False, default=str)
 
 
 _BARS = "▁▂▃▄▅▆▇█"

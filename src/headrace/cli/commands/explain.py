@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
-from headrace.errors import CommandLineError, ErrorPage, build_pages
+from headrace.errors import CommandLineError, build_pages
 
 
 def complete_code(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -28,12 +28,8 @@ def explain(invocation: Invocation, code: str) -> Result:
     page = pages.get(code.strip("[]").upper().replace("-", "_"))
     if page is None:
         raise _unknown(code, list(pages))
-    return Result(data=asdict(page), text=_rendered(page))
-
-
-def _rendered(page: ErrorPage) -> str:
     traits = f"exit code {page.exit_code}" + (", repeated with backoff" if page.transient else "")
-    return f"{click.style(page.code, bold=True)}\n\n{page.text}\n\n{traits}"
+    return Result(data=asdict(page), text=f"{click.style(page.code, bold=True)}\n\n{page.text}\n\n{traits}")
 
 
 def _unknown(code: str, known: list[str]) -> CommandLineError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -17,7 +17,7 @@ from headrace.model.texts import counted, duration_text
 from headrace.run.stop import StopSignal
 
 if TYPE_CHECKING:
-    from headrace.maintain.pins import Pin, RegisteredReader
+    from headrace.maintain.pins import RegisteredReader
     from headrace.project.maintenance import MaintenanceOptions, MaintenanceResult
 
 _STEPS = ("optimize", "vacuum", "log", "checkpoints")
@@ -185,7 +185,12 @@ def pin(
         if shows:
             found, readers = pins.list(table), pins.readers(table)
             data = {"pins": [one.to_json() for one in found], "readers": [one.to_json() for one in readers]}
-            return Result(data=data, text=_listed(found, readers))
+            lines = [
+                f"{one.table.short}  version {one.version}  until {one.until:%Y-%m-%d %H:%M} UTC"
+                for one in found
+            ]
+            text = "\n".join([*lines, *map(_reader_line, readers)])
+            return Result(data=data, text=text or "No version is pinned, and no reader is registered.")
         assert table is not None
         if reader is not None and remove:
             gone = pins.remove_reader(table, reader)
@@ -208,16 +213,6 @@ def pin(
         pin = pins.add(table, version, seconds)
     text = f"{pin.table.short}  version {pin.version} is pinned until {pin.until:%Y-%m-%d %H:%M} UTC"
     return Result(data={"pinned": pin.to_json()}, text=text)
-
-
-def _listed(found: Sequence[Pin], readers: Sequence[RegisteredReader]) -> str:
-    lines = [
-        f"{one.table.short}  version {one.version}  until {one.until:%Y-%m-%d %H:%M} UTC" for one in found
-    ]
-    return (
-        "\n".join([*lines, *map(_reader_line, readers)])
-        or "No version is pinned, and no reader is registered."
-    )
 
 
 def _reader_line(one: RegisteredReader) -> str:

@@ -90,7 +90,7 @@ def produce(
         (form == "text" and key is not None, "--key needs JSON or CSV; lines of text have no fields"),
     )
     from headrace.project.producing import produce
-    from headrace.sources.kafka.record_lines import open_records, records_before
+    from headrace.sources.kafka.producer import open_records, records_before
     from headrace.sources.kafka.sample_data import build_samples
 
     if sample:
@@ -160,14 +160,14 @@ class _Shown:
             self._status.stop()
 
     def __call__(self, delivered: int, seconds: float) -> None:
-        text = f"{delivered:,} records, {delivered / seconds:,.0f} a second"
-        if self._status is not None:
-            self._status.update(text)
-        else:
-            self._output.note(text)
+        self._show(f"{delivered:,} records, {delivered / seconds:,.0f} a second")
 
     def waiting(self, left: int) -> None:
-        text = f"Waiting for the broker to acknowledge {counted(left, 'record')}; Ctrl-C again stops waiting"
+        self._show(
+            f"Waiting for the broker to acknowledge {counted(left, 'record')}; Ctrl-C again stops waiting"
+        )
+
+    def _show(self, text: str) -> None:
         if self._status is not None:
             self._status.update(text)
         else:
@@ -271,13 +271,9 @@ def consume(
         raise not_found(error, kafka, KafkaCluster(kafka.connection)) from error
     if span.is_empty and not follow:
         output.note(f"Topic {topic} has no records after this start.")
-    _print(output, itertools.islice(reader.read(span, follow=follow), limit), at_once=follow)
-    return Result(data=None)
-
-
-def _print(output: Output, records: Iterator[TopicRecord], *, at_once: bool) -> None:
     render = _as_json if output.is_json else _as_line
-    output.pour(map(render, records), at_once=at_once)
+    output.pour(map(render, itertools.islice(reader.read(span, follow=follow), limit)), at_once=follow)
+    return Result(data=None)
 
 
 def _as_line(record: TopicRecord) -> str:
@@ -298,14 +294,14 @@ def _as_json(record: TopicRecord) -> str:
     }
     text = _decoded(record.value)
     parsed = _parsed(text)
-    # As it is: what is parsed and written again can lose digits.
+    # Unchanged: numbers that are parsed and written again can lose digits.
     whole = isinstance(parsed, dict | list) and text is not None
     value = text.translate(_BREAKS) if whole and text is not None else json.dumps(text, ensure_ascii=False)
     return f'{json.dumps(head, ensure_ascii=False)[:-1]}, "value": {value}}}'
 
 
 _BREAKS = {ord("\n"): " ", ord("\r"): " "}
-"""Within JSON they stand between tokens only."""
+"""In JSON they only occur between tokens."""
 
 
 def _decoded(data: bytes | None) -> str | None:
@@ -337,7 +333,7 @@ def _refuse(name: str) -> Any:
 
 
 def _printable(text: str | None) -> str:
-    """Without what would move a terminal's cursor."""
+    """The text without control characters that move the cursor of a terminal."""
     if text is None:
         return "null"
     if text.isprintable():

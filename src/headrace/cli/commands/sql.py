@@ -332,7 +332,8 @@ class StreamProcesses:
         streams, deadline = Streams(self._definitions), time.monotonic() + _START_S
         while streams.driver(name) is None and time.monotonic() < deadline:
             if not self._lives(name, pid):
-                if self._ended_well(name):
+                process = self._running.get(name)
+                if process is not None and process.poll() == 0:
                     break
                 raise self._failure(name)
             time.sleep(_POLL_S)
@@ -359,10 +360,6 @@ class StreamProcesses:
         streams = Streams(self._definitions)
         for name in self.running:
             streams.stop(name)
-
-    def _ended_well(self, name: str) -> bool:
-        process = self._running.get(name)
-        return process is not None and process.poll() == 0
 
     def _lives(self, name: str, pid: int) -> bool:
         from headrace.runtime.processes import is_running

@@ -15,7 +15,7 @@ from rich.text import Text
 from headrace.cli.options import option
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
-from headrace.model.texts import duration_text, size_text
+from headrace.model.texts import counted, duration_text, size_text
 from headrace.observe.log import newest_log
 
 if TYPE_CHECKING:
@@ -48,7 +48,9 @@ def status(invocation: Invocation, tables: bool) -> Result:
     pipeline; its rows are kept. The exit code is 1 if the cluster refuses the login.
     """
     if tables:
-        return _tables(invocation)
+        with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
+            found = pipeline.table_health()
+        return Result(data={"tables": [one.to_json() for one in found]}, text=lambda: health_table(found))
     with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
         snapshot, lagging = pipeline.status(), pipeline.lagging_readers()
     schema, log = pipeline.settings.database, newest_log(pipeline.settings)
@@ -59,13 +61,6 @@ def status(invocation: Invocation, tables: bool) -> Result:
     data = {**snapshot.to_json(), "lagging_readers": late, "log": None if log is None else str(log)}
     text = partial(_rendered, snapshot, schema, log, [f"{one.text}:   {one.command}" for one in lagging])
     return Result(data=data, text=text, exit_code=exit_code)
-
-
-def _tables(invocation: Invocation) -> Result:
-
-    with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
-        found = pipeline.table_health()
-    return Result(data={"tables": [one.to_json() for one in found]}, text=lambda: health_table(found))
 
 
 def _rendered(
@@ -168,8 +163,7 @@ def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:
         if flow.state == "unknown":
             yield f"{flow.flow}: {flow.driver} holds its lease, and no heartbeat of it was seen"
         if flow.late:
-            rows = "1 row" if flow.late == 1 else f"{flow.late:,} rows"
-            yield f"{flow.flow}: dropped {rows} later than the watermark"
+            yield f"{flow.flow}: dropped {counted(flow.late, 'row')} later than the watermark"
         if flow.pending is not None and flow.driver is None:
             yield f"{flow.flow}: batch {flow.pending} was planned but not committed; the next run repeats it"
 

@@ -53,12 +53,7 @@ class Driver:
         self._error: Mapping[str, Any] | None = None
         command = [
             sys.executable,
-            "-m",
-            "headrace",
-            "run",
-            "--continuous",
-            "--json",
-            "--project",
+            *["-m", "headrace", "run", "--continuous", "--json", "--project"],
             str(project),
         ]
         with log_file.open("ab") as log:
@@ -119,27 +114,23 @@ class Driver:
         return self._process.returncode
 
     def _family(self) -> list[psutil.Process]:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             return psutil.Process(self.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return []
+        return []
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                with contextlib.suppress(ValueError):
-                    self._take(json.loads(line))
-
-    def _take(self, data: Any) -> None:
-        if not isinstance(data, dict):
-            return
-        if "event" in data:
-            event = event_from_json(data)
-            if event is not None:
-                self._emit(event)
-        elif isinstance(data.get("error"), dict):
-            self._error = data["error"]
+                try:
+                    data = json.loads(line)
+                except ValueError:
+                    continue
+                match data:
+                    case {"event": _} if (event := event_from_json(data)) is not None:
+                        self._emit(event)
+                    case {"error": dict(error)}:
+                        self._error = error
 
     def _last_lines(self) -> list[str]:
         if self._error is not None:

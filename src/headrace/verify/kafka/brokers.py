@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import BrokerUnreachableError
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.ranges import RecordMark
-from headrace.verify.kafka.offsets import Topic, load_offsets, load_topics
-from headrace.verify.kafka.requests import Explain, unexplained
+from headrace.verify.kafka.offsets import Explain, Topic, load_offsets, load_topics, unexplained
 from headrace.verify.source_range import Partition
 from headrace.verify.spans import Spans
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from headrace.model.coordinates import RecordCoordinates
+from headrace.model.ranges import RecordMark
+from headrace.model.texts import counted
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.checkpoints import CheckpointLog
 from headrace.verify.claims import Claims
 from headrace.verify.evidence import Evidence
 from headrace.verify.kafka.brokers import Broker, Brokers
-from headrace.verify.kafka.last_records import compare_marks, find_marks, newest_marks
+from headrace.verify.kafka.offsets import Topic
 from headrace.verify.reader import CannotJudgeError, Context, Extent, Found, SourceReader, SourceRecord
-from headrace.verify.report import GradeReport
-from headrace.verify.source_range import Partition, SourceRange
+from headrace.verify.report import Finding, GradeReport
+from headrace.verify.source_range import Partition, SourceRange, named
 from headrace.verify.spans import Spans
 
 if TYPE_CHECKING:
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 
 _ANSWER_S = 5.0
 """Seconds that a broker may take for one request; without an answer, records are not judged."""
+
+Marks = Mapping[Partition, Mapping[int, RecordMark]]
+"""The marks of records, by partition and offset."""
 
 
 class KafkaRange(SourceRange):
@@ -82,8 +88,8 @@ class KafkaReader(SourceReader):
         for servers in sorted(_clusters(lineage), key=str):
             broker = self._brokers.at(servers)
             topics = broker.topics or {}
-            marks = find_marks(lineage, servers, topics)
-            newest = newest_marks(marks)
+            marks = _find_marks(lineage, servers, topics)
+            newest = _newest_marks(marks)
             asked = {
                 key: Spans.of([(offset, offset + 1) for offset in offsets])
                 for key, offsets in newest.items()
@@ -91,7 +97,7 @@ class KafkaReader(SourceReader):
             }
             answered = broker.load(asked, newest) is not None
             compacted = {name for name, one in topics.items() if one is None or one.compacted is not False}
-            findings += compare_marks(marks, broker.marks, newest if answered else {}, compacted)
+            findings += _compare_marks(marks, broker.marks, newest if answered else {}, compacted)
         return ranges.with_findings(findings)
 
     def claims(self, evidence: Evidence, lineage: Lineage) -> Claims:
@@ -141,7 +147,7 @@ class KafkaReader(SourceReader):
             topics = broker.topics or {}
             watched: dict[Partition, set[int]] = {}
             for lineage in evidence.lineages:
-                for key, offsets in find_marks(lineage, servers, topics).items():
+                for key, offsets in _find_marks(lineage, servers, topics).items():
                     watched.setdefault(key, set()).update(offsets)
             held = broker.load({k: s for k, s in asked.items() if clusters[k[0]] == servers}, watched)
             if held is None:
@@ -218,3 +224,81 @@ def _record(message: Message) -> SourceRecord:
         value=message.value(),
         timestamp_ms=message.timestamp()[1],
     )
+
+
+def _find_marks(
+    lineage: Lineage, servers: str | None, topics: Mapping[str, Topic | None]
+) -> dict[Partition, dict[int, RecordMark]]:
+    """The marks that a flow's commits and the ledger have, of records that a cluster may still have."""
+    found: dict[Partition, dict[int, RecordMark]] = {}
+    for source in lineage.sources:
+        for topic, partitions in source.marks.get("last", {}).items():
+            now = topics.get(topic)
+            # Another id is that of an earlier topic of the same name.
+            if now is None or source.identity.get("servers") != servers or source.id_of((topic,)) != now.id:
+                continue
+            for number, (offset, *mark) in partitions.items():
+                key = (topic, int(number))
+                if now.low.get(key[1], 0) <= offset < now.high.get(key[1], 0):
+                    found.setdefault(key, {})[int(offset)] = RecordMark(*map(int, mark))
+    return found
+
+
+def _newest_marks(marks: Marks) -> dict[Partition, Set[int]]:
+    """The offset of the newest mark of each partition."""
+    return {key: {max(offsets)} for key, offsets in marks.items() if offsets}
+
+
+def _compare_marks(
+    marks: Marks, held: Marks, asked: Mapping[Partition, Set[int]], compacted: Collection[str]
+) -> list[Finding]:
+    """The partitions that have other records, or none, at offsets that were read.
+
+    An offset that is missing in `held` has no record if it is in `asked`, and an unknown one otherwise.
+    """
+    findings = []
+    for key, offsets in sorted(marks.items()):
+        now = held.get(key, {})
+        other = {offset for offset, mark in offsets.items() if offset in now and mark.is_other(now[offset])}
+        gone = set() if key[0] in compacted else (asked.get(key, set()) & offsets.keys()) - now.keys()
+        if other or gone:
+            findings.append(_finding(key, sorted(other | gone), offsets, now))
+    return findings
+
+
+def _finding(
+    key: Partition, other: list[int], marks: Mapping[int, RecordMark], held: Mapping[int, RecordMark]
+) -> Finding:
+    topic, partition = key
+    first = other[0]
+    more = f" ({counted(len(other), 'compared offset')} with another record)" if len(other) > 1 else ""
+    read, now = marks[first], held.get(first)
+    if now is None:
+        difference = "the broker has no record there, and the topic is not compacted"
+    elif now.timestamp_ms == read.timestamp_ms:
+        difference = "the broker's record has the same timestamp and another key or value"
+    else:
+        difference = f"the broker's record has {_shown(now.timestamp_ms)}"
+    return Finding(
+        code="OFFSETS_REUSED",
+        text=(
+            f"{named(key)}: the record that was read at offset {first} has the timestamp "
+            f"{_shown(read.timestamp_ms)}, and {difference}{more}: the broker's log was rolled back and its "
+            "offsets were used again"
+        ),
+        place={
+            "topic": topic,
+            "partition": partition,
+            "offset": first,
+            "timestamp_ms": read.timestamp_ms,
+            "now_ms": None if now is None else now.timestamp_ms,
+        },
+    )
+
+
+def _shown(timestamp_ms: int) -> str:
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{timestamp_ms} ms"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp_ms % 1000:03d} UTC"
