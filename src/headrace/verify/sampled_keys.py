@@ -339,7 +339,7 @@ def _possible(batch: Any, size: int, wanted: Collection[Key]) -> Iterator[list[A
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    rows = range(batch.num_rows)
+    rows: Sequence[int] = range(batch.num_rows)
     for number in range(size):
         column = batch.column(number)
         if not pa.types.is_nested(column.type):
