@@ -14,16 +14,13 @@ Kind = Literal["boolean", "number", "string", "object", "array"]
 """The type of a JSON value."""
 
 Texts = Literal["", "date", "timestamp", "number", "text"]
-"""What all strings of a field are; the empty text if there are none."""
+"""The kind of all strings of a field; the empty text if there are none."""
 
 Coordinates = tuple[str | int, ...]
 """The coordinates of a record: topic, partition and offset, or path and line."""
 
-MAX_FIELDS = 1_000
-"""An object with more field names is a map."""
-MAX_DEPTH = 100
-"""A value below this depth is kept as text."""
-
+MAX_FIELDS = 1_000  # an object with more field names is a map
+MAX_DEPTH = 100  # A value below this depth is kept as text
 _SHOWN = 60
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIMESTAMP = re.compile(

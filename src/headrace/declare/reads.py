@@ -180,7 +180,7 @@ def declared_schema(arguments: Arguments, given: Any) -> StructType | None:
 
 
 def value_limit(active: ActivePipeline, arguments: Arguments, given: Any) -> int:
-    """The longest value that a reader decodes, in bytes: its own limit, the spec's, or the default."""
+    """The maximum size of a value in bytes: the limit of the reader, of the spec, or the default."""
     from headrace.sources.bad_records import MAX_VALUE_BYTES
 
     if given is None:

@@ -11,9 +11,7 @@ from headrace.model.table_events import DatasetChecked, OperationProgressed
 from headrace.model.texts import counted, duration_text, size_text
 from headrace.observe.board import Board, BoardRow
 
-QUIET = timedelta(seconds=1)
-"""One flow gets at most one line about its batches in this time."""
-
+QUIET = timedelta(seconds=1)  # one flow gets at most one line about its batches in this time
 _LINES_PER_S = 4.0  # all flows together get at most this many lines about their batches
 
 
@@ -90,7 +88,7 @@ def event_line(event: Event, board: Board) -> str:
 
 
 def _maintenance_line(name: str, event: OperationProgressed) -> str:
-    """What the care of a table has done in a run."""
+    """The line for a maintenance of a table in a run."""
     if role := event.outcome.get("role"):
         name = f"{name} ({role})"
     if event.error is not None:

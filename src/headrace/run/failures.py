@@ -53,6 +53,14 @@ _TRANSIENT = re.compile(
 )
 
 
+_UNREADABLE = re.compile(
+    # A file of a log that is missing means a log that was cleaned; the whole log is missing with its disk.
+    r"[^\n]*_delta_log (?:does not exist|\(No such file or directory\))"
+    r"|(?:DELTA_PATH_DOES_NOT_EXIST|DELTA_TABLE_NOT_FOUND|DELTA_MISSING_DELTA_TABLE)[^\n]*"
+    r"|java\.(?:io|nio)\.[^\n]*(?:Permission denied|Input/output error|Stale file handle|not connected\))"
+    r"|(?:AccessDeniedException|AccessControlException): [^\n]*"
+)
+"""Messages about a table, checkpoint or file whose disk does not answer, or refuses this process."""
 _TAKEN_OVER = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY|Concurrent update to the log")
 _FAILED_IN_VIEW = re.compile(re.escape(FAILED) + r'("(?:[^"\\]|\\.)*"): (\{.*?\})(?:\n|$| SQLSTATE)')
 _MALFORMED = re.compile(r"MALFORMED_RECORD_IN_PARSING|Malformed records are detected in record parsing")
@@ -145,12 +153,7 @@ def as_error(
         return driver_lost(failed.logged)
     unread = carried or failure
     if isinstance(unread, OSError) and any(one.startswith("headrace.storage.") for one in _modules(unread)):
-        return failed.error(
-            StorageUnreadableError,
-            "the storage could not be read",
-            (f"the system's error: {unread}", _unchanged(declared)),
-            "headrace doctor",
-        )
+        return _unreadable(failed, declared, f"the system's error: {unread}")
     if (known := _known(failed, declared)) is not None:
         return known
     raised = raised_by(cause, expectations)
@@ -164,6 +167,11 @@ def as_error(
         remedies=("print the stack trace:   headrace run --debug",),
         params=failed.params,
     )
+
+
+def _unreadable(failed: FailedQuery, declared: Declared, fact: str) -> HeadraceError:
+    facts = (fact, _unchanged(declared))
+    return failed.error(StorageUnreadableError, "the storage could not be read", facts, "headrace doctor")
 
 
 def _is_driver_lost(error: BaseException | None) -> bool:
@@ -256,6 +264,8 @@ def _known(failed: FailedQuery, declared: Declared) -> HeadraceError | None:
             (NOT_COMMITTED,),
             "free space on the disk, then start again:   headrace run",
         )
+    if (unreadable := _UNREADABLE.search(text)) is not None:
+        return _unreadable(failed, declared, _shortened(unreadable[0]))
     if (violated := _VIOLATED.search(text)) is not None:
         return failed.error(
             ConstraintViolatedError,

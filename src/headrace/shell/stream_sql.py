@@ -96,9 +96,7 @@ def build_table(table: CreateTable, name: TableName) -> str:
 def build_scan(scan: CreateScan, table: CreateTable | None, name: TableName) -> str:
     """``CREATE TEMPORARY VIEW`` for a scan."""
     if table is None or not table.is_kafka:
-        listed = ", ".join(
-            f"{quote_string(key)} = {quote_string(value)}" for key, value in scan.options.items()
-        )
+        listed = _pairs(scan.options)
         read = f"STREAM {quoted(name)}" + (f" WITH ({listed})" if listed else "")
     else:
         options = kafka_options(scan, table)
@@ -109,7 +107,7 @@ def build_scan(scan: CreateScan, table: CreateTable | None, name: TableName) -> 
 
 
 def kafka_options(scan: CreateScan | None, table: CreateTable) -> Mapping[str, str]:
-    """The options of Spark's reader: those of the table, replaced by those of the scan."""
+    """The options of Spark's reader; an option of the scan replaces the same option of the table."""
     options = {**table.options, **({} if scan is None else scan.options)}
     if not any(name.lower() in _TOPICS for name in options):
         raise invalid_sql(

@@ -1,4 +1,4 @@
-"""The rows that a test gives, in the form in which a topic, a table or a file would hold them."""
+"""Converts the rows of a test to the form of a topic, a table or a file."""
 
 from __future__ import annotations
 
@@ -125,19 +125,18 @@ def kafka_rows(topic: str, batch: Batch, number: int, offsets: dict[int, int]) -
     rows = []
     for place, row in enumerate(batch):
         record = row if isinstance(row, Record) else Record(row)
-        if row is None:
-            problem = "write Record(None) for a record without a value"
-            raise invalid(topic, problem, batch=number, row=place)
         try:
-            value, key, headers = _bytes(record.value), _bytes(record.key), _headers(record.headers)
+            if row is None:
+                raise ValueError("write Record(None) for a record without a value")
+            value, key = _bytes(record.value), _bytes(record.key)
+            given = record.headers.items() if isinstance(record.headers, Mapping) else record.headers
+            headers = [{"key": str(name), "value": _bytes(one)} for name, one in given]
+            if not isinstance(record.partition, int) or record.partition < 0:
+                raise ValueError(f"the partition {record.partition!r} is not a number of at least 0")
+            if not isinstance(record.timestamp, datetime | None):
+                raise ValueError(f"the timestamp is a {type(record.timestamp).__name__}, not a datetime")
         except (TypeError, ValueError) as error:
             raise invalid(topic, str(error), batch=number, row=place) from error
-        if not isinstance(record.partition, int) or record.partition < 0:
-            problem = f"the partition {record.partition!r} is not a number of at least 0"
-            raise invalid(topic, problem, batch=number, row=place)
-        if not isinstance(record.timestamp, datetime | None):
-            problem = f"the timestamp is a {type(record.timestamp).__name__}, not a datetime"
-            raise invalid(topic, problem, batch=number, row=place)
         offset = offsets.get(record.partition, 0)
         offsets[record.partition] = offset + 1
         rows.append(
@@ -150,7 +149,8 @@ def kafka_rows(topic: str, batch: Batch, number: int, offsets: dict[int, int]) -
                 # Kafka's own timestamps are whole milliseconds.
                 "timestamp": _milliseconds(record.timestamp or datetime.now(UTC)),
                 "timestampType": 0,
-                "headers": headers,
+                # Spark gives null for a record without headers.
+                "headers": headers or None,
             }
         )
     return build_table(rows, kafka_schema())
@@ -171,12 +171,6 @@ def _bytes(value: Any) -> bytes | None:
             return value.encode()
         case _:
             return as_json(value).encode()
-
-
-def _headers(given: Any) -> list[dict[str, Any]] | None:
-    pairs = given.items() if isinstance(given, Mapping) else given
-    # Spark gives null where a record has no header.
-    return [{"key": str(key), "value": _bytes(value)} for key, value in pairs] or None
 
 
 def as_json(value: Any) -> str:
@@ -211,27 +205,24 @@ def infer_schema(source: str, given: Batches) -> pa.Schema:
                 raise invalid(source, f"a row is a dict, not a {type(row).__name__}", batch=number, row=place)
     names = dict.fromkeys(str(name) for row in rows for name in row)
     if not names:
-        raise RowsInvalidError(
-            f"the columns of `{source}` are not known: it has no rows",
-            remedies=('give a schema: Batches([], schema="id LONG, name STRING")',),
-            params={"source": source},
-        )
+        raise _without_schema(source, f"the columns of `{source}` are not known: it has no rows")
     try:
         found = pa.Table.from_pylist([{name: _aware(row.get(name)) for name in names} for row in rows]).schema
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise RowsInvalidError(
-            f"the rows of `{source}` have different types: {error}",
-            remedies=('give a schema: Batches(rows, schema="id LONG, name STRING")',),
-            params={"source": source},
-        ) from error
+        raise _without_schema(source, f"the rows of `{source}` have different types: {error}") from error
     untyped = [field.name for field in found if pa.types.is_null(field.type)]
     if untyped:
-        raise RowsInvalidError(
-            f"the type of the column `{untyped[0]}` of `{source}` is not known: it is None in every row",
-            remedies=('give a schema: Batches(rows, schema="id LONG, name STRING")',),
-            params={"source": source, "columns": untyped},
-        )
+        text = f"the type of the column `{untyped[0]}` of `{source}` is not known: it is None in every row"
+        raise _without_schema(source, text, columns=untyped)
     return found
+
+
+def _without_schema(source: str, text: str, **params: Any) -> RowsInvalidError:
+    return RowsInvalidError(
+        text,
+        remedies=('give a schema: Batches(rows, schema="id LONG, name STRING")',),
+        params={"source": source, **params},
+    )
 
 
 def table_rows(source: str, batch: Batch, number: int, schema: pa.Schema) -> pa.Table:

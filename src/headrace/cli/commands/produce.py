@@ -294,14 +294,14 @@ def _as_json(record: TopicRecord) -> str:
     }
     text = _decoded(record.value)
     parsed = _parsed(text)
-    # As it is: what is parsed and written again can lose digits.
+    # Unchanged: numbers that are parsed and written again can lose digits.
     whole = isinstance(parsed, dict | list) and text is not None
     value = text.translate(_BREAKS) if whole and text is not None else json.dumps(text, ensure_ascii=False)
     return f'{json.dumps(head, ensure_ascii=False)[:-1]}, "value": {value}}}'
 
 
 _BREAKS = {ord("\n"): " ", ord("\r"): " "}
-"""Within JSON they stand between tokens only."""
+"""In JSON they only occur between tokens."""
 
 
 def _decoded(data: bytes | None) -> str | None:
@@ -333,7 +333,7 @@ def _refuse(name: str) -> Any:
 
 
 def _printable(text: str | None) -> str:
-    """Without what would move a terminal's cursor."""
+    """The text without control characters that move the cursor of a terminal."""
     if text is None:
         return "null"
     if text.isprintable():
