@@ -138,7 +138,8 @@ def open_after(
 
 
 def require_whole(flow: FlowFacts, history: History, what: str) -> None:
-    """Check that it is known what all earlier checkpoints have read, before a source is read from its start."""
+    """Check that it is known what all earlier checkpoints have read, before a source is read from its
+    start."""
     if not history.whole:
         why = f"neither the table's log nor the ledger shows whether an earlier checkpoint has read {what}"
         raise resume_impossible(flow, why)
