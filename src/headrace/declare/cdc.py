@@ -151,8 +151,7 @@ def create_auto_cdc_flow(
     )
 
 
-apply_changes = create_auto_cdc_flow
-"""The older name of `create_auto_cdc_flow`."""
+apply_changes = create_auto_cdc_flow  # the older name of `create_auto_cdc_flow`
 
 
 def history_columns(

@@ -29,8 +29,7 @@ DOTENV = ".env"
 _VARIABLE = re.compile(r"\$(\$)?\{([^}]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FILE = "file:"
-_LARGEST = 1 << 20
-"""The size limit in bytes of a file that holds a value."""
+_LARGEST = 1 << 20  # the size limit in bytes of a file that holds a value
 
 
 def load_dotenv(folder: Path, shown: str) -> dict[str, str]:

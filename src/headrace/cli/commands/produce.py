@@ -300,8 +300,7 @@ def _as_json(record: TopicRecord) -> str:
     return f'{json.dumps(head, ensure_ascii=False)[:-1]}, "value": {value}}}'
 
 
-_BREAKS = {ord("\n"): " ", ord("\r"): " "}
-"""Within JSON they stand between tokens only."""
+_BREAKS = {ord("\n"): " ", ord("\r"): " "}  # within JSON they stand between tokens only
 
 
 def _decoded(data: bytes | None) -> str | None:

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from headrace.shell.definitions import Definitions
     from headrace.shell.shell import Shell, Streams
 
-_TYPED = "<sql>"
-"""The path of statements that are not in a file, in the locations of errors."""
+_TYPED = "<sql>"  # the path of statements that are not in a file, in the locations of errors
 
 
 @verb(
@@ -298,10 +297,8 @@ def _has_secret(text: str) -> bool:
 
 _START_S = 60.0
 _POLL_S = 0.05
-_STOPPED = (130, 143)
-"""The exit codes of a stream that a signal has stopped, as `STOP STREAM` does."""
-_TAIL = 15
-"""Lines of a log that an error shows."""
+_STOPPED = (130, 143)  # the exit codes of a stream that a signal has stopped, as `STOP STREAM` does
+_TAIL = 15  # lines of a log that an error shows
 
 
 class StreamProcesses:
