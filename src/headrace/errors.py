@@ -1,4 +1,4 @@
-"""Every failure that a user can meet, as one tree.
+"""All errors of Headrace, as one tree.
 
     HeadraceError
     ├── UsageError            the pipeline or the command line is wrong       exit code 2

@@ -37,7 +37,7 @@ def test_the_first_batch_goes_by_the_records_and_the_next_by_the_batch_before(
 def test_a_stream_over_a_table_takes_more_as_long_as_it_is_fast(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place in ("headrace.sources.delta.options", "headrace.sources.delta.source"):
+    for place in ("headrace.sources.delta.reader", "headrace.sources.delta.source"):
         monkeypatch.setattr(f"{place}.DELTA_MAX_BYTES_PER_TRIGGER", 1000)
     shop.write(BRONZE, limit=10)
     shop.produce(120)
@@ -64,7 +64,7 @@ def visits():
 def test_a_folder_gives_more_files_as_long_as_the_query_is_fast(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.sources.files.options.FILES_MAX_FILES_PER_TRIGGER", 2)
+    monkeypatch.setattr("headrace.sources.files.reader.FILES_MAX_FILES_PER_TRIGGER", 2)
     shop.write(VISITS)
     (shop.root / "landing").mkdir()
     for number in range(30):

@@ -27,9 +27,9 @@ from headrace.plan.stages import (
     RefreshViewStage,
     RunFlowStage,
 )
-from headrace.sources.delta.options import DELTA_MAX_BYTES_PER_TRIGGER
+from headrace.sources.delta.reader import DELTA_MAX_BYTES_PER_TRIGGER
 from headrace.sources.kafka.meter import KAFKA_MAX_OFFSETS_PER_TRIGGER
-from headrace.sources.kafka.parts import COORDINATES
+from headrace.sources.kafka.position import COORDINATES
 from headrace.storage.layout import Storage
 from proof.shop import tables_of
 

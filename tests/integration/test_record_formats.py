@@ -19,7 +19,7 @@ from headrace.model.events import FlowRetrying
 from headrace.project.pipeline import Pipeline
 from headrace.sources.decoders import CsvDecoder, JsonDecoder, build_csv_decoder
 from headrace.sources.json_drift import DriftingJsonDecoder
-from headrace.sources.kafka import schema_registry
+from headrace.sources.kafka import avro_decoder
 from headrace.sources.kafka.avro_decoder import AvroDecoder
 from headrace.sources.kafka.debezium import DebeziumDecoder
 from landing import Site
@@ -186,7 +186,7 @@ def test_a_new_version_that_appears_while_the_flow_runs(
         if isinstance(event, FlowRetrying):
             retries.append(event.error["code"])
             if len(retries) == 1:
-                monkeypatch.setattr(schema_registry, "urlopen", refuse)
+                monkeypatch.setattr(avro_decoder, "urlopen", refuse)
             else:
                 monkeypatch.undo()
                 assert registry.register(f"{name}-value", avro(ID, NOTE)) == second
@@ -202,9 +202,9 @@ def test_a_new_version_that_appears_while_the_flow_runs(
 
     # A run that starts asks again, too.
     answers = [refuse]
-    ask = schema_registry.urlopen
+    ask = avro_decoder.urlopen
     monkeypatch.setattr(
-        schema_registry, "urlopen", lambda *given, **how: (answers.pop() if answers else ask)(*given, **how)
+        avro_decoder, "urlopen", lambda *given, **how: (answers.pop() if answers else ask)(*given, **how)
     )
     produce(name, wire(second, 5, "later"))
     site.run_well()

@@ -119,7 +119,7 @@ class Terminated(BaseException):
 
 
 def load_command(name: str) -> click.Command:
-    """A command of the table; only its module is imported."""
+    """A command by its name; only its module is imported."""
     module = importlib.import_module(f"headrace.cli.commands.{_MODULES.get(name, name)}")
     command: click.Command = getattr(module, name.replace("-", "_"))
     return command
@@ -201,7 +201,7 @@ def main() -> None:
         if stream is not None:
             replace_unencodable(stream, is_json=output.is_json)
     set_up_logging(output.redactor, debug=output.debug)
-    # A command can handle its first signal itself; what reaches these handlers ends the process.
+    # A command can handle its first signal itself. Signals that reach these handlers end the process.
     signal.signal(signal.SIGINT, _end_process)
     signal.signal(signal.SIGTERM, _end_process)
     sys.exit(run(sys.argv[1:], output))
@@ -291,7 +291,7 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 
 
 def _end_process(number: int, frame: FrameType | None) -> None:
-    """Break off the command; what still runs after `_END_S` ends with the process."""
+    """Interrupt the command; after `_END_S` the process ends."""
     timer = threading.Timer(_END_S, _exit, (128 + number,))
     timer.daemon = True
     timer.start()
@@ -362,7 +362,7 @@ def find_versions() -> Mapping[str, str | None]:
 
     jars = {
         name.partition("_")[0]: jar.coordinate.version
-        # The broker's set holds clients of its own.
+        # The jars of the broker have another version of the client.
         for jar in locked_jars("broker", "spark")
         for name in [jar.coordinate.artifact]
     }

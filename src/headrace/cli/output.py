@@ -61,7 +61,7 @@ def _place_lines(location: SourceLocation, folders: Sequence[Path]) -> list[str]
         cut = max(0, (column or 1) - _LONGEST // 2)
         source = f"{source[cut : cut + _LONGEST]} ..."
         column = None if column is None else column - cut
-    # Tabs would put the carets elsewhere than the eye expects.
+    # With tabs, the carets would not be below the marked characters.
     lines += [f"{gap}{bar}", f" {click.style(number, fg='blue', bold=True)} {bar} {source.expandtabs(4)}"]
     if column is not None:
         start = len(source[: column - 1].expandtabs(4))
@@ -72,11 +72,11 @@ def _place_lines(location: SourceLocation, folders: Sequence[Path]) -> list[str]
 
 def _source_line(location: SourceLocation, folders: Sequence[Path]) -> str | None:
     if location.path.startswith("<"):
-        # Statements that were typed, and not read from a file.
+        # Statements that were typed have no file.
         return linecache.getline(location.path, location.line).rstrip() or None
     for folder in (*folders, Path()):
         try:
-            # The place can be in a file of data, which is larger than a file of code.
+            # The location can be in a data file, which can be large.
             with (folder / location.path).open(encoding="utf-8", errors="replace") as lines:
                 found = next(itertools.islice(lines, max(location.line, 1) - 1, None), "")
         except OSError:
@@ -101,7 +101,7 @@ class _RedactedStream:
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
-        # Whether it is a terminal, its encoding, and whatever else a writer asks.
+        # Such as `isatty` and `encoding`.
         return getattr(self._stream, name)
 
 
@@ -134,7 +134,7 @@ class Result:
 
 
 UNCHANGED = Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
-"""The result of a command to which the user has said no."""
+"""The result of a command that the user has not confirmed."""
 
 
 class Output(ABC):

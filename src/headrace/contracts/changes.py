@@ -223,7 +223,7 @@ _FITS = {
     "timestamp": ("date",),
     "string": ("integer", "long", "double", "boolean", "date", "timestamp"),
 }
-"""The types that Spark infers for some values of a column whose other values have a wider type."""
+"""For each type, the narrower types that Spark can infer from a part of the values."""
 _JSON = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -281,7 +281,10 @@ def find_differences(snapshot: DataFrame, held: DataFrame, keys: Sequence[str]) 
     is_missing = F.col(COPIES).isNull()
     differs = is_missing | F.col(_HELD).isNull() | (F.col(COPIES) > 1)
     for one in fields:
-        before, now = (_comparable(F.col(f"{side}.{quoted_column(one.name)}"), one) for side in (_OLD, _NEW))
+        before, now = (F.col(f"{side}.{quoted_column(one.name)}") for side in (_OLD, _NEW))
+        if holds_map(one.dataType):
+            # Spark cannot compare maps. Two maps are equal if their entries have the same order.
+            before, now = (F.to_json(F.struct(value), _JSON) for value in (before, now))
         differs = differs | ~before.eqNullSafe(now)
     for name in names:
         differs = differs | F.col(name).isNull()
@@ -302,11 +305,6 @@ def as_records(
         keys=keys, sequence_by=version, deletes=_DELETED, excluded=(_DELETED,), tracked=tracked
     )
     return as_changes(differences, columns)
-
-
-def _comparable(value: Column, field: Any) -> Column:
-    """A value as Spark can compare it. Two maps are equal if their entries have the same order."""
-    return F.to_json(F.struct(value), _JSON) if holds_map(field.dataType) else value
 
 
 def with_known_types(rows: DataFrame, known: Mapping[str, Any]) -> StructType:

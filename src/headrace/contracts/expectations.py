@@ -22,7 +22,7 @@ from headrace.model.declarations import Action, DatasetCheck, Expectation, Expec
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, Observation, SparkSession, T
 
 OWN_COLUMNS = "__headrace_"
-"""How the names of columns begin that are added to rows to check them. A query may not return such a name."""
+"""The prefix of columns that are added to rows to check them. A query must not return such a column."""
 
 _FAILED = f"{OWN_COLUMNS}failed_"
 _BITS = 62  # the number of expectations that share a column of bits: a column for each would make rows larger
@@ -36,7 +36,7 @@ _VARIABLE = re.compile(r"\b[xyz]_\d+(?=(?:, [xyz]_\d+)*\)? ->)")
 
 
 def text_of_column(text: str) -> str:
-    """A Column's text as it is in every process: Spark's has numbers and addresses of objects.
+    """A Column's text that is the same in every process: Spark's text has numbers and addresses of objects.
 
     Example:
         >>> text_of_column("exists(a, x_5 -> >(x_5, 1))")
@@ -128,6 +128,12 @@ def accepted(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
     return rows.where(reduce(and_, rejecting)) if rejecting else rows
 
 
+def count_of(one: Expectation, dataset: str, rows: int, failed: int) -> ExpectationCount:
+    return ExpectationCount(
+        name=one.name, dataset=dataset, action=one.action, passed=rows - failed, failed=failed
+    )
+
+
 @dataclass(frozen=True)
 class CheckOutcome:
     passed: bool
@@ -196,9 +202,7 @@ def read_counts(metrics: Any, views: Sequence[TemporaryView]) -> tuple[Expectati
             continue
         rows, *failed = (int(row.get().getLong(n)) for n in range(len(view.expectations) + 1))
         found += [
-            ExpectationCount(
-                name=one.name, dataset=str(view.name), action=one.action, passed=rows - number, failed=number
-            )
+            count_of(one, str(view.name), rows, number)
             for one, number in zip(view.expectations, failed, strict=True)
         ]
     return tuple(found)
@@ -217,7 +221,7 @@ def guarded(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
 
 
 FAILED = "[HEADRACE_EXPECTATION] "
-"""How the text of the error of a failed row begins; the expectation's name as JSON and the row follow."""
+"""The prefix of the error text of a failed row; the expectation's name as JSON and the row follow."""
 
 
 def with_declared_columns(rows: DataFrame, schema: Mapping[str, Any]) -> DataFrame:
@@ -248,7 +252,7 @@ class RowSplit:
 
     @cached_property
     def accepted(self) -> DataFrame:
-        """The rows for the target. Whatever computes them also counts; it must compute them all, once."""
+        """The rows for the target. They are counted when they are computed; compute all of them, once."""
         if not self._expectations and not self._is_counted:
             return self._rows
         from pyspark.sql import Observation
@@ -302,13 +306,7 @@ class RowSplit:
             quarantined=seen[_QUARANTINED],
             dropped=seen[_DROPPED],
             expectations=tuple(
-                ExpectationCount(
-                    name=one.name,
-                    dataset=self._dataset,
-                    action=one.action,
-                    passed=seen[_INPUT] - failed,
-                    failed=failed,
-                )
+                count_of(one, self._dataset, seen[_INPUT], failed)
                 for one, failed in zip(
                     self._expectations, failed_counts(seen, len(self._expectations)), strict=True
                 )

@@ -146,7 +146,7 @@ class RecordFiles:
     folder: Path
     format: FileFormat
     files: tuple[tuple[Path, dict[str, Any]], ...]  # each file with the values of its ``key=value`` folders
-    # Whether some files are in other folders below; ``key=value`` folders are no columns then.
+    # Whether some files are in subfolders that are not named ``key=value``; then no folder becomes a column.
     recursive: bool
 
 

@@ -12,9 +12,7 @@ from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType, T
 from headrace.sources.parts import ROW_JSON
 from headrace.sources.registry import COORDINATES, RECORD
 
-REASONS = "__headrace_reasons"
-"""The column with the names of the expectations that a row fails."""
-
+REASONS = "__headrace_reasons"  # the column with the names of the expectations that a row fails
 _SOURCE = f"STRUCT<{', '.join(f'{name}: {kind}' for name, kind in RECORD.items())}>"
 
 COLUMNS = f"""
@@ -39,7 +37,7 @@ COLUMNS = f"""
 
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
-    """What has rejected some rows: a batch of a flow, or a refresh of a materialized view."""
+    """The batch of a flow, or the refresh of a materialized view, that has rejected rows."""
 
     pipeline: str
     flow: str
@@ -67,7 +65,7 @@ def as_rejected(rows: DataFrame, rejection: Rejection) -> DataFrame:
         rejection,
         number=F.monotonically_increasing_id(),
         reasons=reasons,
-        # The original record, as far as the rows still have it.
+        # The parts of the original record that the rows still have.
         source=_source(_columns_of_record(rows.schema) | named),
         row=F.to_json(F.struct(*map(F.col, map(quoted_column, returned))), ROW_JSON),
     )
@@ -148,10 +146,8 @@ def _columns_of_record(schema: StructType) -> dict[str, str]:
     return {name: f"_source.{name}" for name in RECORD if name in names}
 
 
-ID: Final = "__headrace_id"
-"""The column with the id of the rejected row that a row comes from."""
-PROBLEM: Final = "__headrace_problem"
-"""The column that says why a row cannot be read back; NULL if it can."""
+ID: Final = "__headrace_id"  # the column with the id of the rejected row that a row comes from
+PROBLEM: Final = "__headrace_problem"  # the column that says why a row cannot be read back; NULL if it can
 _CORRUPT = "__headrace_corrupt"
 
 

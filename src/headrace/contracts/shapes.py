@@ -19,11 +19,8 @@ Texts = Literal["", "date", "timestamp", "number", "text"]
 Coordinates = tuple[str | int, ...]
 """The coordinates of a record: topic, partition and offset, or path and line."""
 
-MAX_FIELDS = 1_000
-"""An object with more field names is a map."""
-MAX_DEPTH = 100
-"""A value below this depth is kept as text."""
-
+MAX_FIELDS = 1_000  # an object with more field names is a map
+MAX_DEPTH = 100  # A value below this depth is kept as text
 _SHOWN = 60
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIMESTAMP = re.compile(

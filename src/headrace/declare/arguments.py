@@ -24,7 +24,7 @@ from headrace.syntax.bindings import required_parameters
 from headrace.syntax.locations import caller, function_location
 
 if TYPE_CHECKING:
-    from headrace.sources.new_fields import Evolving
+    from headrace.sources.bad_records import Evolving
 
 
 _PART = re.compile(r"[A-Za-z0-9_]{1,200}")
@@ -301,7 +301,7 @@ def evolving_schema(
 ) -> Evolving | None:
     """The schema of a read that takes up new fields; ``None`` if it does not."""
     from headrace.contracts.evolution import evolve
-    from headrace.sources.new_fields import Evolving
+    from headrace.sources.bad_records import Evolving
 
     if declared is None or not drift.has("evolve"):
         return None

@@ -223,7 +223,7 @@ readStream = read_stream
 
 
 def _ours(call: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that our declarations know; the others are noted or refused."""
+    """The arguments that declarations of Headrace have; other arguments are noted or refused."""
     active = current_pipeline()
     location = caller(active.settings.root if active else None)
     kept: dict[str, Any] = {}

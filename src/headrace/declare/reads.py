@@ -18,9 +18,8 @@ from headrace.sources.kafka.subscription import compile_pattern, is_topic_name
 from headrace.sources.schemas import SchemaFile, load_schema
 
 if TYPE_CHECKING:
-    from headrace.sources.kafka.avro_decoder import AvroDecoder
+    from headrace.sources.kafka.avro_decoder import AvroDecoder, SchemaRegistry
     from headrace.sources.kafka.read import StartingOffsets
-    from headrace.sources.kafka.schema_registry import SchemaRegistry
 
 
 def read_kafka(
@@ -181,7 +180,7 @@ def declared_schema(arguments: Arguments, given: Any) -> StructType | None:
 
 
 def value_limit(active: ActivePipeline, arguments: Arguments, given: Any) -> int:
-    """The longest value that a reader decodes, in bytes: its own limit, the spec's, or the default."""
+    """The maximum size of a value in bytes: the limit of the reader, of the spec, or the default."""
     from headrace.sources.bad_records import MAX_VALUE_BYTES
 
     if given is None:
@@ -296,7 +295,7 @@ class AvroRead:
     def _registry(
         self, active: ActivePipeline, arguments: Arguments, *, has_reader: bool
     ) -> SchemaRegistry | None:
-        from headrace.sources.kafka.schema_registry import URL, USER_INFO, SchemaRegistry
+        from headrace.sources.kafka.avro_decoder import URL, USER_INFO, SchemaRegistry
 
         settings = active.settings.kafka.settings
         wanted = self.registry

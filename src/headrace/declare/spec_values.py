@@ -62,7 +62,7 @@ def load_dotenv(folder: Path, shown: str) -> dict[str, str]:
 
 
 class Filler:
-    """Fills in variables, and tells the redactor which values are secret."""
+    """Fills in variables, and adds secret values to the redactor."""
 
     def __init__(self, folder: Path, dotenv: Mapping[str, str], redactor: Redactor) -> None:
         self._folder = folder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Self, assert_never
 
 from headrace.errors import SourceLocation
@@ -78,19 +78,12 @@ class ExpectationCount:
     failed: int
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "dataset": self.dataset,
-            "action": self.action,
-            "passed": self.passed,
-            "failed": self.failed,
-        }
+        return asdict(self)
 
 
 DriftAction = Literal["evolve", "rescue", "quarantine", "fail"]
 
-EVERY_COLUMN = "*"
-"""The key of the default among actions by column."""
+EVERY_COLUMN = "*"  # the key of the default among actions by column
 
 RESCUED = "_rescued_data"
 """The column with the fields of a record that have no column, or a value of another type, as JSON."""

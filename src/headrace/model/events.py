@@ -299,7 +299,7 @@ class LookFailed(Event, log_type="storage", level="WARN", is_notable=True):
     message = "The storage did not answer ({what}): {error}"
     line = "the storage did not answer; looks again in {wait_s:.0f} s: {what}"
 
-    flow: str | None  # the flow that has asked; ``None`` for the update itself
+    flow: str | None  # the flow that sent the request; ``None`` for the update itself
     what: str
     error: Mapping[str, Any]
     attempt: int

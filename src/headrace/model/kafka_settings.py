@@ -24,13 +24,10 @@ NO_HOST_CHECK = "none"
 """How librdkafka writes that the broker's name is not compared with its certificate; Java leaves
 the value empty."""
 
-REGISTRY = "schema.registry."
-"""Begins the settings of the schema registry, which are not for Kafka clients."""
-
+REGISTRY = "schema.registry."  # begins the settings of the schema registry, which are not for Kafka clients
 _JAVA_CIPHER = re.compile(r"(TLS|SSL)_", re.IGNORECASE)
 
-EMBEDDED = "embedded"
-"""The value of ``bootstrap.servers`` that means the broker of Headrace's own."""
+EMBEDDED = "embedded"  # the value of ``bootstrap.servers`` that means the broker of Headrace's own
 
 
 def unshaded(options: Mapping[str, str]) -> dict[str, str]:
@@ -68,24 +65,23 @@ def ciphers(settings: Mapping[str, str], *, java: bool) -> str | None:
     return ("," if java else ":").join(known) or None
 
 
-NO_ADDRESS = "127.0.0.1:9"
-"""The address of the embedded broker while it is not running."""
+NO_ADDRESS = "127.0.0.1:9"  # the address of the embedded broker while it is not running
 
 
 @dataclass(frozen=True)
 class KafkaConnection:
     """Kafka client settings under Kafka's own names (``bootstrap.servers``, ``security.protocol``, ..).
 
-    A user name and a password may stand as ``sasl.username`` and ``sasl.password``, or inside of
-    ``sasl.jaas.config``; certificates and keys as files in PEM, as text in PEM, or as Java's stores.
-    Each client is given the form that it understands.
+    User name and password can be in ``sasl.username`` and ``sasl.password``, or in ``sasl.jaas.config``.
+    Certificates and keys can be PEM files, PEM texts, or Java's stores. Each client gets the form that it
+    supports.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Left out of traces and logs, for passwords are among them."""
+    """Left out of traces and logs: settings can be passwords."""
 
     places: Mapping[str, SourceLocation] = field(default_factory=dict, repr=False, compare=False)
-    """Where each setting stands in the spec, as far as it does."""
+    """The location of each setting in the spec, if it is there."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -104,7 +100,7 @@ class KafkaConnection:
         return replace(self, settings={**self.settings, "bootstrap.servers": servers})
 
     def place(self, *keys: str) -> SourceLocation | None:
-        """Where the first of these settings stands that stands anywhere."""
+        """The location of the first of these settings that is in the spec."""
         return next((self.places[key] for key in keys if key in self.places), None)
 
     def for_spark(self) -> dict[str, str]:
@@ -142,7 +138,7 @@ _KNOWN = re.compile(
     r"|socket\.(keepalive\.enable|nagle\.disable|max\.fails)"
     r"|broker\.address\.(ttl|family)|broker\.version\.fallback"
 )
-"""What a client needs to connect. The rest tunes Java's consumer, or is of Java alone."""
+"""The settings that a client needs to connect. Other settings are for Java's client only."""
 
 _JAAS_VALUE = r'\b{}\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))'
 _LOGIN_MODULES = re.compile(r"Plain|Scram")
@@ -199,7 +195,7 @@ def _client_certificate(settings: Mapping[str, str], found: dict[str, str]) -> N
     if location is None:
         return
     if kind == "PEM":
-        # One file holds both, and each reader passes over what is not its own.
+        # The file has both; a reader of one ignores the other.
         found |= {"ssl.certificate.location": location, "ssl.key.location": location}
     elif kind == "PKCS12":
         found["ssl.keystore.location"] = location
@@ -262,7 +258,7 @@ def _java_authorities(left: dict[str, str]) -> None:
 
 
 def _java_client_certificate(left: dict[str, str]) -> None:
-    """Java takes a certificate and its key from two places only as text, not as files."""
+    """Java does not read a certificate and its key from two files, so it gets their texts."""
     texts = {}
     for name in ("certificate", "key"):
         location, text = f"ssl.{name}.location", f"ssl.{name}.pem"
@@ -293,7 +289,7 @@ def _java_client_certificate(left: dict[str, str]) -> None:
 
 
 def _java_key(text: str, origin: str, password: str | None) -> str:
-    """The key in the one form that Java reads everywhere: PKCS #8, not encrypted."""
+    """The key as PKCS #8, not encrypted: all versions of Java read this form."""
     if _PLAIN_KEY in text:
         return text
     encrypted = "ENCRYPTED" in text

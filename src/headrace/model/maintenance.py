@@ -59,7 +59,7 @@ class TablePolicy:
     vacuum_every_s: float = DAY_S  # the time between two vacuums in a continuous run
     retention_s: float = SAFE_RETENTION_S  # how long files are kept that are no longer part of the table
     log_retention_s: float = 30 * DAY_S  # how long the commits of the table's log are kept
-    cleans_log: bool = True  # whether Headrace deletes old commits; else Delta does, or nobody
+    cleans_log: bool = True  # whether Headrace deletes old commits; if not, Delta can still do so
     # A reader that has not read a commit for so long does not hold a vacuum back silently.
     reader_lag_s: float = 30 * DAY_S
     allow_short_retention: bool = False  # whether the retention may be shorter than `SAFE_RETENTION_S`
@@ -105,11 +105,11 @@ class TablePolicy:
             values["cleans_log"] = False
         for name, key in ((FILE_RETENTION, "retention_s"), (LOG_RETENTION, "log_retention_s")):
             if (text := given.get(name.lower())) is not None:
-                # A time that cannot be read is no reason to keep files for a shorter one.
+                # If the time cannot be parsed, files are kept as long as possible.
                 seconds = seconds_or_none(text)
                 values[key] = _UNREADABLE_S if seconds is None else seconds
                 if key == "retention_s":
-                    # As in Delta: who sets the property has decided.
+                    # As in Delta, the property itself allows a short retention.
                     values["allow_short_retention"] = True
         if (size := given.get(TARGET_SIZE.lower())) is not None and _SIZE.fullmatch(size):
             values["target_file_size"] = parse_bytes(size)

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-SPARK_CATALOG = "spark_catalog"
-"""The name of Spark's own catalog, which all sessions have."""
+SPARK_CATALOG = "spark_catalog"  # the name of Spark's own catalog, which all sessions have
 
 
 @dataclass(frozen=True, order=True)

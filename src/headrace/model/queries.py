@@ -100,11 +100,8 @@ def table_functions(text: str, location: SourceLocation) -> Sequence[SqlCall]:
 @contextmanager
 def finding_calls(find: FindCalls) -> Iterator[None]:
     """Find the table functions of SQL texts in the Python code that runs in the block."""
-    token = _find_calls.set(find)
-    try:
+    with _set(_find_calls, find):
         yield
-    finally:
-        _find_calls.reset(token)
 
 
 _name: ContextVar[str | None] = ContextVar("headrace_query", default=None)
@@ -118,8 +115,14 @@ def running_query() -> str | None:
 @contextmanager
 def running(name: str) -> Iterator[None]:
     """Name the flow or view whose query function runs in the block."""
-    token = _name.set(name)
+    with _set(_name, name):
+        yield
+
+
+@contextmanager
+def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _name.reset(token)
+        variable.reset(token)

@@ -41,7 +41,7 @@ class SourceRange:
 
     index: int  # the number of the source in the query, as Spark counts from 0
     kind: str
-    identity: Mapping[str, Any]  # what tells this source from another of the same name
+    identity: Mapping[str, Any]  # identifies the source, also if another source has the same name later
     start: Position | None  # where the batch begins; ``None`` where the source does not say where it starts
     until: Position  # where the batch ends; holds every partition, not only those that moved
     # What the kind of source adds for later checks, by key of the commit's JSON.
@@ -62,8 +62,7 @@ def marks_of(value: Mapping[str, Any]) -> dict[str, Any]:
     return {key: mark for key, mark in value.items() if key not in RANGE_KEYS}
 
 
-NO_TIMESTAMP = -1
-"""Kafka's timestamp of a record that has none."""
+NO_TIMESTAMP = -1  # Kafka's timestamp of a record that has none
 
 
 @dataclass(frozen=True)

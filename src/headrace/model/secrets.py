@@ -14,8 +14,7 @@ from headrace.errors import HeadraceError
 _Error = TypeVar("_Error", bound=HeadraceError)
 
 REDACTED = "***"
-SHORTEST = 4
-"""Redacting shorter values would also hide unrelated text."""
+SHORTEST = 4  # redacting shorter values would also hide unrelated text
 
 SECRET_KEYS = (
     r"password|passwd|passphrase|secret|token|credential|jaas|access[._-]?key|api[._-]?key|account[._-]?key"

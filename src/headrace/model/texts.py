@@ -79,9 +79,7 @@ def duration_text(seconds: float) -> str:
     return f"{seconds / 3600:.0f} h" if seconds < 2 * DAY_S else f"{seconds / DAY_S:.0f} days"
 
 
-GLUE = "\u00a0"
-"""A space at which no line is broken."""
-
+GLUE = "\u00a0"  # A space at which no line is broken
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _COMMAND = re.compile(r"`[^`]*`|(?:(?<=   )|^)(?:headrace|jq|export|pip|python|duckdb) .*$")
 """Commands, which a person copies: a part in backquotes, or the end of a line."""

@@ -1,4 +1,4 @@
-"""What a person wants to know of a running update, kept up to date event by event; pure."""
+"""The state of a running update, built from its events; pure functions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headrace.model.events import (
 from headrace.model.names import TableName
 
 WINDOW = timedelta(seconds=10)
-"""Rates and latencies speak of this long, so that they neither jump nor lag behind."""
+"""The time over which rates and latencies are computed."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Commit:
     rows: int
     duration_s: float
     latency_s: float | None
-    # Whether records of it were produced before the update started: their age is no latency.
+    # Whether it has records that were produced before the update started: their age is not a latency.
     is_backlog: bool = False
 
 

@@ -231,14 +231,11 @@ def _most_urgent(rows: Sequence[BoardRow], room: int) -> list[BoardRow]:
     return [row for row in rows if row.name in first]
 
 
-def _state_text(row: BoardRow, now: datetime) -> str:
-    if row.is_waiting_for_broker and row.reconnecting is not None:
-        return f"reconnecting {duration_text((now - row.reconnecting).total_seconds())}"
-    return row.state
-
-
 def row_cells(row: BoardRow, now: datetime) -> Mapping[str, str]:
     none = "–"  # noqa: RUF001
+    state: str = row.state
+    if row.is_waiting_for_broker and row.reconnecting is not None:
+        state = f"reconnecting {duration_text((now - row.reconnecting).total_seconds())}"
     rate, latency, age = row.rate(now), row.latency_p50(), row.backlog_age()
     is_over = row.state in ("drained", "stopped", "up to date", "failed", "skipped")
     last = none
@@ -247,7 +244,7 @@ def row_cells(row: BoardRow, now: datetime) -> Mapping[str, str]:
     timing = none if age is None else f"age {duration_text(age)}"
     return {
         "flow": row.name,
-        "state": _state_text(row, now),
+        "state": state,
         "rows written": (f"{row.rows:,}" if row.committed is not None or row.rows else none)
         + (f" ({row.late:,} late)" if row.late else "")
         + (f" ({row.quarantined:,} quarantined)" if row.quarantined else ""),

@@ -11,9 +11,7 @@ from headrace.model.table_events import DatasetChecked, OperationProgressed
 from headrace.model.texts import counted, duration_text, size_text
 from headrace.observe.board import Board, BoardRow
 
-QUIET = timedelta(seconds=1)
-"""One flow gets at most one line about its batches in this time."""
-
+QUIET = timedelta(seconds=1)  # one flow gets at most one line about its batches in this time
 _LINES_PER_S = 4.0  # all flows together get at most this many lines about their batches
 
 

@@ -100,7 +100,9 @@ class EventLog:
         pause_s, appends = _APPEND_S, 0
         while True:
             with self._condition:
-                self._condition.wait_for(self._has_work, _IDLE_S)
+                self._condition.wait_for(
+                    lambda: self._waiting or self._rows or self._unchecked or self._is_closing, _IDLE_S
+                )
                 is_last = self._is_closing
             began = time.monotonic()
             try:
@@ -109,7 +111,7 @@ class EventLog:
                     appends = 0
                     self._table.fold()
             except Exception as error:
-                # What watches the work must not stop the work.
+                # A failure of the event log must not stop a flow.
                 self._report(error)
                 pause_s = min(pause_s * 2, _MOST_APPEND_S)
             else:
@@ -123,9 +125,6 @@ class EventLog:
             with self._condition:
                 rest_s = pause_s - (time.monotonic() - began)
                 self._condition.wait_for(lambda: self._is_closing, max(rest_s, 0))
-
-    def _has_work(self) -> bool:
-        return bool(self._waiting or self._rows or self._unchecked or self._is_closing)
 
     def _report(self, error: Exception | None) -> None:
         """Warn once when the log cannot be written, and once when it can be written again."""
@@ -203,15 +202,22 @@ def find_missing(
 ) -> list[Row]:
     """The rows of committed batches and refreshes that the event log lacks, in the order of their commits.
     `since`: the tables to compare, and the time from which; ``None`` is the last batch in the log."""
-    newest = _newest_batches(table) if any(at is None for at in since.values()) else {}
+    newest: dict[str, datetime] = {}
+    if any(at is None for at in since.values()):
+        rows = table.query(
+            "SELECT origin['dataset_name'] AS dataset, max(timestamp) AS newest FROM t "
+            "WHERE level = 'METRICS' GROUP BY 1"
+        )
+        newest = {row["dataset"]: row["newest"] for row in rows}
     committed: list[Committed] = []
     for name, at in since.items():
-        first = at or newest.get(str(name), _BEGINNING) - _MARGIN
-        committed += _batches(storage, name, first)
+        committed += _batches(storage, name, at or newest.get(str(name), _BEGINNING) - _MARGIN)
     if not committed:
         return []
-    logged = _logged_ids(table, min(one.at for one in committed) - _MARGIN)
-    found = [one for one in committed if one.row_id not in logged]
+    first = sql_time(min(one.at for one in committed) - _MARGIN)
+    logged = table.query(f"SELECT id FROM t WHERE level = 'METRICS' AND timestamp >= {first}")
+    ids = {row["id"] for row in logged}
+    found = [one for one in committed if one.row_id not in ids]
     if not found:
         return []
     updates = _updates(table)
@@ -229,7 +235,7 @@ def _batches(storage: Storage, name: TableName, first: datetime) -> Iterator[Com
 
 
 def _event_of(name: TableName, commit: LoggedCommit) -> Committed | None:
-    """The event of a commit, without what only the run knew; a batch does not know its update."""
+    """The event of a commit, without the facts that only the run had. The update of a batch is not known."""
     metadata = commit.metadata
     if metadata is None or not commit.is_ours or "opens" in metadata or "replay" in metadata:
         return None
@@ -254,19 +260,6 @@ def _event_of(name: TableName, commit: LoggedCommit) -> Committed | None:
         changes=RowChanges(**counts) if "inserted" in metadata else None,
         **facts,
     )
-
-
-def _newest_batches(table: EventTable) -> dict[str, datetime]:
-    rows = table.query(
-        "SELECT origin['dataset_name'] AS dataset, max(timestamp) AS newest FROM t "
-        "WHERE level = 'METRICS' GROUP BY 1"
-    )
-    return {row["dataset"]: row["newest"] for row in rows}
-
-
-def _logged_ids(table: EventTable, first: datetime) -> set[str]:
-    rows = table.query(f"SELECT id FROM t WHERE level = 'METRICS' AND timestamp >= {sql_time(first)}")
-    return {row["id"] for row in rows}
 
 
 def _updates(table: EventTable) -> dict[str, list[tuple[datetime, str]]]:

@@ -7,7 +7,7 @@ import platform
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, assert_never
+from typing import Any
 
 from headrace.errors import HeadraceError, RefusedError
 from headrace.model.declarations import MaterializedView, StreamingTable, TemporaryView
@@ -33,6 +33,12 @@ from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh
 
 STABLE = ("create_update", "flow_definition", "dataset_definition", "flow_progress", "update_progress")
 """The event types whose details do not change; the others are ``EVOLVING``."""
+
+_DATASET_TYPES: Mapping[type, str] = {
+    StreamingTable: "STREAMING_TABLE",
+    MaterializedView: "MATERIALIZED_VIEW",
+    TemporaryView: "TEMPORARY_VIEW",
+}
 
 _NOT_RUNNING = (
     FlowStarted, FlowFailed, FlowSkipped, FlowRetrying, FlowReconnecting, FlowReconnected, FlowIdle,
@@ -137,7 +143,7 @@ class RowBuilder:
         level: Level = "INFO",
         **origin: Any,
     ) -> Row:
-        """A row about an event. `origin`: fields of the column ``origin`` that are not those of the event."""
+        """A row about an event. `origin`: fields of the column ``origin`` that replace those of the event."""
         dataset = getattr(event, "dataset", None)
         name = None if dataset is None else str(dataset)
         self._number += 1
@@ -153,7 +159,7 @@ class RowBuilder:
             "origin": {
                 "pipeline_id": str(uuid.uuid5(NAMESPACE, f"{writer.storage}/{writer.pipeline}")),
                 "pipeline_name": writer.pipeline,
-                # The update of a batch is not known if only its commit tells of it.
+                # An event that was made from a commit can have no update.
                 "update_id": event.update or None if isinstance(event, Committed) else writer.update,
                 "host": platform.node(),
                 "flow_name": name if isinstance(event, ViewEvent) else getattr(event, "flow", None),
@@ -176,7 +182,7 @@ def find_definitions(plan: Plan) -> Iterator[tuple[str, dict[str, Any], dict[str
     for dataset in plan.datasets:
         name = str(dataset.name)
         details = {
-            "dataset_type": _dataset_type(dataset),
+            "dataset_type": _DATASET_TYPES[type(dataset)],
             "num_flows": len(plan.queries_of(dataset)),
             "comment": dataset.comment,
             "expectations": [
@@ -198,15 +204,3 @@ def find_definitions(plan: Plan) -> Iterator[tuple[str, dict[str, Any], dict[str
             "fingerprint": planned.fingerprint,
         }
         yield "flow_definition", details, {"flow_name": flow.name, "dataset_name": str(flow.target)}
-
-
-def _dataset_type(dataset: StreamingTable | MaterializedView | TemporaryView) -> str:
-    match dataset:
-        case StreamingTable():
-            return "STREAMING_TABLE"
-        case MaterializedView():
-            return "MATERIALIZED_VIEW"
-        case TemporaryView():
-            return "TEMPORARY_VIEW"
-        case _:
-            assert_never(dataset)

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
-FOLD_FILES = 50
-"""The number of small files from which they are folded into one."""
-
+FOLD_FILES = 50  # the number of small files from which they are folded into one
 _FILE_BYTES = 4 * 1024 * 1024  # the size of a folded file. Files of half this size are not counted as small
 _GRACE_H = 1  # hours that a replaced file is kept, for readers that have opened an older version
 _KEPT = timedelta(days=90)
@@ -80,7 +78,9 @@ class EventTable:
             return 0
         with contextlib.suppress(CommitFailedError):
             before = datetime.now(UTC) - _KEPT
-            if any(at is not None and at < before for at in map(_oldest, _files(table))):
+            if any(
+                isinstance(at := one.get("min.timestamp"), datetime) and at < before for one in _files(table)
+            ):
                 table.delete(f"timestamp < {sql_time(before)}")
             table.optimize.compact(target_size=_FILE_BYTES)
             table.vacuum(retention_hours=_GRACE_H, enforce_retention_duration=False, dry_run=False)
@@ -105,11 +105,6 @@ def _rows(found: Any) -> list[Row]:
     names = found.schema.names
     columns = [found.column(name).to_pylist() for name in names]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def _oldest(file: Row) -> datetime | None:
-    at = file.get("min.timestamp")
-    return at if isinstance(at, datetime) else None
 
 
 def sql_text(text: str) -> str:

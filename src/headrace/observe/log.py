@@ -54,7 +54,7 @@ class LogSettings:
 
     @classmethod
     def of(cls, form: LogFormat | None = None, level: LogLevel | None = None) -> LogSettings:
-        """The given settings, else those of the environment, else the defaults."""
+        """The given settings, else the settings of the environment, else the defaults."""
         return cls(
             form=form or _from_environment(FORMAT_VARIABLE, get_args(LogFormat), "text"),
             level=level or _from_environment(LEVEL_VARIABLE, get_args(LogLevel), "info"),
@@ -246,11 +246,11 @@ _OURS = "headrace"
 
 
 class Tap:
-    """Leads what Headrace's modules log into the logs that are open, and changes nothing for others.
+    """Adds the log records of Headrace's modules to the open logs of updates.
 
-    A finer level on the logger would also reach the handlers of the process, for these have no level
-    of their own as a rule. So lines stop here while a log is open, and those that would have gone on
-    without it are passed on. Updates that run in one process at once share such lines.
+    The handlers of the process mostly have no level, so they would get all records of a finer level. While a
+    log is open, a relay passes on only the records that they would have got without it. Updates that run in
+    one process at the same time share these records.
     """
 
     def __init__(self) -> None:
@@ -288,7 +288,7 @@ class Tap:
 
 
 class _Relay(logging.Handler):
-    """Passes on to the process's own handlers what would have come to them."""
+    """Passes records to the handlers of the process that would have got them without an open log."""
 
     def __init__(self, own_level: int, least: int, propagates: bool) -> None:
         super().__init__()
@@ -307,5 +307,4 @@ class _Relay(logging.Handler):
             logging.getLogger().callHandlers(record)
 
 
-TAP: Final = Tap()
-"""Python's loggers belong to the process, and so does what is changed on them."""
+TAP: Final = Tap()  # one for the process, because it shares Python's loggers

@@ -14,8 +14,7 @@ from headrace.observe.event_reading import EventFilter, query_events
 from headrace.observe.read import plain
 from headrace.storage.layout import Storage
 
-SPANS = 20
-"""The number of equal time spans into which the counts are divided."""
+SPANS = 20  # the number of equal time spans into which the counts are divided
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +82,7 @@ def read_quality(storage: Storage, chosen: EventFilter) -> Quality:
         f"WHERE level = 'METRICS' AND {chosen.to_sql()} ORDER BY timestamp",
     )
     batches = [_Batch(row) for row in rows]
-    # What no expectation has checked says nothing about quality.
+    # Batches without expectations and rejected rows have no quality to show.
     checked = [one for one in batches if one.expectations or one.quarantined or one.dropped]
     names = sorted({one.dataset for one in checked})
     if not names:

@@ -221,7 +221,7 @@ def shown(value: Any) -> str:
     """A value as a cell of a table."""
     text = plain(value)
     if isinstance(value, datetime):
-        # Delta's timestamps are UTC; a person reads them easier without saying so in every cell.
+        # Delta's timestamps are UTC, so a cell needs no time zone.
         return value.replace(tzinfo=None).isoformat(sep=" ", timespec="milliseconds")
     if text is None:
         return "null"

@@ -30,7 +30,6 @@ from headrace.state.identity import generations
 from headrace.state.lease import VIEW, Driver, Observer
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_state
-from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
 _ANSWER_S = 1.0  # seconds that the broker may take to answer; without an answer, the status has no lag
@@ -81,7 +80,10 @@ def take_snapshot(settings: ProjectSettings, broker: str) -> Snapshot:
         if isinstance(found, str) or found.properties.get("headrace.pipeline") == settings.name
     }
     looks = _Looks(settings, tails, load_failures(storage))
-    declared, shell = load_declared(settings), _load_shell(storage)
+    declared = load_declared(settings)
+    # What `headrace sql` has defined, such as ``stream.NAME`` and ``table.SCHEMA.NAME``, in lower case.
+    statements = (storage.streams / "statements").list_files()
+    shell = frozenset(name.removesuffix(".sql") for name in statements)
     if declared is not None:
         # Topics are ingested one by one, so no plan has all their tables.
         declared = {**dict.fromkeys(_load_ingested(settings)), **declared}
@@ -122,12 +124,6 @@ def _load_ingested(settings: ProjectSettings) -> frozenset[str]:
                 table = str((folder / name).read_json()["table"])
                 tables.update((table, f"{table}_raw"))
     return frozenset(str(settings.table_name(table)) for table in tables)
-
-
-def _load_shell(storage: Storage) -> frozenset[str]:
-    """What `headrace sql` has defined, such as ``stream.NAME`` and ``table.SCHEMA.NAME``, in lower case."""
-    files = (storage.streams / "statements").list_files()
-    return frozenset(name.removesuffix(".sql") for name in files)
 
 
 def _marked(
@@ -246,7 +242,11 @@ class _Looks:
         metadata = self._last_batches[name, checkpoint]
         driver = self._observer.find(self._storage.lease(name, flow))
         failure = self._failures.get(flow)
-        batch = None if metadata is None else _batch_number(metadata)
+        batch = (
+            None
+            if metadata is None
+            else int(metadata["batches"][1] if "batches" in metadata else metadata["batch"])
+        )
         planned = _planned(self._storage.flow_checkpoints(name, flow))
         lag = None if metadata is None else self._lag(name, flow, metadata)
         return FlowStatus(
@@ -357,10 +357,6 @@ def _state(driver: Driver | None, failure: LastFailure | None, batch: int | None
     if failure is not None and failure.state in ("failed", "skipped"):
         return failure.state
     return "new" if batch is None else "stopped"
-
-
-def _batch_number(metadata: Mapping[str, Any]) -> int:
-    return int(metadata["batches"][1] if "batches" in metadata else metadata["batch"])
 
 
 def _version(metadata: Mapping[str, Any]) -> int | None:

@@ -156,7 +156,7 @@ _COMMITTED = (
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a row of the event log says about its flow; a flow that works has no failure."""
+    """The outcome of a flow according to a row of the event log; ``None`` as failure if it works."""
 
     flow: str
     update: str

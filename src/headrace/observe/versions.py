@@ -1,4 +1,4 @@
-"""Which version of a table a reader means: by number, or by the moment at which it was the newest."""
+"""Finds a version of a table by its number, or by a time at which it was the newest version."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WALKED = 100  # the versions that are looked at to find one whose files are sti
 def find_version(
     table: Location, *, version: int | None = None, timestamp: datetime | None = None
 ) -> int | None:
-    """The version that is meant; ``None`` for the newest."""
+    """The chosen version; ``None`` for the newest."""
     if version is None and timestamp is None:
         return None
     known = readable_versions(table)

@@ -23,8 +23,8 @@ from headrace.plan.modes import Loading
 from headrace.plan.names import NameRules, split_name
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession, T
-from headrace.sources.files.options import FILES_MAX_AGE
 from headrace.sources.files.read import ANY_FILE_NAME
+from headrace.sources.files.reader import FILES_MAX_AGE
 from headrace.sources.schemas import load_schema
 from headrace.state.snapshot_log import SnapshotLog
 from headrace.storage.locate import locate

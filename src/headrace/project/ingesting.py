@@ -37,7 +37,7 @@ from headrace.project.ingest_code import (
     variable_of,
 )
 from headrace.project.pipeline import Pipeline
-from headrace.sources.ddl import parse_columns
+from headrace.sources.kafka.sample_data import parse_columns
 from headrace.storage.table_log import is_table
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.contracts.changes import without_own_columns
-from headrace.contracts.expectations import accepted, check_columns, is_passed, with_checks
+from headrace.contracts.expectations import accepted, check_columns, count_of, is_passed, with_checks
 from headrace.declare.loader import activate
 from headrace.declare.registry import ActivePipeline
 from headrace.errors import (
@@ -208,15 +208,7 @@ def _judged(
     counts = []
     for index, one in enumerate(rules, columns):
         failed = sum(not row[index] for row in rows)
-        counts.append(
-            ExpectationCount(
-                name=one.name,
-                dataset=str(dataset.name),
-                action=one.action,
-                passed=len(rows) - failed,
-                failed=failed,
-            )
-        )
+        counts.append(count_of(one, str(dataset.name), len(rows), failed))
     return tuple(kept), tuple(counts)
 
 

@@ -14,8 +14,7 @@ from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.texts import counted
 from headrace.runtime.processes import handling_signals
 from headrace.sources.kafka.cluster import KafkaCluster
-from headrace.sources.kafka.producer import Delivered, TopicProducer
-from headrace.sources.kafka.record_lines import Record
+from headrace.sources.kafka.producer import Delivered, Record, TopicProducer
 
 _TICK_S = 0.02
 

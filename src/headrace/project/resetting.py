@@ -22,7 +22,7 @@ from headrace.run.opening import prepare_flow
 from headrace.run.runners import make_opener
 from headrace.run.survey import FlowSurveyor
 from headrace.sinks.delta.reader import DeltaReader
-from headrace.sources.kafka.chosen import ranges_text
+from headrace.sources.kafka.facts import ranges_text
 from headrace.state.facts import Open
 
 

@@ -25,8 +25,19 @@ from headrace.run.narrowing import RaisingRecord
 from headrace.run.stop import PlanAgain
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sinks.target import BatchStamp
-from headrace.sources.bad_records import CODE, GOOD, METRICS, SEEN, SKIPPED, TOMBSTONE, BadRecords
-from headrace.sources.new_fields import EXAMPLE, NAMES, SCHEMA_NUMBER, NewFields
+from headrace.sources.bad_records import (
+    CODE,
+    EXAMPLE,
+    GOOD,
+    METRICS,
+    NAMES,
+    SCHEMA_NUMBER,
+    SEEN,
+    SKIPPED,
+    TOMBSTONE,
+    BadRecords,
+    NewFields,
+)
 from headrace.sources.records import CARRIED
 from headrace.state.schema_versions import SchemaVersion
 

@@ -28,9 +28,7 @@ VARIABLE = "HEADRACE_AOT"
 
 FIRST_JAVA = 25
 
-MAKING = "making-"
-"""Prefix of the folder of a cache that is being made."""
-
+MAKING = "making-"  # prefix of the folder of a cache that is being made
 _KEPT = 2
 _KILLED_AFTER_S = 3600.0
 _ATTEMPTS = 2

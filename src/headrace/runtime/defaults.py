@@ -80,7 +80,7 @@ def _static_settings() -> dict[str, str]:
         **{f"spark.hadoop.{key}": value for key, value in WRITER_CHECKS.items()},
         # Spark prints settings into its log.
         "spark.redaction.regex": f"(?i){SECRET_KEYS}",
-        # Nobody asked for a web server, and it costs start-up time and memory.
+        # A web server costs start-up time and memory.
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # PySpark would tell the JVM the Python line of every column: one call more for each.
@@ -119,10 +119,9 @@ def build_session_settings(master: str | None) -> dict[str, str]:
         "spark.sql.legacy.parameterSubstitution.constantsOnly": "true",
         # pandas functions and toPandas without a copy for each row.
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # What a flow's status page would keep: the default of 100 progress reports is memory held
-        # for nobody.
+        # The default of 100 progress reports for each flow would only use memory.
         "spark.sql.streaming.numRecentProgressUpdates": "20",
-        # Empty batches come from flows that wait; they need no report each 10 seconds.
+        # A flow that waits needs no report every 10 seconds.
         "spark.sql.streaming.noDataProgressEventInterval": "60000",
         # Without Hadoop's native code, the default manager starts about ten processes (`chmod`,
         # `readlink`) for each file of a checkpoint: a third of a small batch. This one renames too.
@@ -144,7 +143,7 @@ def _local_settings(scratch: Path) -> dict[str, str]:
         # does not resolve still starts.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        # `spark-warehouse` folders do not appear where the user happens to be.
+        # No folder `spark-warehouse` in the working directory.
         "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
         "spark.local.dir": str(scratch / "local"),
         # The small side of each join, and each aggregation of each task, takes at least one page of the heap.

@@ -6,7 +6,6 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -47,17 +46,12 @@ class Check:
 
 def run_checks(project: ProjectSettings | None = None) -> list[Check]:
     checks = [_java(), _certificates(), _packages(), _jars(), _start_cache(), _memory(), _engine()]
-    checks += [
-        _folder("cache folder", cache_folder(), f"set {CACHE_VARIABLE} to a folder of yours"),
-        _ports(),
-    ]
-    if project is None or project.kafka.is_embedded:
-        checks.append(_broker(needed=project is not None))
-    else:
-        checks.append(_cluster(project))
-    if project is not None:
-        checks.append(_storage(project))
-    return checks
+    checks.append(_folder("cache folder", cache_folder(), f"set {CACHE_VARIABLE} to a folder of yours"))
+    checks.append(_ports())
+    if project is None:
+        return [*checks, _broker(needed=False)]
+    is_embedded = project.kafka.is_embedded
+    return [*checks, _broker(needed=True) if is_embedded else _cluster(project), _storage(project)]
 
 
 def _java() -> Check:
@@ -113,7 +107,7 @@ def _jars() -> Check:
     changed = [jar for jar in wrong if cache.path(jar).exists()]
     if changed:
         names = ", ".join(str(jar.coordinate) for jar in changed[:3])
-        # The next start compares only sizes and times.
+        # A start compares only sizes and times.
         cache.recheck(changed)
         text = f"{len(changed)} jars did not have the expected checksum and were removed: {names}"
         return Check("jars", "warn", text, "download them:   headrace broker start")
@@ -163,7 +157,7 @@ def _engine() -> Check:
 
 
 def _folder(name: str, folder: Path, remedy: str) -> Check:
-    existing = next(_existing(folder))
+    existing = next(one for one in (folder, *folder.parents) if one.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):
             pass
@@ -174,11 +168,6 @@ def _folder(name: str, folder: Path, remedy: str) -> Check:
     if free < _DISK_NEEDED_GB:
         return Check(name, "warn", text, "free space on the disk")
     return Check(name, "ok", text)
-
-
-def _existing(folder: Path) -> Iterator[Path]:
-    """Yields the existing folders from this one upwards."""
-    yield from (one for one in (folder, *folder.parents) if one.exists())
 
 
 def _ports() -> Check:

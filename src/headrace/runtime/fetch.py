@@ -192,8 +192,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 _PLAIN_INTERVAL_S = 5.0
 
-FETCHING = threading.Event()
-"""Set while the terminal shows the progress of a download."""
+FETCHING = threading.Event()  # set while the terminal shows the progress of a download
 
 
 @contextmanager

@@ -110,8 +110,8 @@ def install() -> None:
 
     # To find out whether the first argument that is not a plain value is a NumPy value, PySpark would import
     # NumPy and pandas. This takes a second in each command.
-    NumpyScalarConverter.can_convert = _is_numpy_scalar
-    NumpyArrayConverter.can_convert = _is_numpy_array
+    NumpyScalarConverter.can_convert = _is_numpy("generic")
+    NumpyArrayConverter.can_convert = _is_numpy("ndarray")
     functions.lit = builtin.lit = _light_literal(builtin.lit)
     for owner in (JVMView, JavaPackage, JavaClass):
         owner.__getattr__ = _kept(owner.__getattr__)
@@ -122,14 +122,12 @@ def install() -> None:
             setattr(ClientServerConnection, name, _without_delays(connect))
 
 
-def _is_numpy_scalar(self: object, obj: object) -> bool:
-    numpy: Any = sys.modules.get("numpy")
-    return hasattr(numpy, "generic") and isinstance(obj, numpy.generic)
+def _is_numpy(name: str) -> Callable[[object, Any], bool]:
+    def can_convert(self: object, obj: Any) -> bool:
+        kind = getattr(sys.modules.get("numpy"), name, None)
+        return kind is not None and isinstance(obj, kind) and (name == "generic" or obj.ndim == 1)
 
-
-def _is_numpy_array(self: object, obj: object) -> bool:
-    numpy: Any = sys.modules.get("numpy")
-    return hasattr(numpy, "ndarray") and isinstance(obj, numpy.ndarray) and obj.ndim == 1
+    return can_convert
 
 
 def _light_literal(original: Callable[[Any], Any]) -> Callable[[Any], Any]:

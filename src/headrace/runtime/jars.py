@@ -192,7 +192,7 @@ def spark_jars_folder() -> Path:
 
 
 def build_module_file(coordinates: Iterable[Coordinate], *, transitive: bool = False) -> str:
-    # Where a mirror has no POM for a module, Ivy knows no configuration `master` of it.
+    # If a mirror has no POM for a module, Ivy has no configuration `master` of it.
     kind, conf = ("true", "default->default") if transitive else ("false", "default->master(default)")
     lines = [
         f"<dependency org={quoteattr(c.group)} name={quoteattr(c.artifact)} rev={quoteattr(c.version)}"

@@ -16,9 +16,7 @@ from typing import Literal
 from headrace.errors import JavaUnsuitableError
 from headrace.runtime.places import cache_folder, replace_file
 
-MINIMUM = 17
-"""The oldest Java that Spark 4 and Kafka 4 support."""
-
+MINIMUM = 17  # the oldest Java that Spark 4 and Kafka 4 support
 _log = logging.getLogger(__name__)
 
 

@@ -1,4 +1,4 @@
-"""The JVM of Spark, which Headrace starts and which ends with it."""
+"""The JVM of Spark. Headrace starts it, and it ends with Headrace."""
 
 from __future__ import annotations
 

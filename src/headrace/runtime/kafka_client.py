@@ -17,11 +17,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headrace.errors import HeadraceError
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.runtime.kafka_faults import find_fault, refused_settings
+from headrace.runtime.lazy_pyspark import LazyModule
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
 T = TypeVar("T")
+
+confluent: Any = LazyModule("confluent_kafka")
+confluent_admin: Any = LazyModule("confluent_kafka.admin")
+"""The client's modules, which are imported at their first use."""
 
 _TURN_S = 0.02
 _SILENCE_S = 2.0  # not every client that cannot connect reports an error
@@ -128,8 +133,7 @@ def _silent() -> logging.Logger:
     return logger
 
 
-SILENT = _silent()
-"""The logger of librdkafka's log lines."""
+SILENT = _silent()  # the logger of librdkafka's log lines
 
 
 def connection_errors(servers: str, timeout_s: float) -> list[str]:

@@ -20,7 +20,9 @@ else:
     Column = DataFrame = Observation = SparkSession = DataType = StructType = Any
 
 
-class _LazyModule:
+class LazyModule:
+    """A module that is imported when one of its names is first used."""
+
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -31,5 +33,5 @@ class _LazyModule:
         return getattr(importlib.import_module(self._name), name)
 
 
-F: Any = _LazyModule("pyspark.sql.functions")
-T: Any = _LazyModule("pyspark.sql.types")
+F: Any = LazyModule("pyspark.sql.functions")
+T: Any = LazyModule("pyspark.sql.types")

@@ -79,7 +79,7 @@ def _make_folder() -> tuple[Path, IO[str]]:
         fcntl.flock(held, fcntl.LOCK_EX)
         if (path / _LOCK).exists():
             return path, held
-        # Before the file was locked, another process has taken the folder for an abandoned one.
+        # Another process has removed the folder as abandoned before the file was locked.
         held.close()
 
 
@@ -90,5 +90,5 @@ def _remove_abandoned(folders: Iterable[Path]) -> None:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError:
-            # Held by its owner, another user's, or gone meanwhile.
+            # Its owner holds it, it belongs to another user, or it was removed meanwhile.
             continue

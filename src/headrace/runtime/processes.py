@@ -1,4 +1,4 @@
-"""Processes that end with the process that starts them, processes that go on after it, and which is which."""
+"""Starts processes that end with this one, and processes that outlive it; checks whether a process runs."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def handling_signals(handle: Handle) -> Iterator[None]:
 
 @cache
 def find_boot() -> str | None:
-    """What the processes share that have one monotonic clock; ``None`` if the system does not tell."""
+    """The id of the boot: processes with the same id share a monotonic clock. ``None`` if it is not known."""
     try:
         if sys.platform == "darwin":
             asked = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
@@ -205,7 +205,7 @@ def has_ended(pid: int, started: Any) -> bool:
         try:
             os.kill(pid, 0)
         except PermissionError:
-            # It is another user's, and the system hides such processes.
+            # The process belongs to another user.
             return False
     return True
 

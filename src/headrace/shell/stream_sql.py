@@ -96,9 +96,7 @@ def build_table(table: CreateTable, name: TableName) -> str:
 def build_scan(scan: CreateScan, table: CreateTable | None, name: TableName) -> str:
     """``CREATE TEMPORARY VIEW`` for a scan."""
     if table is None or not table.is_kafka:
-        listed = ", ".join(
-            f"{quote_string(key)} = {quote_string(value)}" for key, value in scan.options.items()
-        )
+        listed = _pairs(scan.options)
         read = f"STREAM {quoted(name)}" + (f" WITH ({listed})" if listed else "")
     else:
         options = kafka_options(scan, table)

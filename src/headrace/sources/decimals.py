@@ -14,7 +14,7 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Literal
 
-from headrace.runtime.lazy_pyspark import Column, F
+from headrace.runtime.lazy_pyspark import Column, F, T
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, DecimalType, StructType
@@ -39,10 +39,8 @@ class DecimalReader:
     @property
     def parsed(self) -> StructType:
         """The schema for Spark's parser."""
-        from pyspark.sql.types import StructType
-
         found = self._as_written(self.schema)
-        assert isinstance(found, StructType)
+        assert isinstance(found, T.StructType)
         return found
 
     def choose(
@@ -69,65 +67,51 @@ class DecimalReader:
         )[0]
 
     def _as_written(self, kind: DataType) -> DataType:
-        from pyspark.sql.types import (
-            ArrayType,
-            DecimalType,
-            MapType,
-            StringType,
-            StructField,
-            StructType,
-            VariantType,
-        )
-
         if not has_decimals(kind):
             return kind
         match kind:
-            case DecimalType():
-                return VariantType() if self.format == "json" else StringType()
-            case StructType():
-                fields = [StructField(one.name, self._as_written(one.dataType)) for one in kind.fields]
-                return StructType(fields)
-            case ArrayType():
-                return ArrayType(self._as_written(kind.elementType), kind.containsNull)
-            case MapType():
-                return MapType(kind.keyType, self._as_written(kind.valueType), kind.valueContainsNull)
+            case T.DecimalType():
+                return T.VariantType() if self.format == "json" else T.StringType()
+            case T.StructType():
+                fields = [T.StructField(one.name, self._as_written(one.dataType)) for one in kind.fields]
+                return T.StructType(fields)
+            case T.ArrayType():
+                return T.ArrayType(self._as_written(kind.elementType), kind.containsNull)
+            case T.MapType():
+                return T.MapType(kind.keyType, self._as_written(kind.valueType), kind.valueContainsNull)
         raise AssertionError(kind)
 
     def _read(self, written: Column, kind: DataType) -> Column:
         """A value as its declared type; a decimal is NULL if it is not exactly what is written."""
-        from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
-
         if not has_decimals(kind):
             return written
         match kind:
-            case DecimalType() if self.format == "json":
+            case T.DecimalType() if self.format == "json":
                 text = F.array(F.try_variant_get(written, "$", "string"))
                 return F.transform(text, lambda one: exact_decimal(one, kind))[0]
-            case DecimalType():
+            case T.DecimalType():
                 return exact_decimal(written, kind)
-            case StructType():
+            case T.StructType():
                 fields = (self._read(written[one.name], one.dataType).alias(one.name) for one in kind.fields)
                 found: Column = F.when(written.isNotNull(), F.struct(*fields))
                 return found
-            case ArrayType():
+            case T.ArrayType():
                 return F.transform(written, lambda item: self._read(item, kind.elementType))
-            case MapType():
+            case T.MapType():
                 return F.transform_values(written, lambda _, item: self._read(item, kind.valueType))
         raise AssertionError(kind)
 
     def _is_exact(self, written: Column, value: Column, kind: DataType) -> Column:
         """Whether each decimal in a value is exactly what is written, and NULL only if that is null."""
-        from pyspark.sql.types import ArrayType, MapType, StructType
-
         match kind:
-            case StructType():
+            case T.StructType():
                 fields = [one for one in kind.fields if has_decimals(one.dataType)]
                 parts = (self._is_exact(written[one.name], value[one.name], one.dataType) for one in fields)
                 return reduce(and_, parts, F.lit(True))
-            case ArrayType():
+            case T.ArrayType():
                 item = kind.elementType
                 found = F.zip_with(written, value, lambda text, one: self._is_exact(text, one, item))
-            case MapType():
+            case T.MapType():
                 item = kind.valueType
                 found = F.transform(
                     F.map_keys(written), lambda key: self._is_exact(written[key], value[key], item)
@@ -146,27 +130,23 @@ def has_decimals(kind: DataType) -> bool:
 
 
 def _decimals(kind: DataType) -> Iterator[DecimalType]:
-    from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
-
     match kind:
-        case StructType():
+        case T.StructType():
             for one in kind.fields:
                 yield from _decimals(one.dataType)
-        case ArrayType():
+        case T.ArrayType():
             yield from _decimals(kind.elementType)
-        case MapType():
+        case T.MapType():
             yield from _decimals(kind.valueType)
-        case DecimalType():
+        case T.DecimalType():
             yield kind
 
 
 def exact_decimal(text: Column, kind: DecimalType) -> Column:
     """The decimal in a text; NULL if it is none, has more digits before the point, or more after it."""
-    from pyspark.sql.types import DecimalType
-
     number = text.try_cast(kind)
     is_plain = text.rlike(rf"^[+-]?\d*(\.\d{{0,{kind.scale}}}0*)?\z")
-    wide = text.try_cast(DecimalType(_DIGITS, _DIGITS - kind.precision + kind.scale))
+    wide = text.try_cast(T.DecimalType(_DIGITS, _DIGITS - kind.precision + kind.scale))
     is_same = (wide == number) & (text.try_cast("double") == number.cast("double"))
     # The first test takes the least time, and decides for most records.
     is_written = number.cast("string") == text

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError
 from headrace.model.declarations import Drift
-from headrace.runtime.lazy_pyspark import Column, F, StructType
+from headrace.runtime.lazy_pyspark import Column, F, StructType, T
 from headrace.sources.decimals import DecimalReader
 
 InvalidUtf8 = Literal["reject", "replace"]
@@ -91,13 +91,11 @@ class JsonDecoder(Decoder):
 
     def _read(self, text: Column, decimals: DecimalReader | None) -> Column:
         """The record as a struct; NULL if it has no value or cannot be decoded."""
-        from pyspark.sql.types import ArrayType, StringType, StructField, StructType
-
-        checked = StructType(
+        checked = T.StructType(
             [
-                StructField(_RECORDS, ArrayType(decimals.parsed if decimals else self.schema)),
-                StructField(_END, StringType()),
-                StructField(_CORRUPT, StringType()),
+                T.StructField(_RECORDS, T.ArrayType(decimals.parsed if decimals else self.schema)),
+                T.StructField(_END, T.StringType()),
+                T.StructField(_CORRUPT, T.StringType()),
             ]
         )
         # Spark reads one JSON value and ignores any text after it. Within an array of an object of ours, such
@@ -217,13 +215,15 @@ class CsvDecoder(Decoder):
     options: Mapping[str, str] = field(default_factory=dict)  # options of Spark's CSV parser, such as ``sep``
 
     def decode(self, value: Column) -> Column:
-        from pyspark.sql.types import StringType, StructField, StructType
-
         text = value.cast("string")
         text = F.make_valid_utf8(text) if self.invalid_utf8 == "replace" else text
         decimals = DecimalReader(self.schema, "csv")
-        checked = StructType(
-            [*decimals.parsed.fields, StructField(_END, StringType()), StructField(_CORRUPT, StringType())]
+        checked = T.StructType(
+            [
+                *decimals.parsed.fields,
+                T.StructField(_END, T.StringType()),
+                T.StructField(_CORRUPT, T.StringType()),
+            ]
         )
         options = {
             **_DEFAULTS,
@@ -262,13 +262,13 @@ def build_csv_decoder(
     call: str, schema: StructType | None, invalid_utf8: InvalidUtf8, options: Mapping[str, str]
 ) -> CsvDecoder:
     """The decoder of CSV records."""
-    from pyspark.sql.types import ArrayType, MapType, StructType
-
     if schema is None:
         raise _invalid(
             call, "schema", 'format="csv" needs a schema', 'give one, such as schema="id LONG, name STRING"'
         )
-    nested = [one.name for one in schema.fields if isinstance(one.dataType, ArrayType | MapType | StructType)]
+    nested = [
+        one.name for one in schema.fields if isinstance(one.dataType, T.ArrayType | T.MapType | T.StructType)
+    ]
     if nested:
         raise _invalid(
             call,

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.model.declarations import RESCUED, Drift, DriftAction, field_name
-from headrace.runtime.lazy_pyspark import Column, F
+from headrace.runtime.lazy_pyspark import Column, F, T
 from headrace.sources.decimals import DecimalReader
 from headrace.sources.decoders import DRIFTED, UNPARSEABLE, JsonDecoder
 
@@ -43,8 +43,6 @@ class DriftingJsonDecoder(JsonDecoder):
         return F.when(F.crc32(value.cast("binary")) % _SAMPLE == 0, names).otherwise(_no_names())
 
     def _unknown(self, json: Column, schema: StructType, path: tuple[str, ...]) -> Iterator[Column]:
-        from pyspark.sql.types import ArrayType, StructType
-
         known = F.array(*(F.lit(one.name) for one in schema.fields)).cast("array<string>")
         found = F.coalesce(F.array_except(F.json_object_keys(json), known), _no_names())
         values = F.from_json(json, "map<string, string>", _PERMISSIVE)
@@ -57,9 +55,9 @@ class DriftingJsonDecoder(JsonDecoder):
             if set(one.name) & set("'\\"):
                 continue
             inner = F.get_json_object(json, f"$['{one.name}']")
-            if isinstance(kind, StructType):
+            if isinstance(kind, T.StructType):
                 yield from self._unknown(inner, kind, within)
-            elif isinstance(kind, ArrayType) and isinstance(kind.elementType, StructType):
+            elif isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.StructType):
                 elements = F.from_json(inner, "array<string>", _PERMISSIVE)
                 yield _names_within(elements, partial(self._unknown, schema=kind.elementType, path=within))
 
@@ -122,10 +120,8 @@ class DriftingJsonDecoder(JsonDecoder):
 
     def _wrong_in(self, text: Column, field: StructField, name: str) -> Column:
         """The names of the fields of another type within a field: the object itself, or fields of it."""
-        from pyspark.sql.types import StructType
-
         own, kind = F.array(F.lit(name)), field.dataType
-        if isinstance(kind, StructType) and not set(field.name) & set("'\\"):
+        if isinstance(kind, T.StructType) and not set(field.name) & set("'\\"):
             inner = F.get_json_object(text, f"$['{field.name}']")
             names = {one: f"{name}.{field_name(one.name)}" for one in kind.fields}
             within = F.concat(*(self._wrong_in(inner, one, its) for one, its in names.items()))
@@ -134,11 +130,9 @@ class DriftingJsonDecoder(JsonDecoder):
         return F.when(self._is_wrong(text, field), own).otherwise(_no_names())
 
     def _is_wrong(self, text: Column, column: StructField) -> Column:
-        from pyspark.sql.types import StringType, StructType
-
-        alone = DecimalReader(StructType([column]), "json")
+        alone = DecimalReader(T.StructType([column]), "json")
         options = {**self.parser_options, "columnNameOfCorruptRecord": _WRONG}
-        parsed = F.from_json(text, alone.parsed.add(_WRONG, StringType()), options)
+        parsed = F.from_json(text, alone.parsed.add(_WRONG, T.StringType()), options)
 
         def is_wrong(record: Column, exact: Column | None) -> Column:
             return parsed[_WRONG].isNotNull() if exact is None else parsed[_WRONG].isNotNull() | ~exact
@@ -174,11 +168,10 @@ def _forms(name: str) -> tuple[str, ...]:
 
 def _is_object(schema: StructType, name: str) -> bool:
     """Whether a field, by its dotted name, has fields of its own."""
-    from pyspark.sql.types import ArrayType, StructType
 
     def fields(kind: DataType) -> StructType | None:
-        kind = kind.elementType if isinstance(kind, ArrayType) else kind
-        return kind if isinstance(kind, StructType) else None
+        kind = kind.elementType if isinstance(kind, T.ArrayType) else kind
+        return kind if isinstance(kind, T.StructType) else None
 
     found: StructType | None = schema
     for part in name.split("."):

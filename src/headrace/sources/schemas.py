@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import SchemaInvalidError, SourceLocation
-from headrace.runtime.lazy_pyspark import StructType
+from headrace.runtime.lazy_pyspark import StructType, T
 
 _DDL, _JSON = (".ddl", ".sql"), (".json",)
 _OTHER = (".avsc", ".avro", ".proto", ".xsd", ".yml", ".yaml", ".txt")
@@ -89,10 +89,8 @@ def read_schema(given: Schema, root: Path, location: SourceLocation) -> Schema:
 
 def load_schema(given: Schema, root: Path, location: SourceLocation) -> StructType:
     """The columns of a user's schema."""
-    from pyspark.sql.types import StructType
-
     found = read_schema(given, root, location)
-    if isinstance(found, StructType):
+    if isinstance(found, T.StructType):
         return found
     if isinstance(found, SchemaFile):
         start = SourceLocation(found.path, 1)
@@ -112,16 +110,15 @@ def load_schema(given: Schema, root: Path, location: SourceLocation) -> StructTy
 def _parse_ddl(ddl: str, location: SourceLocation, content: str) -> StructType:
     """The columns of a DDL text, which is a part of ``content``, the file of ``location``."""
     from pyspark.errors import AnalysisException
-    from pyspark.sql.types import StructType
 
     # Comments become blanks, so that positions in error messages stay right.
     text = _COMMENT.sub(lambda found: found[1] or re.sub(r"[^\n]", " ", found[0]), ddl)
     text = re.sub(r"[,;](\s*)\Z", r" \1", text)
     try:
-        parsed = StructType.fromDDL(text) if text.strip() else None
+        parsed = T.StructType.fromDDL(text) if text.strip() else None
     except AnalysisException as error:
         raise _not_columns(error, ddl, location, content) from error
-    if not isinstance(parsed, StructType) or not parsed.fields:
+    if not isinstance(parsed, T.StructType) or not parsed.fields:
         raise SchemaInvalidError("a schema has no columns", location=location, remedies=[_COLUMNS], params={})
     return parsed
 
@@ -146,8 +143,6 @@ def _not_columns(error: Exception, ddl: str, location: SourceLocation, content: 
 
 
 def _parse_json(text: str, location: SourceLocation) -> StructType:
-    from pyspark.sql.types import StructType
-
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
@@ -156,7 +151,7 @@ def _parse_json(text: str, location: SourceLocation) -> StructType:
     try:
         if not isinstance(value, Mapping) or value.get("type") != "struct":
             raise _not_json('it is not an object such as {"type": "struct", "fields": [..]}', location)
-        parsed = StructType.fromJson(dict(value))
+        parsed = T.StructType.fromJson(dict(value))
         return _checked(parsed)
     except SchemaInvalidError:
         raise

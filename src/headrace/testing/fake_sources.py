@@ -220,7 +220,7 @@ class FakeSources:
             return known
         given = self._given.get(name)
         if given is None:
-            # All that are missing are told at once, when the whole pipeline is known.
+            # All missing sources are reported together, when the whole pipeline is known.
             self._missing.setdefault(name, read.location)
         topic = Topic(name, given or Batches(()), self._folder / f"kafka-{name}")
         if given is not None:
@@ -289,7 +289,7 @@ class FakeSources:
         return frame
 
     def _name_of(self, path: str, location: SourceLocation) -> str:
-        """What the test calls a folder: as the query names it, or in another way."""
+        """The name that the test has for a folder, which can differ from the name in the query."""
         wanted = self._resolved(path)
         for name in self._given:
             if name == path or self._resolved(name) == wanted:

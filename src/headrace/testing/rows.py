@@ -1,4 +1,4 @@
-"""The rows that a test gives, in the form in which a topic, a table or a file would hold them."""
+"""Converts the rows of a test to the form of a topic, a table or a file."""
 
 from __future__ import annotations
 
@@ -125,19 +125,18 @@ def kafka_rows(topic: str, batch: Batch, number: int, offsets: dict[int, int]) -
     rows = []
     for place, row in enumerate(batch):
         record = row if isinstance(row, Record) else Record(row)
-        if row is None:
-            problem = "write Record(None) for a record without a value"
-            raise invalid(topic, problem, batch=number, row=place)
         try:
-            value, key, headers = _bytes(record.value), _bytes(record.key), _headers(record.headers)
+            if row is None:
+                raise ValueError("write Record(None) for a record without a value")
+            value, key = _bytes(record.value), _bytes(record.key)
+            given = record.headers.items() if isinstance(record.headers, Mapping) else record.headers
+            headers = [{"key": str(name), "value": _bytes(one)} for name, one in given]
+            if not isinstance(record.partition, int) or record.partition < 0:
+                raise ValueError(f"the partition {record.partition!r} is not a number of at least 0")
+            if not isinstance(record.timestamp, datetime | None):
+                raise ValueError(f"the timestamp is a {type(record.timestamp).__name__}, not a datetime")
         except (TypeError, ValueError) as error:
             raise invalid(topic, str(error), batch=number, row=place) from error
-        if not isinstance(record.partition, int) or record.partition < 0:
-            problem = f"the partition {record.partition!r} is not a number of at least 0"
-            raise invalid(topic, problem, batch=number, row=place)
-        if not isinstance(record.timestamp, datetime | None):
-            problem = f"the timestamp is a {type(record.timestamp).__name__}, not a datetime"
-            raise invalid(topic, problem, batch=number, row=place)
         offset = offsets.get(record.partition, 0)
         offsets[record.partition] = offset + 1
         rows.append(
@@ -150,7 +149,8 @@ def kafka_rows(topic: str, batch: Batch, number: int, offsets: dict[int, int]) -
                 # Kafka's own timestamps are whole milliseconds.
                 "timestamp": _milliseconds(record.timestamp or datetime.now(UTC)),
                 "timestampType": 0,
-                "headers": headers,
+                # Spark gives null for a record without headers.
+                "headers": headers or None,
             }
         )
     return build_table(rows, kafka_schema())
@@ -171,12 +171,6 @@ def _bytes(value: Any) -> bytes | None:
             return value.encode()
         case _:
             return as_json(value).encode()
-
-
-def _headers(given: Any) -> list[dict[str, Any]] | None:
-    pairs = given.items() if isinstance(given, Mapping) else given
-    # Spark gives null where a record has no header.
-    return [{"key": str(key), "value": _bytes(value)} for key, value in pairs] or None
 
 
 def as_json(value: Any) -> str:

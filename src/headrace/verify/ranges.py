@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.model.texts import counted
 from headrace.verify.checkpoint_history import Generation, Lineage, Pairs
@@ -41,9 +41,7 @@ def judge_ranges(lineage: Lineage, ledger: Ledger, first_version: int) -> GradeR
             unread = _unread(lineage, read)
             _judge_succession(ended, read, unread, generation, found, unknown=bool(lineage.unknown_versions))
         for batch in generation.batches:
-            for (source, starts), (_, ends) in zip(
-                _keyed(batch, "start"), _keyed(batch, "until"), strict=True
-            ):
+            for source, starts, ends in _keyed(batch):
                 ended.update(ends)
                 for key in ends.keys() & starts.keys() if source.coordinates is not None else ():
                     low, spans = starts[key], read.setdefault(key, [])
@@ -125,11 +123,12 @@ def _judge_batch(batch: Batches, found: Judgement) -> None:
         starts = source.starts
         for key, high in source.ends.items():
             low = starts.get(key)
-            where = {**batch.place, **source.place(key)}
             if low is None and batch.first == batch.last:
-                found.find("RANGE_OPEN", f"{batch.name} has no start for {named(key)}", **where)
+                text = f"{batch.name} has no start for {named(key)}"
+                found.find("RANGE_OPEN", text, **batch.place, **source.place(key))
             elif low is not None and high < low:
                 text = f"{batch.name} goes backwards in {named(key)}: from {low} until {high}"
+                where = {**batch.place, **source.place(key)}
                 found.find("RANGE_BACKWARDS", text, **where, ranges=[[high, low]])
 
 
@@ -183,12 +182,12 @@ def _judge_offsets(
     read `repeats` again. If `read` is all that was ever read (`is_whole`), nothing else can be read twice.
     """
     for key in sorted({*ended, *began}):
-        where = {**batch.place, **source.place(key)}
-        if key not in began:
-            found.find("PARTITION_MISSING", f"{batch.name} has no range for {named(key)}", **where)
-            continue
-        end, begin = ended.get(key, 0), began[key]
+        end, begin = ended.get(key, 0), began.get(key)
         if begin == end and not (lost or {}).get(key):
+            continue
+        where = {**batch.place, **source.place(key)}
+        if begin is None:
+            found.find("PARTITION_MISSING", f"{batch.name} has no range for {named(key)}", **where)
             continue
         for low, high in sorted((lost or {}).get(key, ())):
             end = high if low == end else end
@@ -222,7 +221,7 @@ def _judge_succession(
     repeats = _by_partition(() if opening is None else opening.repeats)
     begun: set[_Key] = set()
     for batch in after.batches:
-        for source, starts in _keyed(batch, "start"):
+        for source, starts, _ in _keyed(batch):
             again = {key: at for key, at in starts.items() if key in ended and key not in begun}
             begun.update(starts)
             if source.coordinates is None:
@@ -262,24 +261,20 @@ def _judge_left_behind(ended: _Positions, begun: set[_Key], last: Batches, found
                 found.find("PARTITION_MISSING", text + "which has no range for it", **where)
 
 
-def _keyed(batch: Batches, edge: Literal["start", "until"]) -> Iterator[tuple[SourceRange, _Positions]]:
-    """Each source of a batch with its positions; one DataFrame that is used twice can be two sources."""
+def _keyed(batch: Batches) -> Iterator[tuple[SourceRange, _Positions, _Positions]]:
+    """Each source of a batch with where it begins and ends; a DataFrame used twice can be two sources."""
     reads: Counter[Any] = Counter()
     for source in sorted(batch.sources, key=lambda one: one.index):
         if source.coordinates is None:
-            streams: set[Any] = {source.key}
-            yield source, {_Key(source.key, None, reads[source.key]): getattr(source, edge)}
-        else:
-            streams = {source.stream(key) for key in source.ends}
-            offsets = source.starts if edge == "start" else source.ends
-            yield (
-                source,
-                {
-                    _Key(key, source.id_of(key), reads[source.stream(key)]): offset
-                    for key, offset in offsets.items()
-                },
-            )
-        reads.update(streams)
+            key = _Key(source.key, None, reads[source.key])
+            yield source, {key: source.start}, {key: source.until}
+            reads[source.key] += 1
+            continue
+        starts, ends = source.starts, source.ends
+        streams = {key: source.stream(key) for key in {**starts, **ends}}
+        keys = {key: _Key(key, stream[1], reads[stream]) for key, stream in streams.items()}
+        yield source, {keys[k]: at for k, at in starts.items()}, {keys[k]: at for k, at in ends.items()}
+        reads.update({streams[key] for key in ends})
 
 
 def _judge_losses(lineage: Lineage, ledger: Ledger, found: Judgement) -> None:

@@ -66,7 +66,11 @@ class RecordsJudge:
                 return _unjudged(evidence, reason, applies=False)
             claims: dict[str, Claims] = {}
             for lineage in evidence.lineages:
-                claimed = self._reader(lineage.source_kinds).claims(evidence, lineage)
+                reader = self._reader(lineage.source_kinds)
+                if reader.range.coordinates not in (None, columns.coordinates):
+                    reason = "the table keeps the coordinates of another kind of source than it reads"
+                    raise CannotJudgeError(reason, applies=False)
+                claimed = reader.claims(evidence, lineage)
                 replays = (one for one in evidence.replays if one.flow in lineage.names)
                 dropped = sum(one.counts.dropped for one in replays)
                 claims[lineage.flow] = claimed.with_rejected(

@@ -15,8 +15,7 @@ from headrace.model.declarations import Expectation
 from headrace.model.ranges import SourceRange
 from headrace.run.narrowing import _after, _without, find_first, find_reason, ranges_of
 from headrace.sources.files.facts import FilePosition
-from headrace.sources.kafka.parts import KafkaPart, parts_of
-from headrace.sources.kafka.position import KafkaOffsets
+from headrace.sources.kafka.position import KafkaOffsets, KafkaPart, parts_of
 from headrace.sources.parts import FilePart, FileParts, Part
 
 

@@ -15,11 +15,11 @@ from headrace.errors import (
     StorageUnsupportedError,
 )
 from headrace.model.project import ProjectSettings
-from headrace.sources.files.options import FILES_MAX_AGE, FILES_MAX_BYTES_PER_TRIGGER
 from headrace.sources.files.read import FORMAT_OPTION
+from headrace.sources.files.reader import FILES_MAX_AGE, FILES_MAX_BYTES_PER_TRIGGER
 from headrace.sources.kafka.meter import KAFKA_MAX_OFFSETS_PER_TRIGGER
-from headrace.sources.kafka.options import protocol_options
 from headrace.sources.kafka.read import LOSS_POLICY
+from headrace.sources.kafka.reader import protocol_options
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ADAPTIVE, ReaderDefaults, ReadRequest
 from headrace.storage.layout import Storage

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import RecordInvalidError
-from headrace.sources.kafka.record_lines import FileFormat, RecordLines, open_records, records_before
+from headrace.sources.kafka.producer import FileFormat, RecordLines, open_records, records_before
 
 
 def lines(data: str | bytes, form: FileFormat = "json", key: str | None = None) -> RecordLines:

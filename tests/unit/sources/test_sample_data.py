@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import RecordInvalidError, SampleSchemaInvalidError
-from headrace.sources.ddl import parse_columns
-from headrace.sources.kafka.sample_data import build_samples
+from headrace.sources.kafka.sample_data import build_samples, parse_columns
 
 EVERYTHING = (
     "id LONG, n INT, b byte, s SMALLINT, customer STRING, f FLOAT, amount DECIMAL(12, 2), ok BOOLEAN,"

@@ -18,7 +18,7 @@ from headrace.errors import (
     SchemaSubjectInvalidError,
     SubjectNotFoundError,
 )
-from headrace.sources.kafka.schema_registry import RegisteredSchema, SchemaRegistry
+from headrace.sources.kafka.avro_decoder import RegisteredSchema, SchemaRegistry
 
 
 class Answers(HTTPServer):

@@ -40,7 +40,7 @@ THIS_MACHINE = {
     "sources/files/source.py": "files that are read",
     "sources/kafka/source.py": "the pipeline's files",
     "sources/other/source.py": "the pipeline's files",
-    "sources/kafka/record_lines.py": "files that are produced",
+    "sources/kafka/producer.py": "files that are produced",
     "sources/schemas.py": "the pipeline's files",
     "sources/source.py": "the pipeline's files",
 }

@@ -20,6 +20,7 @@ from headrace.verify.reader import Extent, Found, SourceReader
 from headrace.verify.report import GradeReport
 from headrace.verify.source_range import Partition, SourceRange
 from headrace.verify.spans import Spans
+from unit.verify.conftest import HandBroker, Verifier
 
 Shards = dict[str, set[int]]
 """The numbers of the records that each shard holds."""
@@ -128,3 +129,13 @@ def test_a_shard_that_is_gone_is_not_judged(lake: Lake, flow: HandFlow) -> None:
     append(flow, "a", 0, 6)
     report = judge(lake, {})["records"]
     assert (report.verdict, report.reasons) == ("unjudged", ("the shard a is gone",))
+
+
+def test_a_flow_of_another_kind_than_the_rows_is_not_judged(
+    lake: Lake, flow: HandFlow, verify: Verifier, broker: HandBroker
+) -> None:
+    broker.holds({0: range(5)})
+    flow.append({0: (0, 5)})
+    report = verify.grade("records")
+    assert (report.verdict, report.findings) == ("unjudged", ())
+    assert "another kind of source" in report.reasons[0]

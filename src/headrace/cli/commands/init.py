@@ -108,7 +108,7 @@ def _screen(output: Output) -> Screen:
 
 
 def _make_cache_later() -> None:
-    """The JVM's cache, which a run makes at its end, and which would have taken the demo's cores."""
+    """Make the JVM's start-up cache. A run makes it at its end, which would have slowed down the demo."""
     from headrace.runtime.aot import make_later
     from headrace.runtime.java import find_java
 

@@ -90,7 +90,7 @@ def produce(
         (form == "text" and key is not None, "--key needs JSON or CSV; lines of text have no fields"),
     )
     from headrace.project.producing import produce
-    from headrace.sources.kafka.record_lines import open_records, records_before
+    from headrace.sources.kafka.producer import open_records, records_before
     from headrace.sources.kafka.sample_data import build_samples
 
     if sample:
@@ -294,13 +294,13 @@ def _as_json(record: TopicRecord) -> str:
     }
     text = _decoded(record.value)
     parsed = _parsed(text)
-    # As it is: what is parsed and written again can lose digits.
+    # Unchanged: numbers that are parsed and written again can lose digits.
     whole = isinstance(parsed, dict | list) and text is not None
     value = text.translate(_BREAKS) if whole and text is not None else json.dumps(text, ensure_ascii=False)
     return f'{json.dumps(head, ensure_ascii=False)[:-1]}, "value": {value}}}'
 
 
-_BREAKS = {ord("\n"): " ", ord("\r"): " "}  # within JSON they stand between tokens only
+_BREAKS = {ord("\n"): " ", ord("\r"): " "}  # in JSON they only occur between tokens
 
 
 def _decoded(data: bytes | None) -> str | None:
@@ -332,7 +332,7 @@ def _refuse(name: str) -> Any:
 
 
 def _printable(text: str | None) -> str:
-    """Without what would move a terminal's cursor."""
+    """The text without control characters that move the cursor of a terminal."""
     if text is None:
         return "null"
     if text.isprintable():

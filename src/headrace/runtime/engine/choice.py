@@ -17,14 +17,9 @@ from headrace.runtime.jars import locked_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import choose_heap
 
-VARIABLE = "HEADRACE_ENGINE"
-"""``off``: each command starts a JVM of its own."""
-
-IDLE_VARIABLE = "HEADRACE_ENGINE_IDLE"
-"""After how many minutes without a command the engine ends."""
-
-PROTOCOL = 2
-"""The version of what commands and engine say to each other."""
+VARIABLE = "HEADRACE_ENGINE"  # ``off``: each command starts a JVM of its own
+IDLE_VARIABLE = "HEADRACE_ENGINE_IDLE"  # after how many minutes without a command the engine ends
+PROTOCOL = 2  # the version of what commands and engine say to each other
 
 _JVM_PREFIXES = (
     *("AWS_", "AZURE_", "GOOGLE_", "GCS_", "HADOOP_", "YARN_", "KRB5", "SPARK_", "PYSPARK_"),

@@ -79,26 +79,18 @@ class Attached:
 def attach(choice: EngineChoice, meanwhile: Callable[[], None]) -> Attached:
     """Returns a session in the engine for these settings; starts the engine if there is none. `meanwhile`: is
     called while an engine starts or opens the session."""
+    key = choice.key
     try:
-        return _attach(choice, meanwhile)
+        if (attached := _try(load_record(key), choice, meanwhile)) is not None:
+            return attached
+        with _one_starter(key):
+            # Another process can have started it meanwhile.
+            if (attached := _try(load_record(key), choice, meanwhile)) is not None:
+                return attached
+            record = _start(key, choice, meanwhile)
+        attached = _try(record, choice, meanwhile)
     except OSError as error:
         raise NoEngineError(str(error)) from error
-
-
-def _attach(choice: EngineChoice, meanwhile: Callable[[], None]) -> Attached:
-    key = choice.key
-    record = load_record(key)
-    attached = None if record is None else _try(record, choice, meanwhile)
-    if attached is not None:
-        return attached
-    with _one_starter(key):
-        # Another process can have started it meanwhile.
-        record = load_record(key)
-        attached = None if record is None else _try(record, choice, meanwhile)
-        if attached is not None:
-            return attached
-        record = _start(key, choice, meanwhile)
-    attached = _try(record, choice, meanwhile)
     if attached is None:
         raise NoEngineError("the engine ended at once")
     return attached
@@ -161,9 +153,9 @@ def _has_users(record: EngineRecord) -> bool:
     return False
 
 
-def _try(record: EngineRecord, choice: EngineChoice, meanwhile: Callable[[], None]) -> Attached | None:
+def _try(record: EngineRecord | None, choice: EngineChoice, meanwhile: Callable[[], None]) -> Attached | None:
     """Attaches to a running engine; None if it has ended or hangs, or if another program has its socket."""
-    if record.version != version("headrace"):
+    if record is None or record.version != version("headrace"):
         return None
     try:
         wire = _request(record, choice)
@@ -183,15 +175,8 @@ def _try(record: EngineRecord, choice: EngineChoice, meanwhile: Callable[[], Non
         wire.connection.settimeout(_SESSION_S)
         opened = wire.receive()
         wire.connection.settimeout(None)
-        return Attached(
-            record,
-            int(opened["port"]),
-            opened["secret"],
-            opened["tag"],
-            opened["pool"],
-            Path(opened["guard"]),
-            wire,
-        )
+        port, guard = int(opened["port"]), Path(opened["guard"])
+        return Attached(record, port, opened["secret"], opened["tag"], opened["pool"], guard, wire)
     except TimeoutError as error:
         wire.close()
         if _has_users(record):

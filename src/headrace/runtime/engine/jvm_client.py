@@ -15,6 +15,7 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,7 @@ from headrace.runtime.engine.record import GUARD
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.runtime.processes import is_running
 
-CLIENT_VARIABLE = "HEADRACE_ENGINE_CLIENT"
-"""Set in the Python workers of a command, so that they end with it."""
-
+CLIENT_VARIABLE = "HEADRACE_ENGINE_CLIENT"  # set in the Python workers of a command, so that they end with it
 _POLL_S = 0.02
 _STREAM_THREAD = "stream execution thread"
 _MOST_THREADS = 1000
@@ -118,7 +117,7 @@ class JvmClient:
 
     def end(self) -> None:
         """Ends everything of the command; returns when none of its calls runs any more."""
-        for step in (self._cancel, self._server.shutdown):
+        for step in (partial(self._context.cancelJobsWithTag, self.tag), self._server.shutdown):
             with contextlib.suppress(Exception):
                 step()
         self._await_calls()
@@ -133,9 +132,6 @@ class JvmClient:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._held.close()
 
-    def _cancel(self) -> None:
-        self._context.cancelJobsWithTag(self.tag)
-
     def _await_calls(self) -> None:
         """Waits until no call of the command runs, or the JVM has ended. A JVM that only fails is killed:
         nothing else would tell that the calls have ended."""
@@ -144,18 +140,15 @@ class JvmClient:
             try:
                 if not self.has_calls():
                     return
-                self._cancel()
+                self._context.cancelJobsWithTag(self.tag)
                 if time.monotonic() - started > _STREAMS_AFTER_S:
                     self._stop_streams()
                 answered = time.monotonic()
             except Exception:
                 if time.monotonic() - answered > _FAILS_S:
-                    self._kill()
+                    with contextlib.suppress(psutil.Error):
+                        psutil.Process(self._jvm_pid).kill()
             time.sleep(_POLL_S)
-
-    def _kill(self) -> None:
-        with contextlib.suppress(psutil.Error):
-            psutil.Process(self._jvm_pid).kill()
 
     def has_calls(self) -> bool:
         """Whether a thread of the command still runs a call or a stream. Pools of threads that a call has

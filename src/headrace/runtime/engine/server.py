@@ -36,9 +36,7 @@ from headrace.runtime.processes import is_running
 from headrace.runtime.session import RunningSpark, open_spark
 
 IDLE_MINUTES = 15.0
-MOST_CLIENTS = 4
-"""They share one heap; a further command starts a JVM of its own."""
-
+MOST_CLIENTS = 4  # they share one heap; a further command starts a JVM of its own
 _TICK_S = 0.5
 _ANSWER_S = 5.0
 _MEMORY_NEEDED = 512 << 20
@@ -204,7 +202,7 @@ class EngineServer:
             is_alone = len(self._sessions) == 1
         try:
             if is_alone:
-                # Spark does not tell whose they are.
+                # Spark does not record which command has persisted an RDD.
                 unpersist_all(self._running.spark)
             self._is_worn |= find_shared_state(self._running.spark) != self._state
         except Exception:
@@ -273,8 +271,8 @@ class EngineServer:
 
 
 def _await_end(connection: socket.socket, pid: int) -> None:
-    """Waits until a command says that it has ended, or its process has. A child process of the command can
-    hold the connection; the process itself tells."""
+    """Waits until a command closes the connection, or its process ends. A child process can keep the
+    connection open, so the process is watched, too."""
     waiting = select.poll()
     waiting.register(connection, select.POLLIN)
     watched = None

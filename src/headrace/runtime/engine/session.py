@@ -25,7 +25,10 @@ _log = logging.getLogger(__name__)
 def open_session(attached: Attached, conf: Mapping[str, str]) -> tuple[SparkSession, Callable[[], None]]:
     """Returns the session of this process, and what ends its use."""
     try:
-        spark = _connect(attached, _worker_variables(conf))
+        # The variables that the user sets for Python workers, as PySpark reads them from settings.
+        prefix = "spark.executorEnv."
+        own = {key.removeprefix(prefix): value for key, value in conf.items() if key.startswith(prefix)}
+        spark = _connect(attached, own)
     except BaseException as error:
         forget_gateway()
         attached.detach()
@@ -71,7 +74,8 @@ def _connect(attached: Attached, variables: Mapping[str, str]) -> SparkSession:
         settings = gateway.jvm.SparkConf(False).setMaster(java_context.master()).setAppName("headrace")
         context = SparkContext(gateway=gateway, jsc=java_context, conf=SparkConf(_jconf=settings))
         # Passed to the constructor, each variable would be a call of the JVM.
-        context.environment.update({**_environment(attached.tag), **variables})
+        own = {key: value for key, value in os.environ.items() if not belongs_to_jvm(key)}
+        context.environment.update({**own, CLIENT_VARIABLE: attached.tag, **variables})
         # Otherwise the constructor makes this session the default of the whole JVM.
         stand_in: Any = SimpleNamespace(_sc=SimpleNamespace(_jsc=True))
         SparkSession._instantiatedSession = stand_in
@@ -79,15 +83,3 @@ def _connect(attached: Attached, variables: Mapping[str, str]) -> SparkSession:
         SparkSession._instantiatedSession = spark
         SparkSession._activeSession = spark
     return spark
-
-
-def _worker_variables(conf: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that the user sets for Python workers, as PySpark reads them from settings."""
-    prefix = "spark.executorEnv."
-    return {key.removeprefix(prefix): value for key, value in conf.items() if key.startswith(prefix)}
-
-
-def _environment(tag: str) -> dict[str, str]:
-    """Returns the variables of this process for its Python workers, which are children of the engine."""
-    own = {key: value for key, value in os.environ.items() if not belongs_to_jvm(key)}
-    return {**own, CLIENT_VARIABLE: tag}

@@ -3,14 +3,102 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
-from headrace.errors import SourceLocation
+from headrace.errors import OptionInvalidError, SourceLocation, TableNotFoundError
 from headrace.runtime.lazy_pyspark import DataFrame, F
 from headrace.sources.answers import Sample, SourceSeen
-from headrace.sources.delta.options import reader_options, require_table
-from headrace.sources.delta.starting import reads_feed
-from headrace.sources.reader import Reader
-from headrace.sources.requests import ReaderDefaults, ReadRequest, Sampling, SourceRead
+from headrace.sources.delta.starting import CHANGE_FEED, ERASURES_ONLY, reads_feed
+from headrace.sources.requests import (
+    ADAPTIVE,
+    LIMITS,
+    KnownOptions,
+    Reader,
+    ReaderDefaults,
+    ReadRequest,
+    Sampling,
+    SourceRead,
+    refuse_silent_loss,
+)
+from headrace.storage.locate import locate, locate_supported
+
+_STARTS = ("startingVersion", "startingTimestamp")
+_CHANGE_OPTIONS = ("skipChangeCommits", "ignoreDeletes", "ignoreChanges", *CHANGE_FEED)
+_BOTH = ("path", "readChangeFeed", "readChangeData", "startingVersion", "startingTimestamp")
+_KNOWN = KnownOptions(
+    stream=(
+        *_BOTH,
+        *("maxFilesPerTrigger", "maxBytesPerTrigger", "ignoreDeletes", "ignoreChanges", "ignoreFileDeletion"),
+        *("skipChangeCommits", "excludeRegex", "failOnDataLoss", "withEventTimeOrder"),
+        *("schemaTrackingLocation", "schemaLocation", "streamingSourceTrackingId"),
+        *("allowSourceColumnDrop", "allowSourceColumnRename", "allowSourceColumnTypeChange"),
+        *("allowSourceColumnRenameAndDrop",),
+    ),
+    batch=(*_BOTH, "endingVersion", "endingTimestamp", "versionAsOf", "timestampAsOf"),
+    prefixes=("fs.", "dfs.", "hadoop."),
+    marks=frozenset({"headrace.location", ADAPTIVE, ERASURES_ONLY}),
+)
+
+DELTA_MAX_BYTES_PER_TRIGGER: Final = 64 << 20
+"""Bytes of a first batch. Spark's own default has no such limit: one version of a table holds anything."""
+
+DELTA_MAX_FILES_PER_TRIGGER: Final = 1000
+"""Delta's own default, which it drops as soon as a limit of bytes is set."""
+
+
+def reader_options(request: ReadRequest, location: SourceLocation) -> dict[str, str]:
+    """The options to add to a reader, after those of the user were checked."""
+    _KNOWN.refuse_unknown(request, location)
+    if not request.streaming:
+        return {}
+    refuse_silent_loss(request, location)
+    if path := request.path or request.value("path"):
+        # A flow reads the log of a table that it streams, so its kind of storage must be supported.
+        locate(path, source=location)
+    options: dict[str, str] = {}
+    if not request.has(*LIMITS):
+        options["maxFilesPerTrigger"] = str(DELTA_MAX_FILES_PER_TRIGGER)
+        options["maxBytesPerTrigger"] = str(DELTA_MAX_BYTES_PER_TRIGGER)
+        options[ADAPTIVE] = "adaptive"
+    if not request.has(*_CHANGE_OPTIONS):
+        # The log may lack the commits of an erasure. The guard refuses every other gap.
+        options |= {"skipChangeCommits": "true", ERASURES_ONLY: "erasures", "failOnDataLoss": "false"}
+    check_delta(request.options, location)
+    return options
+
+
+def check_delta(options: Mapping[str, str], location: SourceLocation) -> None:
+    """Check the values that Spark would refuse only when the stream starts."""
+    chosen = {key.lower(): value.strip() for key, value in options.items()}
+    version, moment = (chosen.get(name.lower()) for name in _STARTS)
+    if version is not None and moment is not None:
+        raise _invalid("startingVersion and startingTimestamp are both set", "remove one", location)
+    if version is not None and not (version.isdigit() or version.lower() == "latest"):
+        problem = f"startingVersion must be a table version or `latest`, not {version!r}"
+        raise _invalid(problem, "write a number", location)
+
+
+def require_table(path: str, location: SourceLocation) -> None:
+    """Check that a table with a local path exists; other paths are left to Spark."""
+    folder = locate_supported(path)
+    if folder is None or (folder / "_delta_log").exists():
+        return
+    raise TableNotFoundError(
+        f"there is no Delta table at {folder}",
+        location=location,
+        facts=["the folder has no _delta_log" if folder.exists() else "the folder does not exist"],
+        remedies=["correct the path, or run the pipeline that creates the table"],
+        params={"path": str(folder)},
+    )
+
+
+def _invalid(problem: str, remedy: str, location: SourceLocation) -> OptionInvalidError:
+    return OptionInvalidError(
+        f"a stream of a Delta table: {problem}",
+        location=location,
+        remedies=[remedy],
+        params={"problem": problem},
+    )
 
 
 def sample_table(read: SourceRead) -> Sample:

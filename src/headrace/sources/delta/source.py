@@ -16,11 +16,9 @@ from headrace.model.names import TableName
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sources.answers import Lag, Seed
-from headrace.sources.delta.batches import TableFiles, versions_of_files
 from headrace.sources.delta.facts import MEANINGS, DeltaFacts, log_expired, reads_of, rewritten
-from headrace.sources.delta.options import DELTA_MAX_BYTES_PER_TRIGGER
-from headrace.sources.delta.position import DeltaPosition
-from headrace.sources.delta.reader import DeltaReader
+from headrace.sources.delta.position import DeltaPosition, TableFiles, versions_of_files
+from headrace.sources.delta.reader import DELTA_MAX_BYTES_PER_TRIGGER, DeltaReader
 from headrace.sources.delta.starting import (
     ERASURES_ONLY,
     check_table_start,

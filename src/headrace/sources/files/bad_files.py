@@ -15,7 +15,7 @@ from typing import IO, Any
 from headrace.errors import NOT_COMMITTED, FileUnreadableError, HeadraceError, RecordUnparseableError, text_of
 from headrace.model.declarations import AppendFlow, AutoCdcFlow, RefreshFlow, TemporaryView
 from headrace.model.folders import plain_path
-from headrace.runtime.lazy_pyspark import F, SparkSession
+from headrace.runtime.lazy_pyspark import F, SparkSession, T
 from headrace.sources.decoders import NOT_UTF8
 from headrace.sources.records import BadRecord
 
@@ -149,12 +149,10 @@ class _Relation:
 
 def _bad_record(session: SparkSession, name: str, uri: str) -> str | None:
     """The first record that Spark cannot read in a file, read once more to find it."""
-    from pyspark.sql.types import StringType, StructType
-
     relation = _find_relation(session, name, uri)
     if relation is None:
         return None
-    schema = StructType.fromJson(json.loads(relation.schema)).add(_CORRUPT, StringType())
+    schema = T.StructType.fromJson(json.loads(relation.schema)).add(_CORRUPT, T.StringType())
     reader = session.read.format(relation.format).schema(schema).options(**relation.options)
     reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", _CORRUPT)
     # The path names one file, whatever special characters are in it.

@@ -21,12 +21,12 @@ from headrace.errors import (
 from headrace.model.folders import plain_path
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.sources.bad_records import schema_mark
 from headrace.sources.files.bad_files import explain_bad_file, file_relations
 from headrace.sources.files.facts import FilePosition, folder_of_source
 from headrace.sources.files.lists import FileLists, ReadFile, covers, describe_files
 from headrace.sources.files.spark_log import SeenFiles, find_earlier, last_entry, load_entries, load_seen
 from headrace.sources.guard import FlowRun, Guard
-from headrace.sources.new_fields import schema_mark
 from headrace.state.identity import SourceIdentity, folder_of
 from headrace.state.opening import resume_command
 from headrace.storage.locate import locate

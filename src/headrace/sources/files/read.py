@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError, did_you_mean
 from headrace.model.declarations import Drift
 from headrace.model.folders import FileFolder
-from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
-from headrace.sources.bad_records import MAX_VALUE_BYTES, VALUE_LIMIT, BadRecordRule, BadRecords, RecordRules
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession, T
+from headrace.sources.bad_records import (
+    MAX_VALUE_BYTES,
+    SCHEMA_NUMBER,
+    VALUE_LIMIT,
+    BadRecordRule,
+    BadRecords,
+    Evolving,
+    RecordRules,
+)
 from headrace.sources.decimals import DecimalReader, has_decimals
 from headrace.sources.decoders import Decoder, InvalidUtf8, choose_decoder
-from headrace.sources.new_fields import SCHEMA_NUMBER, Evolving
 from headrace.sources.records import stop_because
 
 if TYPE_CHECKING:
@@ -234,8 +241,6 @@ def _choose_decoder(
     drift: Drift | None,
 ) -> Decoder | None:
     """The decoder of lines; None for files that a reader of Spark parses."""
-    from pyspark.sql.types import StructType
-
     if format == "json" and schema is not None:
         if _is_native(schema, options):
             if drift is not None and not drift.is_default:
@@ -245,7 +250,7 @@ def _choose_decoder(
                     params={"argument": "drift"},
                 )
             return choose_decoder("read_files", _SPARKS_JSON, None, invalid_utf8)
-        fields = StructType([field for field in schema.fields if field.name not in partitions])
+        fields = T.StructType([field for field in schema.fields if field.name not in partitions])
         parsing = {name: value for name, value in options.items() if name.lower() not in _LINE_OPTIONS}
         return choose_decoder("read_files", format, fields, invalid_utf8, parsing, drift)
     return choose_decoder("read_files", format, None, invalid_utf8)
@@ -259,8 +264,6 @@ def _read_records(
     options: Mapping[str, str],
 ) -> DataFrame:
     """The rows of files that a reader of Spark parses; decimals of JSON and CSV are texts."""
-    from pyspark.sql.types import StructType
-
     reader = spark.readStream.format(format)
     if format == "csv" and not any(name.lower() == "enforceschema" for name in options):
         # By default Spark assigns columns by position and ignores the names in the header.
@@ -272,14 +275,12 @@ def _read_records(
         # Spark reads the values of partition columns from the names of folders, and rounds none.
         written = DecimalReader(schema, format).parsed
         partitions = folder.partition_columns()
-        schema = StructType([schema[one.name] if one.name in partitions else one for one in written.fields])
+        schema = T.StructType([schema[one.name] if one.name in partitions else one for one in written.fields])
     return reader.schema(schema).load(folder.path)
 
 
 def _exact(column: StructField, format: Literal["json", "csv"]) -> Column:
     """A column whose decimals were read as they are written; one that would be rounded stops the flow."""
-    from pyspark.sql.types import StructType
-
     written = F.col(f"`{column.name}`")
     if not has_decimals(column.dataType):
         return written
@@ -292,7 +293,7 @@ def _exact(column: StructField, format: Literal["json", "csv"]) -> Column:
         value = record[column.name]
         return value if is_exact is None else F.when(is_exact, value).otherwise(stop)
 
-    own = DecimalReader(StructType([column]), format)
+    own = DecimalReader(T.StructType([column]), format)
     return own.read(F.struct(written.alias(column.name)), exact).alias(column.name)
 
 
@@ -304,12 +305,10 @@ def _read_lines(
     options: Mapping[str, str],
 ) -> DataFrame:
     """The lines of text files. Spark's JSON reader would ignore the second of two values on one line."""
-    from pyspark.sql.types import StringType, StructType
-
     reader = spark.readStream.format("text")
     reader = reader.options(**{k: v for k, v in options.items() if k.lower() in _LINE_OPTIONS})
     if partitions and schema is not None:
-        columns = StructType().add("value", StringType())
+        columns = T.StructType().add("value", T.StringType())
         for name in partitions:
             columns = columns.add(schema[name])
         reader = reader.schema(columns)
@@ -356,9 +355,7 @@ def schema_to_json(schema: StructType) -> Mapping[str, Any]:
 
 def schema_from_json(value: Mapping[str, Any]) -> StructType:
     """The columns behind JSON values."""
-    from pyspark.sql.types import StructType
-
-    return StructType.fromJson(dict(value))
+    return T.StructType.fromJson(dict(value))
 
 
 def inference_failed(error: Exception, folder: FileFolder, format: str) -> HeadraceError:

@@ -14,8 +14,9 @@ from headrace.errors import FeatureUnsupportedError, HeadraceError
 from headrace.model.folders import FileFolder, plain_path
 from headrace.model.ranges import Position, SourceRange
 from headrace.model.texts import counted
-from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession, T
 from headrace.sources.answers import Found, Lag, Seed, Unrecoverable
+from headrace.sources.bad_records import SCHEMA_MARK
 from headrace.sources.files.facts import FileFacts, FilePosition, folder_of_source, is_folder, reads_of
 from headrace.sources.files.guard import FileGuard
 from headrace.sources.files.lists import (
@@ -26,13 +27,11 @@ from headrace.sources.files.lists import (
     join_descriptions,
     seed_list,
 )
-from headrace.sources.files.options import FILES_MAX_AGE, FORMATS
 from headrace.sources.files.read import FORMAT_OPTION
-from headrace.sources.files.reader import FilesReader
+from headrace.sources.files.reader import FILES_MAX_AGE, FORMATS, FilesReader
 from headrace.sources.files.spark_log import COMPACT_INTERVAL, last_entry, load_entries, load_seen, seed_log
 from headrace.sources.kind import SourceKind
 from headrace.sources.limits import Meter, Taken
-from headrace.sources.new_fields import SCHEMA_MARK
 from headrace.sources.parts import (
     FILE_RECORD,
     FILE_ROW,
@@ -141,11 +140,9 @@ class FileSource(Source):
 
     def read_records(self, read: SourceRead, records: DataFrame) -> DataFrame:
         """Lines of text files: other formats keep no records."""
-        from pyspark.sql.types import StructType
-
         records = records.where(F.lit(read.request.format == "text"))
         given = read.request.schema
-        schema = StructType.fromDDL(given) if isinstance(given, str) else given
+        schema = T.StructType.fromDDL(given) if isinstance(given, str) else given
         keys = [one for one in (schema.fields if schema is not None else ()) if one.name != "value"]
         found = (F.regexp_extract("path", f"/{re.escape(one.name)}=([^/]*)", 1) for one in keys)
         columns = (text.cast(one.dataType).alias(one.name) for text, one in zip(found, keys, strict=True))

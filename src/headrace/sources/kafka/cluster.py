@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError
 from headrace.model.kafka_settings import KafkaConnection
-from headrace.runtime.kafka_client import ClientErrors, connection_errors
+from headrace.runtime.kafka_client import ClientErrors, confluent, confluent_admin, connection_errors
 from headrace.runtime.kafka_faults import find_fault
 from headrace.sources.kafka.record_marks import RecordMarks
 from headrace.sources.kafka.subscription import is_topic_name, matching
@@ -70,23 +70,17 @@ class KafkaCluster:
 
     def earliest(self, topics: Iterable[str]) -> Offsets:
         """The first offset of each partition that the cluster still holds."""
-        from confluent_kafka.admin import OffsetSpec
-
-        return self._listed(topics, OffsetSpec.earliest())
+        return self._listed(topics, confluent_admin.OffsetSpec.earliest())
 
     def latest(self, topics: Iterable[str]) -> Offsets:
         """The offset after the last committed record of each partition."""
-        from confluent_kafka.admin import OffsetSpec
-
-        return self._listed(topics, OffsetSpec.latest())
+        return self._listed(topics, confluent_admin.OffsetSpec.latest())
 
     def offsets_since(self, moments: Offsets) -> Offsets:
         """The first offset of each partition at a moment or later (milliseconds); -1 for none."""
-        from confluent_kafka.admin import OffsetSpec
-
         return self._listed_at(
             {
-                (topic, partition): OffsetSpec.for_timestamp(moment)
+                (topic, partition): confluent_admin.OffsetSpec.for_timestamp(moment)
                 for topic, partitions in moments.items()
                 for partition, moment in partitions.items()
             }
@@ -108,15 +102,12 @@ class KafkaCluster:
         return None if value is None else "compact" in value
 
     def _setting(self, topic: str, name: str) -> str | None:
-        from confluent_kafka import KafkaException
-        from confluent_kafka.admin import ConfigResource, ResourceType
-
-        asked = [ConfigResource(ResourceType.TOPIC, topic)]
+        asked = [confluent_admin.ConfigResource(confluent_admin.ResourceType.TOPIC, topic)]
         try:
             futures = self._admin().describe_configs(asked, request_timeout=self._timeout_s)
             (found,) = [self._wait(future) for future in futures.values()]
             return str(found[name].value)
-        except (KafkaException, HeadraceError, TimeoutError, KeyError):
+        except (confluent.KafkaException, HeadraceError, TimeoutError, KeyError):
             # A client that may read or write a topic may be forbidden to ask for its settings.
             return None
 
@@ -128,11 +119,9 @@ class KafkaCluster:
 
     def ping(self) -> None:
         """Ask the cluster whether it answers."""
-        from confluent_kafka import KafkaException
-
         try:
             self._introduce()
-        except (KafkaException, TimeoutError) as error:
+        except (confluent.KafkaException, TimeoutError) as error:
             raise self._failed(error) from error
 
     def topics(self) -> tuple[str, ...]:
@@ -140,34 +129,32 @@ class KafkaCluster:
         return tuple(sorted(name for name in self._names() if not name.startswith("__")))
 
     def _names(self) -> tuple[str, ...]:
-        from confluent_kafka import KafkaException
-
         try:
             self._introduce()
             return tuple(self._admin().list_topics(timeout=self._timeout_s).topics)
-        except (KafkaException, TimeoutError) as error:
+        except (confluent.KafkaException, TimeoutError) as error:
             raise self._failed(error) from error
 
     def _described(self, topics: list[str]) -> dict[str, Any]:
-        from confluent_kafka import KafkaError, KafkaException, TopicCollection
-
         found: dict[str, Any] = {}
         if not topics:
             return found
         self._connection_errors()
         try:
-            futures = self._admin().describe_topics(TopicCollection(topics), request_timeout=self._timeout_s)
+            futures = self._admin().describe_topics(
+                confluent.TopicCollection(topics), request_timeout=self._timeout_s
+            )
             for name, future in futures.items():
                 try:
                     found[name] = self._wait(future)
-                except KafkaException as error:
+                except confluent.KafkaException as error:
                     code = error.args[0].code()
-                    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    if code == confluent.KafkaError.TOPIC_AUTHORIZATION_FAILED:
                         raise self._forbidden(name, error) from error
-                    if code != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    if code != confluent.KafkaError.UNKNOWN_TOPIC_OR_PART:
                         raise
                     found[name] = None
-        except (KafkaException, TimeoutError) as error:
+        except (confluent.KafkaException, TimeoutError) as error:
             raise self._failed(error) from error
         return found
 
@@ -175,8 +162,6 @@ class KafkaCluster:
         return self._listed_at({(topic, p): spec for topic in topics for p in self.partitions(topic)})
 
     def _listed_at(self, specs: Mapping[tuple[str, int], Any]) -> Offsets:
-        from confluent_kafka import KafkaException
-
         if not specs:
             return {}
         self._connection_errors()
@@ -184,19 +169,17 @@ class KafkaCluster:
         while True:
             try:
                 return self._list_once(specs)
-            except (KafkaException, TimeoutError) as error:
+            except (confluent.KafkaException, TimeoutError) as error:
                 # A partition that was just created, or that is moving, has no leader for a moment.
                 if not _passes(error) or time.monotonic() > deadline:
                     raise self._failed(error) from error
             time.sleep(_PAUSE_S)
 
     def _list_once(self, specs: Mapping[tuple[str, int], Any]) -> Offsets:
-        from confluent_kafka import IsolationLevel, TopicPartition
-
         offsets: Offsets = {}
         futures = self._admin().list_offsets(
-            {TopicPartition(*place): spec for place, spec in specs.items()},
-            isolation_level=IsolationLevel.READ_COMMITTED,
+            {confluent.TopicPartition(*place): spec for place, spec in specs.items()},
+            isolation_level=confluent.IsolationLevel.READ_COMMITTED,
             request_timeout=self._timeout_s,
         )
         for place, future in futures.items():
@@ -204,12 +187,10 @@ class KafkaCluster:
         return offsets
 
     def _admin(self) -> AdminClient:
-        from confluent_kafka.admin import AdminClient
-
         with self._lock:
             if self._client is None:
                 self._client_errors = ClientErrors(self.connection)
-                self._client = self._client_errors.open(AdminClient)
+                self._client = self._client_errors.open(confluent_admin.AdminClient)
             return self._client
 
     def _wait(self, future: Future[T]) -> T:
@@ -268,6 +249,4 @@ class KafkaCluster:
 
 
 def _passes(error: BaseException) -> bool:
-    from confluent_kafka import KafkaException
-
-    return isinstance(error, KafkaException) and error.args[0].name() in _PASSING
+    return isinstance(error, confluent.KafkaException) and error.args[0].name() in _PASSING

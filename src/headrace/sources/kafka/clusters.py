@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from headrace.errors import BrokerUnreachableError, HeadraceError
 from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
-from headrace.runtime.kafka_client import ClientErrors
+from headrace.runtime.kafka_client import ClientErrors, confluent
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.systems import Asking, Client
@@ -80,16 +80,14 @@ class OffsetPublisher:
         The admin client could do it, too, but librdkafka ends the whole process when the connection breaks
         while such a request of its admin client waits for the group's coordinator.
         """
-        from confluent_kafka import Consumer, KafkaException, TopicPartition
-
         if group not in self._members:
             client_errors = ClientErrors(cluster.connection)
             settings = {"group.id": group, "enable.auto.commit": False}
-            self._members[group] = client_errors.open(Consumer, settings), client_errors
+            self._members[group] = client_errors.open(confluent.Consumer, settings), client_errors
         member, client_errors = self._members[group]
         try:
-            member.commit(offsets=[TopicPartition(*one) for one in offsets], asynchronous=False)
-        except KafkaException as error:
+            member.commit(offsets=[confluent.TopicPartition(*one) for one in offsets], asynchronous=False)
+        except confluent.KafkaException as error:
             raise client_errors.explain(error) or cluster.unreachable(error) from error
 
 

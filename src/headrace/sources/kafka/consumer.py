@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import BrokerUnreachableError, ConsumeFailedError, OffsetUnknownError
 from headrace.model.kafka_settings import KafkaConnection
-from headrace.runtime.kafka_client import ClientErrors, connection_errors
+from headrace.runtime.kafka_client import ClientErrors, confluent, connection_errors
 from headrace.sources.kafka.cluster import KafkaCluster
 
 if TYPE_CHECKING:
@@ -151,16 +151,14 @@ class TopicReader:
 
     @contextmanager
     def _assigned(self, first: Mapping[int, int]) -> Iterator[Consumer]:
-        from confluent_kafka import TopicPartition
-
         with self._client() as consumer:
-            consumer.assign([TopicPartition(self._topic, one, offset) for one, offset in first.items()])
+            consumer.assign(
+                [confluent.TopicPartition(self._topic, one, offset) for one, offset in first.items()]
+            )
             yield consumer
 
     @contextmanager
     def _client(self) -> Iterator[Consumer]:
-        from confluent_kafka import Consumer
-
         settings = {
             "group.id": _GROUP,
             "enable.auto.commit": False,
@@ -170,7 +168,7 @@ class TopicReader:
             "auto.offset.reset": "error",
         }
         self._client_errors = ClientErrors(self._connection)
-        consumer = self._client_errors.open(Consumer, settings)
+        consumer = self._client_errors.open(confluent.Consumer, settings)
         try:
             yield consumer
         finally:
@@ -178,19 +176,23 @@ class TopicReader:
 
     def _is_end(self, error: Any) -> bool:
         """Whether an event says that a partition has ended."""
-        from confluent_kafka import KafkaError
-
-        if error.code() == KafkaError._PARTITION_EOF:
+        if error.code() == confluent.KafkaError._PARTITION_EOF:
             return True
-        passing = (KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError.GROUP_AUTHORIZATION_FAILED)
+        passing = (
+            confluent.KafkaError._TRANSPORT,
+            confluent.KafkaError._RESOLVE,
+            confluent.KafkaError.GROUP_AUTHORIZATION_FAILED,
+        )
         if error.code() in passing or error.retriable():
             return False
         raise self._failed(error)
 
     def _failed(self, error: Any) -> ConsumeFailedError | BrokerUnreachableError:
-        from confluent_kafka import KafkaError
-
-        if error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
+        if error.code() in (
+            confluent.KafkaError._ALL_BROKERS_DOWN,
+            confluent.KafkaError._TIMED_OUT,
+            confluent.KafkaError._TRANSPORT,
+        ):
             return self._unreachable(error.str())
         return ConsumeFailedError(
             f"topic `{self._topic}` on {self._connection.bootstrap_servers} cannot be read",

@@ -9,7 +9,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from headrace.errors import ArgumentInvalidError
-from headrace.runtime.lazy_pyspark import Column, F
+from headrace.runtime.lazy_pyspark import Column, F, T
 from headrace.sources.decimals import exact_decimal
 from headrace.sources.decoders import Decoder, InvalidUtf8, JsonDecoder, check_choice
 
@@ -74,24 +74,22 @@ class DebeziumDecoder(Decoder):
     @property
     def _envelope(self) -> StructType:
         """The fields of a record: those of the event, and those around it where it has a schema part."""
-        from pyspark.sql.types import StringType, StructField, StructType, VariantType
-
         read = [
-            StructField(one.name, VariantType()) if _is_ambiguous(one.dataType) else one
+            T.StructField(one.name, T.VariantType()) if _is_ambiguous(one.dataType) else one
             for one in self.schema.fields
         ]
-        event = StructType(
+        event = T.StructType(
             [
-                StructField("before", StructType(read)),
-                StructField("after", StructType(read)),
-                StructField("source", StructType.fromDDL(_SOURCE)),
-                StructField("op", StringType()),
+                T.StructField("before", T.StructType(read)),
+                T.StructField("after", T.StructType(read)),
+                T.StructField("source", T.StructType.fromDDL(_SOURCE)),
+                T.StructField("op", T.StringType()),
             ]
         )
-        around = [StructField("payload", event)]
+        around = [T.StructField("payload", event)]
         if any(_is_ambiguous(one.dataType) for one in self.schema.fields):
-            around.append(StructField("schema", StructType.fromDDL(_SCHEMA_PART)))
-        return StructType([*event.fields, *around])
+            around.append(T.StructField("schema", T.StructType.fromDDL(_SCHEMA_PART)))
+        return T.StructType([*event.fields, *around])
 
     def _flatten(self, record: Column) -> Column:
         bare = F.struct(*(record[name].alias(name) for name in ENVELOPE))
@@ -128,14 +126,12 @@ class DebeziumDecoder(Decoder):
 
     def _read(self, one: Column, kind: DataType) -> Column:
         """The value of a column that Debezium writes in several forms."""
-        from pyspark.sql.types import DateType, DecimalType
-
         text = _text(one["value"])
         is_text = F.schema_of_variant(one["value"]) == "STRING"
         match kind:
-            case DateType():
+            case T.DateType():
                 return F.when(is_text, text.try_cast(kind)).otherwise(_date(text.try_cast("bigint")))
-            case DecimalType():
+            case T.DecimalType():
                 return self._decimal(one, text, is_text, kind)
             case _:
                 number = self._timestamp(text.try_cast("bigint"), one["name"], kind)
@@ -256,11 +252,9 @@ def position(source: Callable[[str], Column]) -> Column:
 
 def flatten_columns(schema: StructType, kept: Sequence[str]) -> list[Column]:
     """The columns of decoded change events: those of the row, `ADDED`, and some others."""
-    from pyspark.sql.types import StructType as Struct
-
     source_type, after = schema["source"].dataType, schema["after"].dataType
-    assert isinstance(source_type, Struct) and isinstance(after, Struct)
-    types = {one.name: one.dataType for one in Struct.fromDDL(_SOURCE).fields}
+    assert isinstance(source_type, T.StructType) and isinstance(after, T.StructType)
+    types = {one.name: one.dataType for one in T.StructType.fromDDL(_SOURCE).fields}
     present = set(source_type.fieldNames())
 
     def source(name: str) -> Column:
@@ -285,9 +279,7 @@ def _text(value: Column) -> Column:
 
 def _is_ambiguous(kind: DataType) -> bool:
     """Whether Debezium writes values of a column in several forms."""
-    from pyspark.sql.types import DateType, DecimalType, TimestampNTZType, TimestampType
-
-    return isinstance(kind, DateType | DecimalType | TimestampType | TimestampNTZType)
+    return isinstance(kind, T.DateType | T.DecimalType | T.TimestampType | T.TimestampNTZType)
 
 
 def _declared(schema: Column, name: str) -> Column:

@@ -22,6 +22,7 @@ from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.kafka_faults import find_fault
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.answers import Lag, Unrecoverable
+from headrace.sources.bad_records import SCHEMA_MARK, schema_mark
 from headrace.sources.guard import FlowRun, Guard
 from headrace.sources.kafka.avro_decoder import find_unknown_id
 from headrace.sources.kafka.cluster import KafkaCluster
@@ -35,14 +36,20 @@ from headrace.sources.kafka.clusters import (
 )
 from headrace.sources.kafka.facts import KafkaFacts, ended_offsets, topic_recreated
 from headrace.sources.kafka.last_records import LastRecordReader, offsets_reused
-from headrace.sources.kafka.parts import COORDINATES, KafkaPart, leave_out, parts_of, range_of, show_command
-from headrace.sources.kafka.position import KafkaOffsets
+from headrace.sources.kafka.position import (
+    COORDINATES,
+    KafkaOffsets,
+    KafkaPart,
+    leave_out,
+    parts_of,
+    range_of,
+    show_command,
+)
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY
 from headrace.sources.kafka.reader import KafkaReader
 from headrace.sources.kafka.source import KafkaSource
 from headrace.sources.kafka.subscription import Subscription
 from headrace.sources.kind import FailedQuery, SourceKind
-from headrace.sources.new_fields import SCHEMA_MARK, schema_mark
 from headrace.sources.parts import Part
 from headrace.sources.source import Source
 from headrace.sources.systems import StreamRead, Systems

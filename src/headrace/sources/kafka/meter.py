@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.errors import HeadraceError
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.ranges import Position, SourceRange
+from headrace.runtime.kafka_client import confluent
 from headrace.sources.kafka.facts import KafkaFacts
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.record_marks import SingleRecords
@@ -100,10 +101,8 @@ class RecordSizes:
 
     def sample(self, positions: Mapping[str, Mapping[int, int]]) -> float | None:
         """Bytes of a record at these offsets, on average; ``None`` where none came in time."""
-        from confluent_kafka import KafkaException, TopicPartition
-
         places = [
-            TopicPartition(topic, partition, offset)
+            confluent.TopicPartition(topic, partition, offset)
             for topic, offsets in positions.items()
             for partition, offset in sorted(offsets.items())[:_PARTITIONS]
         ]
@@ -111,7 +110,7 @@ class RecordSizes:
             return None
         sizes: list[int] = []
         ended: set[tuple[str | None, int | None]] = set()
-        with contextlib.suppress(KafkaException, RuntimeError, HeadraceError):
+        with contextlib.suppress(confluent.KafkaException, RuntimeError, HeadraceError):
             consumer = self._records.open()
             consumer.assign(places)
             deadline = time.monotonic() + _ANSWER_S

@@ -2,19 +2,259 @@
 
 from __future__ import annotations
 
+import csv
+import itertools
+import json
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import partial
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import IO, Any, Literal
 
-from headrace.errors import ProduceFailedError
+from headrace.errors import ProduceFailedError, RecordInvalidError, SourceLocation, did_you_mean
 from headrace.model.kafka_settings import KafkaConnection
-from headrace.runtime.kafka_client import ClientErrors
+from headrace.runtime.kafka_client import ClientErrors, confluent
 
-if TYPE_CHECKING:
-    from confluent_kafka import Producer
+FileFormat = Literal["json", "csv", "text"]
+
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
+_BOM = b"\xef\xbb\xbf"
+_EXCERPT = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record to be sent."""
+
+    value: bytes
+    key: bytes | None
+    line: int
+
+
+class RecordLines:
+    """The records of a file, one by one, as they are asked for."""
+
+    def __init__(self, stream: IO[bytes], name: str, form: FileFormat, key: str | None = None) -> None:
+        self.name = name
+        self.skipped = 0
+        """Empty lines so far: they are no records."""
+        self._stream = stream
+        self._ahead: Iterator[Record] | None = None
+        self._form = form
+        self._key = key
+
+    def __enter__(self) -> RecordLines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+    def __iter__(self) -> Iterator[Record]:
+        return self._ahead or self._read()
+
+    def check_first(self) -> None:
+        """Read the first record; the iteration still begins with it."""
+        records = self._read()
+        try:
+            first = list(itertools.islice(records, 1))
+        except RecordInvalidError as error:
+            raise error.with_(
+                facts=[*error.facts, "nothing was sent"], params={**error.params, "delivered": 0}
+            ) from error.__cause__
+        self._ahead = itertools.chain(first, records)
+
+    def _read(self) -> Iterator[Record]:
+        return self._csv() if self._form == "csv" else self._lines()
+
+    def _lines(self) -> Iterator[Record]:
+        for line, raw in enumerate(self._stream, 1):
+            value = raw.removeprefix(_BOM) if line == 1 else raw
+            value = value.rstrip(b"\r\n")
+            if not value.strip():
+                self.skipped += 1
+                continue
+            key = None
+            if self._form == "json":
+                parsed = self._parsed(value, line)
+                key = None if self._key is None else key_of(parsed, self._key, self.name, line)
+                value = value.strip()
+            yield Record(value=value, key=key, line=line)
+
+    def _parsed(self, value: bytes, line: int) -> Any:
+        try:
+            return json.loads(
+                value.decode("utf-8"),
+                parse_float=None if self._key is None else Decimal,
+                parse_constant=_refuse_constant,
+            )
+        except UnicodeDecodeError as error:
+            raise invalid(self.name, line, "it is not UTF-8 text", column=error.start + 1) from error
+        except json.JSONDecodeError as error:
+            text = value.decode("utf-8", errors="replace")
+            shown = (f"the line: {_shortened(text)}",) if self.name == STDIN else ()
+            whole = line == 1 and text.strip() in ("[", "{")
+            raise invalid(
+                self.name,
+                line,
+                f"it is not JSON: {error.msg}",
+                column=error.colno,
+                facts=shown,
+                remedies=("write each record on one line:   jq -c '.[]' FILE",) if whole else (),
+            ) from error
+        except (ValueError, RecursionError) as error:
+            raise invalid(self.name, line, f"it is not JSON: {error}") from error
+
+    def _csv(self) -> Iterator[Record]:
+        rows = csv.reader(self._decoded(), strict=True)
+        header: list[str] | None = None
+        line = 0
+        try:
+            for row in rows:
+                line, first = rows.line_num, line + 1
+                if not row:
+                    self.skipped += 1
+                elif header is None:
+                    header = self._header(row, first)
+                else:
+                    yield self._row(header, row, first)
+        except csv.Error as error:
+            raise invalid(self.name, max(rows.line_num, 1), f"it is not CSV: {error}") from error
+
+    def _decoded(self) -> Iterator[str]:
+        for line, raw in enumerate(self._stream, 1):
+            try:
+                yield (raw.removeprefix(_BOM) if line == 1 else raw).decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise invalid(self.name, line, "it is not UTF-8 text", column=error.start + 1) from error
+
+    def _header(self, row: list[str], line: int) -> list[str]:
+        names = [name.strip() for name in row]
+        if "" in names:
+            raise invalid(self.name, line, "its header has a column without a name")
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise invalid(self.name, line, f"its header has the column `{twice}` twice")
+        if self._key is not None and self._key not in names:
+            raise _without_key(self._key, names, self.name, line)
+        return names
+
+    def _row(self, header: list[str], row: list[str], line: int) -> Record:
+        if len(row) != len(header):
+            raise invalid(self.name, line, f"it has {len(row)} values for {len(header)} columns")
+        pairs = ", ".join(
+            f"{json.dumps(name, ensure_ascii=False)}: {_cell(text)}"
+            for name, text in zip(header, row, strict=True)
+        )
+        key = None
+        if self._key is not None:
+            key = key_of(
+                dict(zip(header, (text or None for text in row), strict=True)), self._key, self.name, line
+            )
+        return Record(value=f"{{{pairs}}}".encode(), key=key, line=line)
+
+
+STDIN = "standard input"
+
+
+def key_of(row: Any, field: str, name: str, line: int) -> bytes:
+    """The key that a record takes from a field of its value."""
+    found = row
+    parts = [field] if isinstance(row, Mapping) and field in row else field.split(".")
+    for part in parts:
+        if not isinstance(found, Mapping) or part not in found:
+            raise _without_key(field, row, name, line)
+        found = found[part]
+    match found:
+        case None:
+            raise invalid(name, line, f"its key field `{field}` is null")
+        case Mapping() | list():
+            raise invalid(name, line, f"its key field `{field}` is an object or a list")
+        case bool():
+            return b"true" if found else b"false"
+        case _:
+            try:
+                return str(found).encode()
+            except UnicodeEncodeError as error:
+                problem = f"its key field `{field}` cannot be encoded as UTF-8"
+                raise invalid(name, line, problem) from error
+
+
+def invalid(
+    name: str,
+    line: int,
+    problem: str,
+    *,
+    column: int | None = None,
+    facts: tuple[str, ...] = (),
+    remedies: tuple[str, ...] = (),
+) -> RecordInvalidError:
+    """The error for a line that is not a valid record."""
+    where = name if not line else f"{name}, line {line}"
+    return RecordInvalidError(
+        f"{where}: {problem}",
+        location=SourceLocation(name, line, column) if line and name != STDIN else None,
+        facts=facts,
+        remedies=remedies,
+        params={"file": name, "line": line},
+    )
+
+
+def _without_key(field: str, row: Any, name: str, line: int) -> RecordInvalidError:
+
+    fields = list(row) if isinstance(row, Mapping | list) else []
+    return invalid(
+        name,
+        line,
+        f"it does not have the key field `{field}`",
+        remedies=did_you_mean(field, map(str, fields)),
+    )
+
+
+def _cell(text: str) -> str:
+    """A cell as JSON: numbers, true and false are written without quotes; an empty cell becomes null."""
+    if not text:
+        return "null"
+    if text in ("true", "false") or _NUMBER.fullmatch(text):
+        return text
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]} ..."
+
+
+def open_records(
+    path: Path | None, stdin: IO[bytes], form: FileFormat | None = None, key: str | None = None
+) -> RecordLines:
+    """The records of a file, or of standard input for ``None``; CSV by its ending, else JSON lines."""
+    if path is None:
+        return RecordLines(stdin, STDIN, form or "json", key)
+    by_name: FileFormat = "csv" if path.suffix.lower() == ".csv" else "json"
+    try:
+        return RecordLines(path.open("rb"), str(path), form or by_name, key)
+    except OSError as error:
+        raise invalid(str(path), 0, f"it cannot be read: {error.strerror}") from error
+
+
+def records_before(records: Iterable[Record], limit: int | None) -> Iterator[Record]:
+    """At most the first ``limit`` records; no further record is requested from the iterator."""
+    if limit is None:
+        yield from records
+        return
+    left = limit
+    for record in records:
+        yield record
+        left -= 1
+        if not left:
+            return
+
 
 _LARGEST = 1_048_576
 """What Kafka takes by default."""
@@ -69,8 +309,6 @@ class TopicProducer:
         largest: int | None = None,
         hurried: Callable[[], bool] = lambda: False,
     ) -> None:
-        from confluent_kafka import Producer
-
         self.topic = topic
         self.delivered = Delivered()
         self.unconfirmed = 0
@@ -88,7 +326,7 @@ class TopicProducer:
             "message.max.bytes": max(_LEAST, min(largest or _LARGEST, _MOST)),
             "message.timeout.ms": _DELIVERY_S * 1000,
         }
-        self._producer: Producer = ClientErrors(connection).open(Producer, settings)
+        self._producer = ClientErrors(connection).open(confluent.Producer, settings)
 
     def __enter__(self) -> TopicProducer:
         return self
@@ -102,8 +340,6 @@ class TopicProducer:
 
     def send(self, value: bytes, key: bytes | None, name: str, stopping: Callable[[], bool]) -> None:
         """Send one record; waits where too many are on their way."""
-        from confluent_kafka import KafkaException
-
         size = len(value) + len(key or b"")
         entered = partial(self._enter, name, size)
         while True:
@@ -114,7 +350,7 @@ class TopicProducer:
                 if stopping():
                     return
                 self._producer.poll(_POLL_S)
-            except KafkaException as error:
+            except confluent.KafkaException as error:
                 self._fail(name, error.args[0].str())
                 self.check()
             else:

@@ -15,9 +15,11 @@ from headrace.model.project import OnDataLoss
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession, StructType
 from headrace.sources.bad_records import (
     MAX_VALUE_BYTES,
+    SCHEMA_NUMBER,
     VALUE_LIMIT,
     BadRecordRule,
     BadRecords,
+    Evolving,
     RecordRules,
     TombstoneRule,
 )
@@ -26,7 +28,6 @@ from headrace.sources.kafka.avro_decoder import AvroDecoder
 from headrace.sources.kafka.clusters import other_cluster
 from headrace.sources.kafka.debezium import build_debezium_decoder
 from headrace.sources.kafka.subscription import EARLIEST, LATEST, whole
-from headrace.sources.new_fields import SCHEMA_NUMBER, Evolving
 
 Format = Literal["raw", "json", "text", "csv", "avro", "debezium"]
 End = Literal["earliest", "latest"]

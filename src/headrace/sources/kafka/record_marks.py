@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import HeadraceError
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.ranges import NO_TIMESTAMP, RecordMark
-from headrace.runtime.kafka_client import ClientErrors
+from headrace.runtime.kafka_client import ClientErrors, confluent
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -38,8 +38,6 @@ class SingleRecords:
 
     def open(self) -> Consumer:
         """The consumer; it reads committed records only."""
-        from confluent_kafka import Consumer
-
         if self._consumer is None:
             settings: dict[str, Any] = {
                 "group.id": f"headrace-{self._name}",
@@ -55,7 +53,7 @@ class SingleRecords:
                 # By default a new assignment waits up to a second for its first fetch (measured).
                 "fetch.queue.backoff.ms": 0,
             }
-            self._consumer = ClientErrors(self._connection).open(Consumer, settings)
+            self._consumer = ClientErrors(self._connection).open(confluent.Consumer, settings)
         return self._consumer
 
     def close(self) -> None:
@@ -82,14 +80,12 @@ class RecordMarks:
 
         Transaction markers, aborted records and compacted records have none.
         """
-        from confluent_kafka import KafkaException, TopicPartition
-
         if not spans:
             return {}
         found: dict[Partition, dict[int, RecordMark]] = {}
-        with self._lock, contextlib.suppress(KafkaException, RuntimeError, HeadraceError):
+        with self._lock, contextlib.suppress(confluent.KafkaException, RuntimeError, HeadraceError):
             consumer = self._records.open()
-            consumer.assign([TopicPartition(*place, first) for place, (first, _) in spans.items()])
+            consumer.assign([confluent.TopicPartition(*place, first) for place, (first, _) in spans.items()])
             try:
                 found = _read(consumer, spans, time.monotonic() + timeout_s)
             finally:
@@ -131,10 +127,12 @@ def _read(
 
 def _is_end(message: Message, end: int) -> bool:
     """Whether a message says that the partition ends at `end` or later."""
-    from confluent_kafka import KafkaError
-
     error = message.error()
-    return error is not None and error.code() == KafkaError._PARTITION_EOF and (message.offset() or 0) >= end
+    return (
+        error is not None
+        and error.code() == confluent.KafkaError._PARTITION_EOF
+        and (message.offset() or 0) >= end
+    )
 
 
 def _take(message: Message, end: int, marks: dict[int, RecordMark]) -> bool:

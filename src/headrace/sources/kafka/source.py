@@ -28,8 +28,7 @@ from headrace.sources.kafka.clusters import (
 from headrace.sources.kafka.facts import KafkaFacts
 from headrace.sources.kafka.last_records import find_reused, read_marks
 from headrace.sources.kafka.meter import KafkaMeter
-from headrace.sources.kafka.parts import COORDINATES
-from headrace.sources.kafka.position import KafkaOffsets
+from headrace.sources.kafka.position import COORDINATES, KafkaOffsets
 from headrace.sources.kafka.reader import read_between, read_kept
 from headrace.sources.kafka.starting import Start, check_start
 from headrace.sources.kafka.subscription import matching, shown

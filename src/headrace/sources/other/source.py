@@ -15,8 +15,7 @@ from headrace.errors import SourceLocation, SourceUnsupportedError
 from headrace.model.ranges import OpaquePosition
 from headrace.sources.answers import Unrecoverable
 from headrace.sources.kind import SourceKind
-from headrace.sources.reader import Reader
-from headrace.sources.requests import ReaderDefaults, ReadRequest
+from headrace.sources.requests import Reader, ReaderDefaults, ReadRequest
 from headrace.sources.source import Facts, Source
 from headrace.sources.systems import Past, StreamRead, Systems
 from headrace.state.facts import FlowFacts, NextPosition

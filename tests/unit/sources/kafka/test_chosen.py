@@ -8,7 +8,7 @@ import pytest
 
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.remedies import ChosenStart
-from headrace.sources.kafka.chosen import Held, choose
+from headrace.sources.kafka.facts import Held, choose
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.state.facts import ChosenPosition, FlowFacts
 from headrace.state.history import History

@@ -9,8 +9,8 @@ import pytest
 from headrace.errors import OptionInvalidError, SourceLocation
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import ProjectSettings
-from headrace.sources.kafka.options import check_values, connection_options, reader_options
 from headrace.sources.kafka.read import CLIENT
+from headrace.sources.kafka.reader import check_values, connection_options, reader_options
 from headrace.sources.requests import ReaderDefaults, ReadRequest
 from headrace.storage.layout import Storage
 
