@@ -286,9 +286,6 @@ def create_auto_cdc_from_snapshot_flow(
         spark_conf: Spark settings of this flow.
         trigger: When its batches start, as `table` takes it.
 
-    Raises:
-        ArgumentInvalidError: An argument has an invalid value.
-
     Example:
         >>> import headrace as hr
         >>> hr.create_streaming_table("customers")

@@ -16,16 +16,14 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from rich.console import Group
-from rich.text import Text
 
 from headrace.cli.options import POSITIVE, log_options, option
 from headrace.cli.output import Output, Result
-from headrace.cli.rows import RowsTable
+from headrace.cli.rows import RowsTable, with_count
 from headrace.cli.verb import Invocation, verb
 from headrace.cli.watching import Watch, show_outcome, spark_starting, stopping
 from headrace.errors import CommandLineError, HeadraceError, StreamNotStartedError
 from headrace.model.secrets import is_secret_key
-from headrace.model.texts import counted
 from headrace.observe.log import LogSettings
 from headrace.observe.read import rows_to_json
 from headrace.run.stop import StopSignal
@@ -196,11 +194,8 @@ def show_answer(invocation: Invocation, answer: Answer) -> None:
 
 
 def _rendered(answer: Answer) -> str | Group:
-    if not answer.columns:
-        return answer.note
-    more = "; use --limit to see more" if answer.is_cut else ""
     table = RowsTable(answer.columns, answer.types, answer.rows)
-    return Group(table, Text(f"{counted(len(answer.rows), 'row')}{more}", style="dim"))
+    return with_count(table, answer.rows, is_cut=answer.is_cut) if answer.columns else answer.note
 
 
 _HELP = r"""\d         tables, scans and streams
