@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
-from headrace.model.event_forms import Emitter
 from headrace.model.ranges import Position, SourceRange
 from headrace.run.bad_records import BadRecordSearch, DriftCheck, ReaderCounts
 from headrace.run.batch import BatchFunction, BatchRanges, QueryState, RecordFeed
 from headrace.run.checks import DatasetChecks
-from headrace.run.context import Queries
+from headrace.run.context import UpdateContext
 from headrace.run.failures import Failures
 from headrace.run.limits import BatchLimits, most_tasks
 from headrace.run.narrowing import RecordSearch
 from headrace.run.opening import OpenedFlow
 from headrace.run.reporting import BatchReporter, LagGauge, Progress
-from headrace.run.split import BatchSplit, Split, ViewCountingSplit
+from headrace.run.split import BatchSplit
 from headrace.run.stop import StopSignal
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sinks.delta.maintenance import Maintenance
+from headrace.sinks.registry import keeps_state
 from headrace.sources.guard import FlowRun
 from headrace.sources.guards import SourceGuards
 from headrace.sources.ranges import load_next_positions
@@ -35,11 +35,8 @@ class BatchSetup:
     """Makes the batch function of each query of a flow."""
 
     surveyor: FlowSurveyor
-    queries: Queries
+    context: UpdateContext
     failures: Failures
-    maintenance: Maintenance
-    update: str
-    emit: Emitter
     progress: Progress  # the flow's counts so far
     checks: DatasetChecks
     snapshots: RecordFeed | None = None  # the rows in place of the markers, if the flow reads markers
@@ -70,8 +67,8 @@ class BatchSetup:
         guards.open(_positions(opened, run))
         search = RecordSearch(
             planned=planned,
-            build_ranges=self.queries.build_ranges,
-            as_records=self.queries.as_records,
+            build_ranges=self.context.queries.build_ranges,
+            as_records=self.context.queries.as_records,
             failures=self.failures,
             stop=stop,
             checkpoint=opened.path,
@@ -82,42 +79,46 @@ class BatchSetup:
             ranges=BatchRanges(run, guards, pipeline=settings.name, target=self.surveyor.target),
             split=self._split(opened, session, search),
             search=search,
-            target=flow_target(planned, settings, session, self.maintenance),
+            target=flow_target(planned, settings, session, self.context.maintenance),
             tasks=most_tasks(session),
             reporter=self._reporter(opened, limits),
             committed=self.checks.committed,
             state=state,
-            turn=partial(self.maintenance.turn, settings.storage.table(planned.flow.target)),
+            turn=nullcontext
+            if keeps_state(planned.sink)
+            else partial(self.context.maintenance.turn, settings.storage.table(planned.flow.target)),
             snapshots=None if feed is None else partial(feed.records, checkpoint=opened.path),
         )
 
     def _reporter(self, opened: OpenedFlow, limits: BatchLimits) -> BatchReporter:
         return BatchReporter(
             planned=self.surveyor.planned,
-            update=self.update,
-            emit=self.emit,
+            update=self.context.update,
+            emit=self.context.emit,
             progress=self.progress,
             measure_lag=LagGauge(self.surveyor.systems, opened.path, limits.record_bytes).measure,
             after_batch={"the offsets": self._publish, "the limit": limits.follow},
         )
 
-    def _split(self, opened: OpenedFlow, session: SparkSession, search: RecordSearch) -> Split:
+    def _split(self, opened: OpenedFlow, session: SparkSession, search: RecordSearch) -> BatchSplit:
         planned = self.surveyor.planned
-        find = partial(self.queries.find_bad_records, planned=planned, checkpoint=opened.path)
-        split = BatchSplit(
-            planned,
-            quarantine_of(planned.flow.target, self.surveyor.settings.storage),
-            self.update,
-            BadRecordSearch(
+        find = partial(self.context.queries.find_bad_records, planned=planned, checkpoint=opened.path)
+        return BatchSplit(
+            planned=planned,
+            quarantine=quarantine_of(planned.flow.target, self.surveyor.settings.storage),
+            update=self.context.update,
+            records=BadRecordSearch(
                 planned=planned,
                 count=ReaderCounts(session),
                 find=find,
                 read=search.read,
-                drift=DriftCheck(planned=planned, find=find, update=self.update, emit=self.emit),
+                drift=DriftCheck(
+                    planned=planned, find=find, update=self.context.update, emit=self.context.emit
+                ),
             ),
-            self.surveyor.target,
+            target=self.surveyor.target,
+            session=session,
         )
-        return ViewCountingSplit(split, planned.checked_views, session) if planned.checked_views else split
 
     def _publish(self, ranges: tuple[SourceRange, ...], duration_s: float) -> None:
         """Publish the flow's offsets for its consumer group."""

@@ -53,6 +53,14 @@ _TRANSIENT = re.compile(
 )
 
 
+_UNREADABLE = re.compile(
+    # A file of a log that is missing means a log that was cleaned; the whole log is missing with its disk.
+    r"[^\n]*_delta_log (?:does not exist|\(No such file or directory\))"
+    r"|(?:DELTA_PATH_DOES_NOT_EXIST|DELTA_TABLE_NOT_FOUND|DELTA_MISSING_DELTA_TABLE)[^\n]*"
+    r"|java\.(?:io|nio)\.[^\n]*(?:Permission denied|Input/output error|Stale file handle|not connected\))"
+    r"|(?:AccessDeniedException|AccessControlException): [^\n]*"
+)
+"""Messages about a table, checkpoint or file whose disk does not answer, or refuses this process."""
 _TAKEN_OVER = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY|Concurrent update to the log")
 _FAILED_IN_VIEW = re.compile(re.escape(FAILED) + r'("(?:[^"\\]|\\.)*"): (\{.*?\})(?:\n|$| SQLSTATE)')
 _MALFORMED = re.compile(r"MALFORMED_RECORD_IN_PARSING|Malformed records are detected in record parsing")
@@ -135,13 +143,7 @@ def as_error(
         return driver_lost(_logged(log_file))
     unread = carried or failure
     if isinstance(unread, OSError) and any(one.startswith("headrace.storage.") for one in _modules(unread)):
-        return StorageUnreadableError(
-            f"{name}: the storage could not be read",
-            location=declared.location,
-            facts=(f"the system's error: {unread}", _unchanged(declared), *_logged(log_file)),
-            remedies=("headrace doctor",),
-            params={"name": str(declared.name)},
-        )
+        return _unreadable(declared, f"the system's error: {unread}", log_file)
     # Spark's text around the exception of a batch says only that a batch has failed.
     cause = text if carried is None else f"{type(carried).__name__}: {text_of(carried)}"
     known = _known(text, _shortened(cause), declared, log_file, settings, sources)
@@ -156,6 +158,16 @@ def as_error(
         location=declared.location,
         facts=(*facts, *_logged(log_file)),
         remedies=("print the stack trace:   headrace run --debug",),
+        params={"name": str(declared.name)},
+    )
+
+
+def _unreadable(declared: Declared, fact: str, log_file: Path | None) -> StorageUnreadableError:
+    return StorageUnreadableError(
+        f"{_label(declared)}: the storage could not be read",
+        location=declared.location,
+        facts=(fact, _unchanged(declared), *_logged(log_file)),
+        remedies=("headrace doctor",),
         params={"name": str(declared.name)},
     )
 
@@ -259,6 +271,8 @@ def _known(
             remedies=("free space on the disk, then start again:   headrace run",),
             params={"name": str(declared.name)},
         )
+    if (unreadable := _UNREADABLE.search(text)) is not None:
+        return _unreadable(declared, _shortened(unreadable[0]), log_file)
     if (violated := _VIOLATED.search(text)) is not None:
         return ConstraintViolatedError(
             f"{name}: {violated[1].rstrip(' .:')}",

@@ -79,11 +79,8 @@ class OpeningGate:
 
 
 class LateRows:
-    """Counts the late rows that a query reports.
-
-    Args:
-        stateful: Whether the query is stateful; only a stateful query drops late rows.
-    """
+    """Counts the late rows that a query reports. `stateful`: whether the query is stateful; only a stateful
+    query drops late rows."""
 
     def __init__(
         self, *, stateful: bool, ledger: Ledger, checkpoint: str, report: Callable[[int, int], None]
@@ -135,11 +132,8 @@ _COMMIT_LOG_S = 2.0
 
 @dataclass(kw_only=True)
 class FlowRunner:
-    """Runs one flow until it is drained, stopped, or fails; may be run again after a failure.
-
-    Attributes:
-        is_outdated: Whether the flow needs a new plan, because a table that it reads has new columns.
-    """
+    """Runs one flow until it is drained, stopped, or fails; may be run again after a failure. `is_outdated`:
+    whether the flow needs a new plan, because a table that it reads has new columns."""
 
     planned: PlannedFlow
     gate: OpeningGate
@@ -155,6 +149,7 @@ class FlowRunner:
     remedies: Remedies  # the user's options; they apply to the first start
     snapshots: RecordFeed | None = None  # the rows in place of the markers, if the flow reads markers
     state: FeedState = field(default="pending", init=False)
+    was_opened: bool = field(default=False, init=False)  # whether its table and checkpoint were there once
     columns: str | None = field(default=None, init=False)
     is_outdated: Callable[[], bool] = field(default=lambda: False, init=False)
     _reruns_when_drained: bool = field(default=False, init=False)
@@ -182,7 +177,7 @@ class FlowRunner:
         with self._explained():
             with self.gate.opening(flow.name):
                 opened = self.opener.open(self.remedies)
-            self.remedies = Remedies()
+            self.was_opened, self.remedies = True, Remedies()
             drained = is_drained(self.planned, opened, systems)
             # Snapshots that were recorded before are applied before the source is asked again.
             self._reruns_when_drained = self.snapshots is not None

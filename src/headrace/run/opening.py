@@ -13,10 +13,11 @@ from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
 from headrace.run.failpoints import reach
 from headrace.run.failures import state_changed
-from headrace.run.survey import FlowSurveyor, find_unfinished, unfinished_refresh
+from headrace.run.survey import FlowSurveyor, find_unfinished, table_lost, unfinished_refresh
 from headrace.run.targets import side_tables
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import CLEARING
+from headrace.sinks.registry import keeps_state
 from headrace.sinks.target import FlowTarget, OpenedGeneration, TableLayout, TargetState
 from headrace.sources.answers import Seed
 from headrace.sources.ranges import join_marks
@@ -107,11 +108,8 @@ class OpenedFlow:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowOpener:
-    """Opens the checkpoint of one flow.
-
-    Args:
-        report: Takes each change of another writer that a fold of the ledger has found.
-    """
+    """Opens the checkpoint of one flow. `report`: takes each change of another writer that a fold of the
+    ledger has found."""
 
     surveyor: FlowSurveyor
     spark: SparkSession
@@ -137,25 +135,18 @@ class FlowOpener:
                 assert_never(start.opening)
 
     def start_over(self, *, layout: TableLayout | None, last: bool) -> None:
-        """Open a new checkpoint at the sources' beginning, for a full refresh.
-
-        Args:
-            layout: Removes the table's rows in the same commit, and is what the empty table gets;
-                ``None`` if another flow has removed them.
-            last: Whether this is the last flow of the table. Its properties say what a full refresh still
-                has to do.
-        """
+        """Open a new checkpoint at the sources' beginning, for a full refresh. `layout`: removes the table's
+        rows in the same commit, and is what the empty table gets; ``None`` if another flow has removed them.
+        `last`: whether this is the last flow of the table. Its properties say what a full refresh still has
+        to do."""
         start = prepare_full_refresh(self.surveyor)
         self._tidy()
         assert isinstance(start.opening, Open)
         self._open(start, start.opening, layout=layout, refreshing=CLEARING if last else "true")
 
     def fold(self, table_id: str, flow: str | None = None) -> None:
-        """Copy the ranges of the table's newest commits to the ledger, before Delta deletes them.
-
-        Args:
-            flow: Whose ledger; by default this flow's.
-        """
+        """Copy the ranges of the table's newest commits to the ledger, before Delta deletes them. `flow`:
+        whose ledger; by default this flow's."""
         for commit in self._ledger(flow).fold(self.surveyor.target, table_id, join_marks):
             self.report(commit)
 
@@ -175,7 +166,11 @@ class FlowOpener:
 
     def _state(self) -> TargetState:
         state = self.surveyor.target.state()
-        assert state is not None, "a run creates the target first"
+        if state is None:
+            # The run has created it before: its disk is away, or somebody has deleted it.
+            raise table_lost(
+                self._planned, f"{self._settings.storage.table(self._planned.flow.target)} has no log"
+            )
         return state
 
     def _tidy(self) -> TargetState:
@@ -213,6 +208,7 @@ class FlowOpener:
     ) -> OpenedFlow:
         """Write a new checkpoint, and let the target name it in one commit."""
         flow, storage, table = self._planned.flow, self._settings.storage, start.table
+        sink = self._planned.sink
         assert table is not None, "a run opens the table first"
         held = None if opening.fences is None else table.transactions.get(opening.fences, -1)
         known = generations(self.surveyor.checkpoints)
@@ -224,6 +220,7 @@ class FlowOpener:
             generation=generation,
             table_id=table.table_id,
             sources=tuple(facts.source for facts in start.sources),
+            sink=sink.format if sink is not None and keeps_state(sink) else None,
         )
         if opening.losses:
             lost = {"checkpoint": identity.checkpoint, "generation": generation}

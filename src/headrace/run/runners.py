@@ -19,12 +19,12 @@ from headrace.run.opening import FlowOpener
 from headrace.run.readiness import inputs_of
 from headrace.run.reporting import FlowReports, Progress
 from headrace.run.snapshots import OnceFeed, SnapshotFeed
-from headrace.run.split import RefreshSplit, ViewCountingRefreshSplit
+from headrace.run.split import RefreshSplit
 from headrace.run.survey import FlowSurveyor
-from headrace.run.targets import flow_target, quarantine_of, refresh_target
+from headrace.run.targets import flow_target, quarantine_of, refresh_target, target_reader
 from headrace.run.views import ViewRunner
-from headrace.sinks.delta.reader import DeltaReader
 from headrace.sinks.delta.table import read_state
+from headrace.sinks.registry import keeps_state
 
 
 def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> FlowOpener:
@@ -47,7 +47,7 @@ def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> Flo
         planned=planned,
         settings=context.settings,
         systems=context.systems,
-        target=DeltaReader(context.settings.storage.table(target), partial(read_state, context.spark)),
+        target=target_reader(planned, context.settings.storage, partial(read_state, context.spark)),
         declared_flows=plan.flows_of(target),
     )
     return FlowOpener(
@@ -65,13 +65,10 @@ def make_flow(
     gate: OpeningGate,
     progress: Progress | None = None,
 ) -> FlowRunner:
-    """Make the runner of a flow.
-
-    Args:
-        progress: The counts of the flow's runner before; ``None`` if it has none.
-    """
+    """Make the runner of a flow. `progress`: the counts of its runner before; ``None`` if it has none."""
     opener = make_opener(planned, plan, context)
-    context.maintenance.watch(context.settings.storage.table(planned.flow.target))
+    if not keeps_state(planned.sink):
+        context.maintenance.watch(context.settings.storage.table(planned.flow.target))
     progress = progress or Progress()
     failures = context.failures(planned.sources)
     reports = FlowReports(context.update, context.emit)
@@ -104,11 +101,8 @@ def make_flow(
         opener=opener,
         batches=BatchSetup(
             surveyor=opener.surveyor,
-            queries=context.queries,
+            context=context,
             failures=failures,
-            maintenance=context.maintenance,
-            update=context.update,
-            emit=context.emit,
             progress=progress,
             checks=checks,
             snapshots=snapshots,
@@ -126,21 +120,14 @@ def make_flow(
 
 def make_view(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> ViewRunner:
     """Make the runner of a materialized view."""
-    limit = stage.view.max_rejected or context.settings.max_rejected
-    split = RefreshSplit(stage, quarantine_of(stage.view.name, context.settings.storage), limit)
-    views = stage.planned.checked_views
     return ViewRunner(
-        stage,
-        inputs_of(stage.planned, plan),
+        stage=stage,
+        inputs=inputs_of(stage.planned, plan),
         target=refresh_target(stage, plan),
-        settings=context.settings,
-        spark=context.spark,
-        session=context.session,
-        build=context.queries.build,
-        split=ViewCountingRefreshSplit(split, views) if views else split,
-        heart=context.heart,
-        maintenance=context.maintenance,
-        failures=context.failures(),
-        update=context.update,
-        emit=context.emit,
+        split=RefreshSplit(
+            stage=stage,
+            quarantine=quarantine_of(stage.view.name, context.settings.storage),
+            max_rejected=stage.view.max_rejected or context.settings.max_rejected,
+        ),
+        context=context,
     )

@@ -181,11 +181,8 @@ class SnapshotFeed:
 
 
 class SnapshotPoller:
-    """Looks for new snapshots while a query runs.
-
-    Args:
-        feed: The flow's snapshots; ``None`` if it reads no markers.
-        state: The batches of the query. A source is asked again when its last version is in the table.
+    """Looks for new snapshots while a query runs. `feed`: the flow's snapshots; ``None`` if it reads no
+    markers. `state`: the batches of the query. A source is asked again when its last version is in the table.
     """
 
     def __init__(self, feed: RecordFeed | None, state: QueryState) -> None:

@@ -51,6 +51,7 @@ class CheckpointIdentity:
     table_id: str
     created: str
     sources: tuple[SourceIdentity, ...]
+    sink: str | None = None  # the format of its target, if that is a sink that keeps the state of its flows
 
     @classmethod
     def create(
@@ -62,6 +63,7 @@ class CheckpointIdentity:
         generation: int,
         table_id: str,
         sources: tuple[SourceIdentity, ...],
+        sink: str | None = None,
     ) -> CheckpointIdentity:
         return cls(
             pipeline=pipeline,
@@ -72,6 +74,7 @@ class CheckpointIdentity:
             table_id=table_id,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             sources=sources,
+            sink=sink,
         )
 
     def with_flow(self, flow: str) -> CheckpointIdentity:
@@ -88,6 +91,7 @@ class CheckpointIdentity:
             "created": self.created,
             "table_id": self.table_id,
             "sources": [source.to_json() for source in self.sources],
+            **({} if self.sink is None else {"sink": self.sink}),
         }
 
     @classmethod
@@ -106,6 +110,7 @@ class CheckpointIdentity:
                 )
                 for s in value["sources"]
             ),
+            sink=value.get("sink"),
         )
 
 
