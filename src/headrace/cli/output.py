@@ -115,7 +115,6 @@ class RedactingFormatter(logging.Formatter):
 
 
 PROGRESS_AFTER_S = 2.0  # seconds after which a command shows its progress
-
 _LOOK_S = 0.1
 
 

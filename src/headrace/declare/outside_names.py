@@ -40,7 +40,7 @@ def find_outside(files: Iterable[Path], root: Path) -> tuple[OutsideName, ...]:
     found: dict[tuple[str, str], OutsideName] = {}
     made: set[str] = set()
     for file in files:
-        text = file.readliteral_text(encoding="utf-8", errors="replace")
+        text = file.read_text(encoding="utf-8", errors="replace")
         shown = os.path.relpath(file, root)
         for one in (
             _in_sql(text, shown, 1, made) if code_language(file) == "sql" else _in_python(text, shown, made)

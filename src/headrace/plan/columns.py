@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 Schema = Mapping[str, Any]  # columns as ``StructType.jsonValue()`` gives them
-
 WIDENED = frozenset({("TINYINT", "SMALLINT"), ("TINYINT", "INT"), ("SMALLINT", "INT")})
 """Pairs of types (of the query, of the table) that Delta's writer converts."""
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,30 +86,29 @@ def sql(
     from headrace.shell.shell import Shell, Streams
 
     settings = invocation.settings(anywhere=True)
+    show_stream = partial(_run_stream, invocation, log, once)
     if stream is not None:
-        return run_stream(invocation, Streams(Definitions(settings)), stream, log, once=once)
+        return show_stream(Streams(Definitions(settings)), stream)
     if not (typed or files) and not sys.stdin.isatty():
         files = (Path("-"),)
     processes = StreamProcesses(invocation, Definitions(settings), detached=detach, once=once)
     with closing(Shell(settings, processes.start, limit)) as shell, closing(processes):
+        run = partial(_run, invocation, shell, processes, show_stream)
         if not (typed or files):
-            return _interact(invocation, shell, processes, log, once=once)
+            return _interact(invocation, shell, processes, run)
         for path, text in _texts(files, typed):
-            code = _run(invocation, shell, processes, path, text, log, once=once)
-            if code:
+            if code := run(path, text):
                 return Result(data=None, exit_code=code)
         return processes.wait()
 
 
 def _interact(
-    invocation: Invocation, shell: Shell, processes: StreamProcesses, log: LogSettings, *, once: bool
+    invocation: Invocation, shell: Shell, processes: StreamProcesses, run: Callable[[str, str], int]
 ) -> Result:
-    def run(text: str) -> None:
-        _run(invocation, shell, processes, *remember(text), log, once=once)
-
     output = invocation.output
     output.note(f"storage {shell.definitions.settings.storage.root} · \\? for help")
-    Prompt(output, Names(shell.definitions), run, lambda answer: show_answer(invocation, answer)).loop()
+    names, show = Names(shell.definitions), partial(show_answer, invocation)
+    Prompt(output, names, lambda text: run(*remember(text)), show).loop()
     if running := processes.running:
         output.note(f"stopping {', '.join(running)}")
     return Result(data=None)
@@ -144,11 +144,9 @@ def _run(
     invocation: Invocation,
     shell: Shell,
     processes: StreamProcesses,
+    show_stream: Callable[[Streams, str], Result],
     path: str,
     text: str,
-    log: LogSettings,
-    *,
-    once: bool,
 ) -> int:
     """Run the statements of a text; returns the exit code of one that failed."""
     from headrace.declare.sql_files import split_text
@@ -163,16 +161,14 @@ def _run(
             pid = processes.start(answer.run)
             output.note(f"stream {answer.run} started: pid {pid}")
         else:
-            result = run_stream(invocation, shell.streams, answer.run, log, once=once)
+            result = show_stream(shell.streams, answer.run)
             output.result(result)
             if result.exit_code:
                 return result.exit_code
     return 0
 
 
-def run_stream(
-    invocation: Invocation, streams: Streams, name: str, log: LogSettings, *, once: bool
-) -> Result:
+def _run_stream(invocation: Invocation, log: LogSettings, once: bool, streams: Streams, name: str) -> Result:
     stop = StopSignal()
     with (
         Watch(invocation.output, streams.settings, "Starting Spark") as watch,

@@ -58,7 +58,6 @@ NAMES = tuple(f"{colour} {thing}" for colour, thing in itertools.product(_COLOUR
 DATES = tuple((datetime.date(2026, 1, 1) + datetime.timedelta(days=day)).isoformat() for day in range(12))
 
 REFUNDS = 12  # the number of sales that are negative; the pipeline rejects them at first
-
 _TICK_S = 0.01
 _FLUSH_S = 30.0
 

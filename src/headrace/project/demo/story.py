@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 TOPIC = "sales"
 PARTITIONS = 4
 FLOW = "bronze"  # the flow that is watched and killed in a batch: the one that reads the topic
-
 REJECTING = "silver"  # the table that rejects sales that are not positive, until its expectation is corrected
 _EXPECTED, _CORRECTED = '"positive sales", "sales > 0"', '"a sale or a refund", "sales <> 0"'
 
