@@ -17,7 +17,18 @@ from typing import Any
 
 from headrace.declare import cdc, python
 from headrace.declare.arguments import arguments_of
+from headrace.declare.expectations import (
+    expect,
+    expect_all,
+    expect_all_or_drop,
+    expect_all_or_fail,
+    expect_all_or_quarantine,
+    expect_or_drop,
+    expect_or_fail,
+    expect_or_quarantine,
+)
 from headrace.declare.registry import current_pipeline, spark
+from headrace.declare.sinks import create_sink, foreach_batch_sink
 from headrace.errors import FeatureUnsupportedError
 from headrace.runtime.lazy_pyspark import DataFrame
 from headrace.storage.locate import locate_supported
@@ -25,14 +36,36 @@ from headrace.storage.table_log import is_table
 from headrace.syntax.locations import caller
 
 __all__ = [
-    *("create_sink", "create_streaming_live_table", "create_streaming_table", "create_table"),
-    *("create_target_table", "create_view", "foreach_batch_sink", "materialized_view", "table"),
-    *("temporary_view", "view", "append_flow", "replace_flow", "update_flow", "on_event_hook"),
-    *("apply_changes", "apply_changes_from_snapshot"),
-    *("create_auto_cdc_flow", "create_auto_cdc_from_snapshot_flow"),
-    *("expect", "expect_or_drop", "expect_or_fail", "expect_or_quarantine"),
-    *("expect_all", "expect_all_or_drop", "expect_all_or_fail", "expect_all_or_quarantine"),
-    *("read", "readStream", "read_stream"),
+    "append_flow",
+    "apply_changes",
+    "apply_changes_from_snapshot",
+    "create_auto_cdc_flow",
+    "create_auto_cdc_from_snapshot_flow",
+    "create_sink",
+    "create_streaming_live_table",
+    "create_streaming_table",
+    "create_table",
+    "create_target_table",
+    "create_view",
+    "expect",
+    "expect_all",
+    "expect_all_or_drop",
+    "expect_all_or_fail",
+    "expect_all_or_quarantine",
+    "expect_or_drop",
+    "expect_or_fail",
+    "expect_or_quarantine",
+    "foreach_batch_sink",
+    "materialized_view",
+    "on_event_hook",
+    "read",
+    "readStream",
+    "read_stream",
+    "replace_flow",
+    "table",
+    "temporary_view",
+    "update_flow",
+    "view",
 ]
 
 _NAMES = ("pyspark.pipelines", "dlt", "databricks.pipelines")
