@@ -1,4 +1,4 @@
-"""What a pipeline's files declare: frozen records, as the decorators leave them."""
+"""The declarations of a pipeline's files, as frozen records."""
 
 from __future__ import annotations
 

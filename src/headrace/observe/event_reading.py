@@ -104,7 +104,7 @@ def follow_events(storage: Storage, chosen: EventFilter, limit: int | None = Non
     version, newest = newest_version(storage.events), 0
     for event in read_events(storage, chosen, 1):
         newest = event.sequence
-    # Older events than the limit are not new. What is written meanwhile is in the second answer only.
+    # Events beyond the limit are not new. Events that are written meanwhile are in the second answer only.
     for event in read_events(storage, replace(chosen, after=newest - _LATE_US)):
         seen[event.id] = event.sequence
     for event in read_events(storage, chosen, limit):

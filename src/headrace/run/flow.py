@@ -152,6 +152,7 @@ class FlowRunner:
     remedies: Remedies  # the user's options; they apply to the first start
     snapshots: RecordFeed | None = None  # the rows in place of the markers, if the flow reads markers
     state: FeedState = field(default="pending", init=False)
+    was_opened: bool = field(default=False, init=False)  # whether its table and checkpoint were there once
     columns: str | None = field(default=None, init=False)
     is_outdated: Callable[[], bool] = field(default=lambda: False, init=False)
     _reruns_when_drained: bool = field(default=False, init=False)
@@ -179,7 +180,7 @@ class FlowRunner:
         with self._explained():
             with self.gate.opening(flow.name):
                 opened = self.opener.open(self.remedies)
-            self.remedies = Remedies()
+            self.was_opened, self.remedies = True, Remedies()
             drained = is_drained(self.planned, opened, systems)
             # Snapshots that were recorded before are applied before the source is asked again.
             self._reruns_when_drained = self.snapshots is not None

@@ -13,7 +13,7 @@ from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
 from headrace.run.failpoints import reach
 from headrace.run.failures import state_changed
-from headrace.run.survey import FlowSurveyor, find_unfinished, unfinished_refresh
+from headrace.run.survey import FlowSurveyor, find_unfinished, table_lost, unfinished_refresh
 from headrace.run.targets import side_tables
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import CLEARING
@@ -166,7 +166,11 @@ class FlowOpener:
 
     def _state(self) -> TargetState:
         state = self.surveyor.target.state()
-        assert state is not None, "a run creates the target first"
+        if state is None:
+            # The run has created it before: its disk is away, or somebody has deleted it.
+            raise table_lost(
+                self._planned, f"{self._settings.storage.table(self._planned.flow.target)} has no log"
+            )
         return state
 
     def _tidy(self) -> TargetState:

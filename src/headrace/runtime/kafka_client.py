@@ -126,14 +126,10 @@ class ClientErrors:
         self._reports = [*self._reports[-4:], f"{error.name()}\n{error.str()}"]
 
 
-def _silent() -> logging.Logger:
-    logger = logging.getLogger("headrace.librdkafka")
-    logger.addHandler(logging.NullHandler())
-    logger.propagate = False
-    return logger
-
-
-SILENT = _silent()  # the logger of librdkafka's log lines
+SILENT = logging.getLogger("headrace.librdkafka")
+"""The logger of librdkafka's log lines."""
+SILENT.addHandler(logging.NullHandler())
+SILENT.propagate = False
 
 
 def connection_errors(servers: str, timeout_s: float) -> list[str]:

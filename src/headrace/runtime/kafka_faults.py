@@ -85,7 +85,7 @@ def _find_disagreement(connection: KafkaConnection) -> HeadraceError | None:
         except TlsRefusedError as error:
             return _refused(connection, server, error)
         except (OSError, ValueError):
-            continue  # it cannot be reached, which says nothing about settings
+            continue  # a server that cannot be reached does not show a wrong setting
     return None
 
 

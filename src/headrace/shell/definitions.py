@@ -51,7 +51,7 @@ _CODE = "transformations"
 
 
 class Definitions:
-    """What `headrace sql` has defined in a storage."""
+    """The definitions of `headrace sql` in a storage."""
 
     def __init__(self, settings: ProjectSettings) -> None:
         self.settings = settings

@@ -170,7 +170,7 @@ class FakeSources:
         return self._read_kafka(batch, self.as_topics(ranges))
 
     def as_topics(self, ranges: Sequence[SourceRange]) -> Sequence[SourceRange]:
-        """The ranges of a batch; those of tables that replace topics as offsets of the topics."""
+        """The ranges of a batch; a range of a table that replaces a topic becomes offsets of the topic."""
         topics = {locate(one.path): one for one in self._sources.values() if isinstance(one, Topic)}
         return [
             _as_topic(topics[path], one)
@@ -378,7 +378,7 @@ def _as_topic(topic: Topic, one: SourceRange) -> SourceRange:
 
 
 def _next_offsets(path: Path, version: int | None = None) -> dict[int, int]:
-    """The next offset of each partition; a storage that is kept has those of earlier tests."""
+    """The next offset of each partition; a kept storage has records of earlier tests."""
     from deltalake import DeltaTable, QueryBuilder
 
     table = DeltaTable(path, version=version)

@@ -40,7 +40,7 @@ from headrace.storage.table_log import (
     undone_versions,
     versions,
 )
-from headrace.storage.table_snapshot import SnapshotUnreadableError, load_held_batch
+from headrace.storage.table_snapshot import SnapshotUnreadableError, is_part, load_held_batch
 
 
 @pytest.fixture
@@ -203,12 +203,12 @@ def _commit(log: Location, version: int, name: str, number: int) -> None:
     (log / f"{version:020d}.json").replace(text)
 
 
-def _checkpoint(log: Location, version: int, **transactions: int) -> None:
+def _checkpoint(log: Location, version: int, form: str = "", **transactions: int) -> None:
     kind = pa.struct([("appId", pa.string()), ("version", pa.int64())])
     rows = [{"appId": name, "version": number} for name, number in transactions.items()]
     data = io.BytesIO()
     pq.write_table(pa.table({"txn": pa.array([None, *rows], kind)}), data)
-    log.files.replace(str(log / f"{version:020d}.checkpoint.parquet"), data.getvalue())
+    log.files.replace(str(log / f"{version:020d}.checkpoint.{form}parquet"), data.getvalue())
     (log / "_last_checkpoint").replace_json({"version": version, "size": len(rows)})
 
 
@@ -239,6 +239,19 @@ def test_a_commit_below_a_gap_is_not_part_of_the_table(tmp_path: Path, kind: str
         load_held_batch(table, "ours")
 
 
+@pytest.mark.parametrize("form", ["", "80a083e8-7026-4e79-81be-64bd76c43a11."], ids=["classic", "V2"])
+def test_a_commit_that_a_checkpoint_covers_is_not_part_of_the_table(tmp_path: Path, form: str) -> None:
+    """The log was cleaned up to the version that a writer then wrote again: no gap shows it."""
+    table = locate(tmp_path / "table")
+    log = table / "_delta_log"
+    log.make_folder()
+    _checkpoint(log, 5, form, ours=4)
+    for version in (5, 6):
+        _commit(log, version, "ours", version)
+    assert not is_part(table, 4, 5)
+    assert is_part(table, 5, 6) and load_held_batch(table, "ours") == 6
+
+
 def test_the_first_commit_of_a_table_is_part_of_it(table: Path) -> None:
     assert is_followed(locate(table), -1)
     deltalake.DeltaTable(table).create_checkpoint()
@@ -251,7 +264,7 @@ def test_a_restore_names_the_commits_that_it_has_undone(tmp_path: Path) -> None:
     add = '{"add":{"path":"a","dataChange":true}}'
     for version in range(4):
         said = {"headrace": 1, "checkpoint": "ours", "batch": version}
-        info = {"commitInfo": {"userMetadata": json.dumps(said)}}
+        info = {"commitInfo": {"timestamp": 1000 * version, "userMetadata": json.dumps(said)}}
         txn = {"txn": {"appId": "ours", "version": version}}
         lines = [*(json.dumps(one, separators=(",", ":")) for one in (info, txn)), *[add][: version % 2]]
         (log / f"{version:020d}.json").replace("\n".join(lines))
@@ -263,3 +276,7 @@ def test_a_restore_names_the_commits_that_it_has_undone(tmp_path: Path) -> None:
     assert commit.restores == 0
     assert undone_versions(locate(tmp_path), commit) == (1, 3), "batch 2 has no rows"
     assert undone_versions(locate(tmp_path), load_commit(locate(tmp_path), 3)) == ()
+    # By its time: version 1 was the newest one.
+    restore["commitInfo"]["operationParameters"] = {"version": None, "timestamp": "1970-01-01 00:00:01.5"}
+    (log / f"{4:020d}.json").replace(json.dumps(restore, separators=(",", ":")))
+    assert undone_versions(locate(tmp_path), load_commit(locate(tmp_path), 4)) == (3,)

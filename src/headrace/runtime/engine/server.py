@@ -287,7 +287,7 @@ def _await_end(connection: socket.socket, pid: int) -> None:
 
 
 def _peer(connection: socket.socket) -> int | None:
-    """Returns the process id at the other end, where the system tells it."""
+    """Returns the process id at the other end, or None if the system does not provide it."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
