@@ -39,7 +39,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "plan": ("noop_check", "changed_columns"),
     "model": ("secrets",),
     "project": ("erase", "ingest", "library", "upstream"),
-    "run": ("kill", "limits", "narrowing", "once", "replay", "stateful", "stop", "clock"),
+    "run": ("kill", "limits", "narrowing", "once", "replay", "stateful", "stop", "clock", "unmounted"),
     "runtime": ("broker", "cluster", "engine", "engine_clients", "metastore", "orphan", "sessions"),
     "shell": ("sql_shell",),
     "sinks": (

@@ -8,7 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from headrace.errors import HeadraceError, StorageUnreadableError, StorageUnwritableError
+from headrace.errors import (
+    CheckpointCorruptError,
+    CheckpointLostError,
+    HeadraceError,
+    StorageUnreadableError,
+    StorageUnwritableError,
+    TableLostError,
+    UpstreamMissingError,
+)
 from headrace.model.event_forms import Emitter
 from headrace.model.events import LookFailed
 from headrace.run.reporting import FlowReports, FlowResult
@@ -25,6 +33,8 @@ _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 30.0
 _STABLE_S = 60.0
 """A query that ran for so long had recovered from the error before."""
+_MISSING = (TableLostError, UpstreamMissingError, CheckpointLostError, CheckpointCorruptError)
+"""Errors that a flow meets while it runs if the disk of the storage is away for a moment."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -54,15 +64,27 @@ def run_attempts(
                 attempt = 0
             attempt += 1
             passes = error.transient or (limit is None and isinstance(error, StorageUnwritableError))
-            if not passes or (limit is not None and attempt >= limit):
+            is_missing = runner.was_opened and isinstance(error, _MISSING)
+            most = TRIGGERED_ATTEMPTS if is_missing else limit
+            if not (passes or is_missing) or (most is not None and attempt >= most):
                 return reports.failed(planned, error, progress)
             runner.state = "retrying"
             wait_s = wait_before(attempt)
-            reports.retrying(planned, error, attempt, wait_s)
+            reports.retrying(planned, _unreadable(error) if is_missing else error, attempt, wait_s)
             if stop.wait(wait_s):
                 return reports.finished(planned, "stopped", progress)
         else:
             return reports.finished(planned, outcome, progress)
+
+
+def _unreadable(error: HeadraceError) -> StorageUnreadableError:
+    """The error of an attempt that has not found what the flow has used before."""
+    return StorageUnreadableError(
+        f"the storage does not have what the flow uses: {error.summary}",
+        location=error.location,
+        facts=error.facts,
+        params={**error.params, "code": error.code},
+    )
 
 
 class ReportLook(Protocol):

@@ -49,6 +49,9 @@ class ServerWatch:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
+        if self._thread.is_alive():
+            # Its client is closed next; with a request under way, that can abort the process.
+            self._thread.join(ANSWER_S)
 
     def _run(self) -> None:
         is_lost = False

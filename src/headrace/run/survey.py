@@ -12,6 +12,7 @@ from headrace.errors import (
     CheckpointForeignError,
     HeadraceError,
     RefreshUnfinishedError,
+    TableLostError,
 )
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position
@@ -224,6 +225,18 @@ def _with_remedy(error: CheckpointCorruptError, facts: FlowFacts) -> HeadraceErr
         facts=(*error.facts, "nothing was read or written"),
         remedies=(repair_command(facts.flow), *resume_remedy(facts)),
         params={**error.params, "flow": facts.flow},
+    )
+
+
+def table_lost(planned: PlannedFlow, fact: str) -> TableLostError:
+    """The error for a missing table that the flow has written."""
+    flow = planned.flow
+    return TableLostError(
+        f"flow {flow.name}: the table {flow.target.short} is missing, but its checkpoint exists",
+        location=flow.location,
+        facts=(fact, "nothing was read or written"),
+        remedies=(f"read everything again:   headrace full-refresh {flow.target.short}",),
+        params={"flow": flow.name, "dataset": str(flow.target)},
     )
 
 

@@ -12,7 +12,6 @@ from headrace.errors import (
     KeysChangedError,
     SchemaMismatchError,
     TableFolderTakenError,
-    TableLostError,
 )
 from headrace.model.changes import END, SEQUENCE, START
 from headrace.model.declarations import MaterializedView, StreamingTable
@@ -31,6 +30,7 @@ from headrace.plan.properties import KEYS, keeps_history, keys_of
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
 from headrace.plan.stored import load_stored_at
 from headrace.run.failpoints import reach
+from headrace.run.survey import table_lost
 from headrace.run.targets import side_tables, sink_store
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.metastore import publish_table
@@ -372,13 +372,7 @@ def _refuse_lost(planned: PlannedFlow, storage: Storage) -> None:
     for path in generations(storage.flow_checkpoints(flow.target, flow.name)):
         batches = load_state(path).last_planned + 1
         if batches > 0:
-            raise TableLostError(
-                f"flow {flow.name}: the table {flow.target.short} is missing, but its checkpoint exists",
-                location=flow.location,
-                facts=(f"the checkpoint {path} has {batches} batches", "nothing was read or written"),
-                remedies=(f"read everything again:   headrace full-refresh {flow.target.short}",),
-                params={"flow": flow.name, "dataset": str(flow.target)},
-            )
+            raise table_lost(planned, f"the checkpoint {path} has {batches} batches")
 
 
 def _has_fed_another(planned: PlannedFlow, table_id: str, storage: Storage) -> bool:

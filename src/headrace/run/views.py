@@ -14,6 +14,7 @@ from headrace.model.events import ViewFailed, ViewRefreshed, ViewRefreshing, Vie
 from headrace.model.names import TableName
 from headrace.plan.changes import find_alterations
 from headrace.plan.stages import RefreshViewStage
+from headrace.run.attempts import TRIGGERED_ATTEMPTS, report_look, wait_before
 from headrace.run.checks import DatasetChecks
 from headrace.run.context import UpdateContext
 from headrace.run.readiness import FeedState
@@ -100,8 +101,7 @@ class ViewRunner:
                 self._lease = self.context.heart.acquire(
                     self.context.settings.storage.lease(name, VIEW), str(name)
                 )
-            with cancelled_at(stop, self.context.spark):
-                self.result = self._refresh()
+            self.result = self._attempt(stop)
         except Exception as failure:
             if stop.requested:
                 _LOG.info("the refresh of %s was stopped", name, exc_info=failure)
@@ -112,6 +112,24 @@ class ViewRunner:
             self.release()
         release_unused()
 
+    def _attempt(self, stop: StopSignal) -> ViewResult:
+        """Refresh the view; after an error that can pass, again with backoff."""
+        attempt = 0
+        while True:
+            try:
+                with cancelled_at(stop, self.context.spark):
+                    return self._refresh()
+            except Exception as failure:
+                error = self._error(failure)
+                attempt += 1
+                wait_s = wait_before(attempt)
+                if stop.requested or not error.transient or attempt >= TRIGGERED_ATTEMPTS:
+                    raise
+                what = f"the refresh of {self.view.name.short}"
+                report_look(self.context.update, self.context.emit, None, what, error, attempt, wait_s)
+                if stop.wait(wait_s):
+                    raise
+
     def release(self) -> None:
         """Release the view's lease; one that cannot be released stays, and is released later."""
         if self._lease is not None and self.context.heart.release(self._lease):
@@ -120,12 +138,14 @@ class ViewRunner:
     def fail(self, failure: Exception) -> None:
         """Report why the view cannot be refreshed."""
         name = self.view.name
-        error = self.context.failures().as_error(
-            failure, self.stage.planned.flow, expectations=self.view.expectations
-        )
+        error = self._error(failure)
         _LOG.info("view %s failed", name, exc_info=error)
         self.context.emit(ViewFailed(update=self.context.update, dataset=name, error=error.to_dict()))
         self.result = ViewResult(dataset=name, outcome="failed", error=error)
+
+    def _error(self, failure: Exception) -> HeadraceError:
+        flow, expectations = self.stage.planned.flow, self.view.expectations
+        return self.context.failures().as_error(failure, flow, expectations=expectations)
 
     def skip(self, reason: str) -> None:
         """Report why the view is not refreshed."""

@@ -34,6 +34,7 @@ from headrace.runtime.places import Scratch, logs_folder
 from headrace.runtime.processes import once
 
 _STOP_TIMEOUT_S = 20.0  # the time that Spark has to stop before its JVM is killed
+_LOCAL_STOP_TIMEOUT_S = 5.0  # the same for a local master, which has nothing to hand back
 
 _END_TIMEOUT_S = 10.0
 """The time that the JVM of a cluster's driver has to end: its last steps inform the cluster manager."""
@@ -215,7 +216,7 @@ def _stop(spark: SparkSession, jvm: SparkJvm, scratch: Scratch, end_timeout_s: f
     stopping = threading.Thread(target=stop_spark, daemon=True, name="headrace-spark-stop")
     with py4j_quiet():
         stopping.start()
-        stopping.join(_STOP_TIMEOUT_S)
+        stopping.join(_STOP_TIMEOUT_S if end_timeout_s else _LOCAL_STOP_TIMEOUT_S)
         jvm.end(0 if stopping.is_alive() else end_timeout_s)
         stopping.join(5.0)
     forget_gateway()

@@ -21,6 +21,7 @@ from headrace.sinks.delta.confirm import (
     confirm_version,
     find_version,
     known_version,
+    run_until_held,
 )
 from headrace.sinks.delta.row_states import change_rows, replaying_rows
 from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, FENCED_PROPERTY, REFRESHING_PROPERTY, delta_log
@@ -250,7 +251,8 @@ def fence_rows(spark: SparkSession, table: Location, checkpoint: str, after: int
         if held == FENCED:
             return
         name = "delta.`" + str(table).replace("`", "``") + "`"
-        spark.sql(f"DELETE FROM {name} WHERE checkpoint = '{checkpoint}' AND batch > {after}")
+        rows = f"checkpoint = '{checkpoint}' AND batch > {after}"
+        run_until_held(spark, table, f"DELETE FROM {name} WHERE {rows}")
         actions = prepend(scala_list(jvm), _set_transaction(jvm, checkpoint, FENCED))
         metadata = {"headrace": FORMAT, "fences": checkpoint, "after": after}
         try:

@@ -16,7 +16,7 @@ from headrace.sinks.delta.table import delta_log, forget_snapshot
 from headrace.sinks.protocol import fenced
 from headrace.sinks.target import BatchStamp
 from headrace.storage.location import Location
-from headrace.storage.table_log import commit_file, find_commit, is_followed
+from headrace.storage.table_log import commit_file, find_commit, is_followed, stray_versions
 from headrace.storage.table_snapshot import is_part, load_held_batch
 
 
@@ -65,6 +65,25 @@ def confirm_version(spark: SparkSession, table: Location, known: int, version: i
         forget_snapshot(spark, table)
         raise _lost(table, version, what)
     return version
+
+
+def run_until_held(spark: SparkSession, table: Location, statement: str) -> int:
+    """Run a statement of Delta that changes nothing the second time, until its commit is part of the table.
+
+    Returns:
+        The number of rows that it has changed; 0 if Delta does not tell.
+    """
+    changed = 0
+    while True:
+        known = known_version(spark, table)
+        (done,) = spark.sql(statement).collect()
+        changed = max(changed, int(done.asDict().get("num_affected_rows", 0)))
+        if is_followed(table, known):
+            return changed
+        for version in stray_versions(table):
+            if version > known:
+                commit_file(table, version).delete()
+        forget_snapshot(spark, table)
 
 
 def _lost(table: Location, version: int | None, what: str) -> CommitLostError:

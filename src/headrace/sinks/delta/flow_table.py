@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.commit import commit_generation, fence_replay
 from headrace.sinks.delta.maintenance import Maintenance
-from headrace.sinks.delta.table import TableState, read_state
+from headrace.sinks.delta.table import TableState, no_log, read_state
 from headrace.sinks.delta.transaction import held_batch, start_transaction
 from headrace.sinks.protocol import is_held
 from headrace.sinks.target import BatchStamp, Guarantee, OpenedGeneration
@@ -38,6 +38,8 @@ class FlowTable:
         """Start the transaction of a batch; ``None`` if the table holds the batch."""
         transaction = start_transaction(session, self.path, stamp.checkpoint)
         held = held_batch(transaction, stamp.checkpoint, self.path)
+        if held < 0 and transaction.readVersion() < 0:
+            raise no_log(self.path)
         return None if is_held(stamp, held, self.location) else transaction
 
     def fence_replay(self, session: SparkSession, stamp: BatchStamp) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from headrace.errors import TableNameTakenError
+from headrace.errors import StorageUnreadableError, TableNameTakenError
 from headrace.model.names import TableName, quoted_column, quoted_path
 from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import SparkSession
@@ -83,9 +83,21 @@ def newest_snapshot(spark: SparkSession, path: Location) -> Any:
     return delta_log(spark, path).update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty())
 
 
+def no_log(path: Location) -> StorageUnreadableError:
+    """The error for a table that Delta takes for a new one, because its log was not found."""
+    return StorageUnreadableError(
+        f"the table {path.name} has no log at this moment",
+        facts=(f"table {path}", "nothing was written"),
+        remedies=("headrace doctor",),
+        params={"table": str(path)},
+    )
+
+
 def read_state(spark: SparkSession, path: Location) -> TableState:
     """Read the table's newest snapshot."""
     snapshot = newest_snapshot(spark, path)
+    if snapshot.version() < 0:
+        raise no_log(path)
     metadata = json.loads(snapshot.metadata().json())["metaData"]
     carried = checksum_transactions(snapshot)
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from headrace.sinks.delta.keyed import SharedTable
 
 _ROWS_AT_ONCE = 4_000_000
-_BUILDING = 3
-"""How many times its own memory an index needs while it is built."""
+_COPIES = 2
+"""How many times the memory of the keys that are read is needed beside the index, for sorting and merging."""
 FIRST, SECOND, NUMBER = "__headrace_first", "__headrace_second", "__headrace_number"
 
 
@@ -176,7 +176,7 @@ class TableIndex:
         gone = [one.number for name, one in held.items() if name not in same]
         added = [self.new_file(one.text) for name, one in listed.items() if name not in same]
         kept = [one for name, one in held.items() if name in same]
-        self._check([*kept, *added])
+        self._check(kept, added)
         self._forget_files(np.array(gone, dtype=np.int64))
         for number in gone:
             del self.files[number]
@@ -200,9 +200,13 @@ class TableIndex:
             raise NoPositionsError("a key has several rows")
         self._entries.put(found)
 
-    def _check(self, files: list[DataFile]) -> None:
-        self._check_statistics(files)
-        self._check_memory(memory_of(sum((one.rows or 0) - one.deleted_rows for one in files)))
+    def _check(self, kept: list[DataFile], added: list[DataFile]) -> None:
+        self._check_statistics([*kept, *added])
+        read = sum((one.rows or 0) - one.deleted_rows for one in added)
+        keys = read + sum((one.rows or 0) - one.deleted_rows for one in kept)
+        # Files that a compaction has written are read in parts, and bring no new keys.
+        new = max(keys - len(self._entries), 0)
+        self._check_memory(memory_of(keys, max(new, min(read, _ROWS_AT_ONCE))))
 
     def _check_statistics(self, files: list[DataFile]) -> None:
         for one in files:
@@ -249,9 +253,9 @@ def table_entries(found: pa.Table, files: Iterable[DataFile]) -> Entries:
     )
 
 
-def memory_of(keys: int) -> int:
-    """How many bytes an index of so many keys needs while it is built."""
-    return keys * BYTES_PER_KEY * _BUILDING
+def memory_of(keys: int, read: int | None = None) -> int:
+    """How many bytes an index of so many keys needs while it reads some of them; by default all."""
+    return BYTES_PER_KEY * (keys + _COPIES * (keys if read is None else read))
 
 
 def key_columns(frame: DataFrame, keys: tuple[str, ...]) -> list[Column]:
@@ -372,7 +376,8 @@ class HistoryIndex(TableIndex):
         """Forget everything, after the table was found to be different; the next batch reads the table."""
         self._reset()
 
-    def _check(self, files: list[DataFile]) -> None:
+    def _check(self, kept: list[DataFile], added: list[DataFile]) -> None:
+        files = [*kept, *added]
         # How many keys the rows have is known once they were read.
         self._check_statistics(files)
         self._rows = sum((one.rows or 0) - one.deleted_rows for one in files)
