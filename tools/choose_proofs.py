@@ -39,12 +39,20 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "plan": ("noop_check", "changed_columns"),
     "model": ("secrets",),
     "project": ("erase", "ingest", "library", "upstream"),
-    "run": ("kill", "limits", "narrowing", "once", "replay", "stateful", "stop", "clock"),
+    "run": ("kill", "limits", "narrowing", "once", "replay", "stateful", "stop", "clock", "unmounted"),
     "runtime": ("broker", "cluster", "engine", "engine_clients", "metastore", "orphan", "sessions"),
     "shell": ("sql_shell",),
     "sinks": (
         *("auto_cdc", "change_images", "changed_columns", "changes", "history", "history_in_order"),
-        *("groups", "lost_commit", "partial_changes", "partial_history", "snapshots", "targets"),
+        *(
+            "groups",
+            "lost_commit",
+            "partial_changes",
+            "partial_history",
+            "sink_store",
+            "snapshots",
+            "targets",
+        ),
     ),
     "sources": (
         *("auto_loader", "files", "folders", "recovery", "runs", "secured", "subscription", "topic"),

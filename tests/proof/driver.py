@@ -16,6 +16,7 @@ from typing import Literal
 import psutil
 
 from headrace.run.failpoints import VARIABLE, Point
+from landing import Site
 from proof.shop import Shop
 from waiting import DEADLINE_S, until
 
@@ -106,7 +107,7 @@ def _is_gone(process: psutil.Process) -> bool:
 
 
 def start(
-    shop: Shop,
+    shop: Shop | Site,
     *arguments: str,
     pause: tuple[str, int] | None = None,
     verb: tuple[str, ...] = ("run",),

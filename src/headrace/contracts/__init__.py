@@ -1,1 +1,1 @@
-"""What the rows of a dataset must fulfil, and what happens to those that do not."""
+"""The conditions on the rows of a dataset, and the treatment of rows that fail them."""

@@ -93,7 +93,7 @@ def as_changes(rows: DataFrame, columns: ChangeColumns) -> DataFrame:
 
 
 def table_schema(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of the table, from those of its change records; both as ``StructType.jsonValue()``."""
+    """The columns of a table for the columns of its change records; both as ``StructType.jsonValue()``."""
     names = [field["name"] for field in changes["fields"]]
     return {**changes, "fields": changes["fields"][: names.index(OPERATION)]}
 
@@ -300,7 +300,7 @@ def find_differences(snapshot: DataFrame, held: DataFrame, keys: Sequence[str]) 
 def as_records(
     differences: DataFrame, keys: tuple[str, ...], tracked: ChosenColumns | None, version: Column
 ) -> DataFrame:
-    """The change records of differences, as `as_changes` gives those of other flows."""
+    """The change records of differences, in the form of `as_changes`."""
     columns = ChangeColumns(
         keys=keys, sequence_by=version, deletes=_DELETED, excluded=(_DELETED,), tracked=tracked
     )

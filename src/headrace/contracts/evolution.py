@@ -53,7 +53,7 @@ class _Change:
         path: str,
         inherited: DriftAction | None,
     ) -> list[Mapping[str, Any]]:
-        """The fields of a struct with those that were found; ``path`` ends with a dot, or is empty."""
+        """The fields of a struct together with the found fields; ``path`` ends with a dot, or is empty."""
         types = {one["name"]: one["type"] for one in found}
         actions = {name: self._drift.own(path, name) or inherited for name in types}
         kept = [

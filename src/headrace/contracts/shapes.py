@@ -14,7 +14,7 @@ Kind = Literal["boolean", "number", "string", "object", "array"]
 """The type of a JSON value."""
 
 Texts = Literal["", "date", "timestamp", "number", "text"]
-"""What all strings of a field are; the empty text if there are none."""
+"""The kind of all strings of a field; the empty text if there are none."""
 
 Coordinates = tuple[str | int, ...]
 """The coordinates of a record: topic, partition and offset, or path and line."""

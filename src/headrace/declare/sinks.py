@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from headrace.declare.arguments import Arguments, arguments_of
 from headrace.declare.registry import current_pipeline
-from headrace.model.declarations import Sink, SinkWriter, StreamingTable
+from headrace.model.declarations import Sink, StreamingTable
 from headrace.model.kafka_settings import unshaded
 from headrace.model.project import ProjectSettings
+from headrace.sinks.registry import FORMATS
 from headrace.storage.mapped_paths import mapped_path
 
 FunctionT = TypeVar("FunctionT", bound=Callable[[Any, int], object])
-
-_WRITERS: Mapping[str, SinkWriter] = {one: one for one in get_args(SinkWriter) if one != "function"}
 
 
 def create_sink(name: str, format: str, options: Mapping[str, str] | None = None) -> None:
@@ -45,21 +44,23 @@ def create_sink(name: str, format: str, options: Mapping[str, str] | None = None
     arguments = arguments_of("hr.create_sink")
     chosen = arguments.settings("options", options)
     chosen = {**chosen, **unshaded(chosen)}
-    writer = _WRITERS.get(format) if isinstance(format, str) else None
-    if writer is None:
+    known = [one for one in FORMATS if one != "function"]
+    if format not in known:
         raise arguments.invalid(
             "format",
-            f"must be one of {', '.join(_WRITERS)}, not {format!r}",
+            f"must be one of {', '.join(known)}, not {format!r}",
             "write to others in @hr.foreach_batch_sink",
         )
     active = current_pipeline()
-    if writer == "delta" and "tableName" in chosen and active is not None:
+    needs = FORMATS[format].needs
+    if "path" in needs and "tableName" in chosen and active is not None:
         chosen = _with_path_of_table(chosen, arguments, active.settings)
-    if writer != "kafka" and not (chosen.get("path") or chosen.get("tableName")):
-        raise arguments.invalid("options", "has no path", 'write options={"path": "/data/orders"}')
-    if writer != "kafka" and active is not None:
+    for option in needs:
+        if not (chosen.get(option) or (option == "path" and chosen.get("tableName"))):
+            raise arguments.invalid("options", f"has no {option}", f'write options={{"{option}": ".."}}')
+    if "path" in needs and active is not None:
         chosen = {**chosen, "path": mapped_path(chosen["path"], active.settings, arguments.location)}
-    _register(arguments, arguments.text("name", name), Sink(writer=writer, options=chosen))
+    _register(arguments, arguments.text("name", name), Sink(format=format, options=chosen))
 
 
 def _with_path_of_table(
@@ -102,7 +103,7 @@ def foreach_batch_sink(*, name: str | None = None) -> Callable[[FunctionT], Func
         if not callable(function):
             raise arguments.invalid("name", 'must be named: write @hr.foreach_batch_sink(name="..")')
         given = arguments.text("name", name if name is not None else getattr(function, "__name__", None))
-        _register(arguments, given, Sink(writer="function", function=function))
+        _register(arguments, given, Sink(format="function", function=function))
         return function
 
     return decorator

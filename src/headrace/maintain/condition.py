@@ -156,7 +156,7 @@ def _closed_files(snapshot: TableSnapshot, policy: TablePolicy) -> TableSnapshot
 
 
 def foldable_files(snapshot: TableSnapshot, policy: TablePolicy) -> FoldableFiles:
-    """What a compaction of a table would gain."""
+    """The effect that a compaction of a table would have."""
     return count_foldable(_closed_files(snapshot, policy).files, policy)
 
 

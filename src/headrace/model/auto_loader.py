@@ -30,7 +30,7 @@ _OFF = {
     "cleansource": ("off", "files that were read stay where they are"),
     "readercasesensitive": ("true", "names of fields are compared with their letter case"),
 }
-"""Options with the only value that is supported, and what it means."""
+"""Options with the only supported value, and its meaning."""
 _UNSUPPORTED = {"singlevariantcolumn": "a record becomes columns"}
 
 

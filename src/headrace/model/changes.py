@@ -1,4 +1,4 @@
-"""The columns of change records, and what a record can do."""
+"""The columns and operations of change records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FEED_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
 """The columns of a change feed that the table does not have."""
 
 OPERATION: Final = "_cdc_operation"
-"""The column of a change record that says what it does; the table does not have it."""
+"""The column of a change record with its operation; the table does not have this column."""
 
 DuplicateKeys = Literal["fail", "replace"]
 """What a flow does with a record whose key has several rows in the table."""

@@ -1,4 +1,4 @@
-"""What a pipeline's files declare: frozen records, as the decorators leave them."""
+"""The declarations of a pipeline's files, as frozen records."""
 
 from __future__ import annotations
 
@@ -161,35 +161,13 @@ class RejectionLimit:
         return limit if self.batches == 1 else f"{limit} of {self.batches} batches"
 
 
-SinkWriter = Literal["delta", "kafka", "parquet", "json", "csv", "orc", "function"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Sink:
     """Where the rows of a sink go."""
 
-    writer: SinkWriter  # spark's writer of a format, or a function of the user
+    format: str  # a format of `sinks.registry`; `function` for a function of the user
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     function: Callable[[Any, int], object] | None = None
-
-    @property
-    def guarantee(self) -> Literal["exactly once", "at least once"]:
-        """Delta skips a batch that it holds already; other systems get it again after a crash."""
-        return "exactly once" if self.writer == "delta" else "at least once"
-
-    @property
-    def text(self) -> str:
-        """What the sink does, for people."""
-        match self.writer:
-            case "delta":
-                where = f"appends to the Delta table {self.options['path']}"
-            case "kafka":
-                where = f"sends to the Kafka topic {self.options.get('topic', 'of each row')}"
-            case "parquet" | "json" | "csv" | "orc":
-                where = f"adds {self.writer} files to {self.options['path']}"
-            case "function":
-                where = f"calls {getattr(self.function, '__name__', 'its function')} with each batch"
-        return f"{where}: {self.guarantee}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +196,7 @@ class StoredDataset:
 class StreamingTable(StoredDataset):
     """A table fed by one or more flows, which either append rows or apply changes by key."""
 
-    sink: Sink | None = None  # where the rows go, if the table is a sink, which only records the batches
+    sink: Sink | None = None  # where the rows go, if it is a sink
     # Whether a query that reads no stream makes it a materialized view, as in Lakeflow.
     can_be_view: bool = False
     # New names for columns of an existing table, by their old names.

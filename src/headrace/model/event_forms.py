@@ -75,7 +75,7 @@ class Event(_Declared):
 
     @property
     def severity(self) -> Level:
-        """The level of this event, which is that of its class for most."""
+        """The level of this event; most events have the level of their class."""
         return self.level
 
     @property

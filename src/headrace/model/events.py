@@ -96,7 +96,7 @@ class BatchStarted(FlowEvent, level="DEBUG", state="running"):
 
 @dataclass(frozen=True, kw_only=True)
 class Backlog:
-    """What the sources of a flow hold beyond a batch; ``None`` where it is not known."""
+    """The unread data in the sources of a flow after a batch; ``None`` where it is not known."""
 
     records: int | None = None
     size_bytes: int | None = None  # their bytes, or those of files; an estimate for Kafka
@@ -114,8 +114,7 @@ class BatchWork:
 
 
 class Committed(Event, level="METRICS"):
-    """The commit of a batch or a refresh. The event log can also make it from the commit itself; fields with
-    a default are those that a commit can lack."""
+    """The commit of a batch or a refresh. The event log can also make this event from the commit itself."""
 
     message = "Flow '{subject}' has committed {what} to '{dataset}': {counts_text}."
 
@@ -139,7 +138,7 @@ class Committed(Event, level="METRICS"):
 
     @property
     def key(self) -> tuple[str | int, ...]:
-        """What identifies the commit in its table, together with the version."""
+        """The key of the commit; with the version, it identifies the commit in its table."""
         return (self.update,)
 
     @property
@@ -365,7 +364,7 @@ class FlowSkipped(_Skipped, FlowEvent):
 
 
 class ViewRefreshing(ViewEvent, level="DEBUG", state="running"):
-    """The view is being computed; its readers still see what it was."""
+    """The view is being computed; its readers still see the old rows."""
 
     details = "status=RUNNING"
     message = "Flow '{dataset}' is RUNNING."

@@ -75,7 +75,7 @@ class FileFolder:
 
     @property
     def is_sinks(self) -> bool:
-        """Whether a streaming sink of Spark's wrote it: then the sink's own log says what is in it."""
+        """Whether a streaming sink of Spark wrote the folder; the log of the sink then lists its files."""
         return self.storage.exists(f"{self.path}/{_SINK_LOG}")
 
     def exists(self) -> bool:
@@ -83,7 +83,7 @@ class FileFolder:
         return self.storage.exists(self.base)
 
     def files(self) -> Iterator[FoundFile]:
-        """The files that a stream would read, in no order, without those that vanish meanwhile. Raises
+        """The files that a stream would read, in no order; files that vanish meanwhile are left out. Raises
         `OSError` if the folder does not exist or cannot be listed."""
         yield from filter(self._chooses, self._all())
 

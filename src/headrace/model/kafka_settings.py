@@ -1,9 +1,9 @@
-"""How to reach a Kafka cluster: settings for Spark's client, which is Java's, and for librdkafka."""
+"""The settings of a Kafka connection, for Java's client (Spark) and for librdkafka."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def read_text(settings: Mapping[str, str], key: str) -> str:
 
 
 def ciphers(settings: Mapping[str, str], *, java: bool) -> str | None:
-    """The cipher suites that a client knows by these names; the two have different names for them."""
+    """The cipher suites for one of the two clients, which have different names for the suites."""
     names = [name.strip() for name in settings.get("ssl.cipher.suites", "").replace(":", ",").split(",")]
     known = [name for name in names if name and bool(_JAVA_CIPHER.match(name)) is java]
     return ("," if java else ":").join(known) or None
@@ -105,25 +105,22 @@ class KafkaConnection:
 
     def for_spark(self) -> dict[str, str]:
         """Options of Spark's Kafka source, which is a Java client."""
-        try:
-            return {f"kafka.{key}": value for key, value in _build_java(self.settings).items()}
-        except SettingError as error:
-            raise self._invalid(error) from error
+        return {f"kafka.{key}": value for key, value in self._build(_build_java).items()}
 
     def for_librdkafka(self) -> dict[str, str]:
         """Settings of ``confluent_kafka`` clients."""
-        try:
-            return _build_librdkafka(self.settings)
-        except SettingError as error:
-            raise self._invalid(error) from error
+        return self._build(_build_librdkafka)
 
-    def _invalid(self, error: SettingError) -> SpecInvalidError:
-        return SpecInvalidError(
-            f"kafka.{error.key} {error.wrong}",
-            location=self.place(error.key),
-            remedies=error.remedies,
-            params={"key": f"kafka.{error.key}"},
-        )
+    def _build(self, build: Callable[[Mapping[str, str]], dict[str, str]]) -> dict[str, str]:
+        try:
+            return build(self.settings)
+        except SettingError as error:
+            raise SpecInvalidError(
+                f"kafka.{error.key} {error.wrong}",
+                location=self.place(error.key),
+                remedies=error.remedies,
+                params={"key": f"kafka.{error.key}"},
+            ) from error
 
 
 _KNOWN = re.compile(

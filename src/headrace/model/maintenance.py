@@ -178,7 +178,7 @@ class FileRows(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FoldableFiles:
-    """What a compaction of a table would gain."""
+    """The effect that a compaction of a table would have."""
 
     number: int  # the files that it would save, or free of deleted rows; each partition keeps one file
     hides_many: bool = False  # whether deletion vectors hide a larger part of all rows than the policy allows

@@ -103,7 +103,7 @@ def is_name(target: str) -> bool:
 
 
 def _rest(parts: tuple[str, ...], pattern: str) -> tuple[str, ...] | None:
-    """The parts of a name that stand for the ``*`` of a pattern; ``None`` if it does not match."""
+    """The parts of a name that match the ``*`` of a pattern; ``None`` if the name does not match."""
     wanted = tuple(part.strip("`").casefold() for part in pattern.split("."))
     given = tuple(part.casefold() for part in parts)
     if wanted[-1] != "*":

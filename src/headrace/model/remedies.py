@@ -1,4 +1,4 @@
-"""What a user asks for, after a refusal, when starting a run."""
+"""The remedies that a user chooses for a run after a refusal."""
 
 from __future__ import annotations
 

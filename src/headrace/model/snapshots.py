@@ -1,4 +1,4 @@
-"""The snapshots of a source, each with a version: where they come from, and what a flow records of each."""
+"""The snapshots of a source, each with a version, and the records that a flow keeps of them."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class ForeignCommitSeen(TableEvent, log_type="foreign_commit", level="WARN", is_
 
     @property
     def remedy(self) -> str:
-        """What was undone, and what to do; empty if nothing was."""
+        """The undone commits and the remedy; empty if no commit was undone."""
         if not self.undone:
             return ""
         first, last = self.undone[0], self.undone[-1]
@@ -77,7 +77,7 @@ Operation = Literal[
     "QUARANTINE_REPLAY", "QUARANTINE_DISCARD", "FULL_REFRESH", "RESET",
     "CHECKPOINT_REPAIR", "ERASE", "MAINTENANCE", "KEY_INDEX",
 ]  # fmt: skip
-"""What a command or a flow does to a dataset, beside batches."""
+"""An operation of a command or a flow on a dataset, other than a batch."""
 
 
 class OperationProgressed(TableEvent, log_type="operation_progress"):

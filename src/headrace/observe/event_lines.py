@@ -88,7 +88,7 @@ def event_line(event: Event, board: Board) -> str:
 
 
 def _maintenance_line(name: str, event: OperationProgressed) -> str:
-    """What the care of a table has done in a run."""
+    """The line for a maintenance of a table in a run."""
     if role := event.outcome.get("role"):
         name = f"{name} ({role})"
     if event.error is not None:

@@ -97,14 +97,13 @@ def query_events(storage: Storage, query: str) -> list[Row]:
 
 
 def follow_events(storage: Storage, chosen: EventFilter, limit: int | None = None) -> Iterator[LoggedEvent]:
-    """The events of a storage, and then the new ones as they are written; never ends. Several processes write
-    the log, so an event can be written after newer ones. One that is written more than an hour late is left
-    out."""
+    """The events of a storage, and then the new events, without end. Several processes write the log, so an
+    event can be written after newer events; an event that is more than an hour late is left out."""
     seen: dict[str, int] = {}
     version, newest = newest_version(storage.events), 0
     for event in read_events(storage, chosen, 1):
         newest = event.sequence
-    # Older events than the limit are not new. What is written meanwhile is in the second answer only.
+    # Events beyond the limit are not new. Events that are written meanwhile are in the second answer only.
     for event in read_events(storage, replace(chosen, after=newest - _LATE_US)):
         seen[event.id] = event.sequence
     for event in read_events(storage, chosen, limit):

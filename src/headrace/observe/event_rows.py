@@ -57,7 +57,7 @@ _REFUSALS = frozenset(_codes(RefusedError))
 
 @dataclass(frozen=True)
 class Origin:
-    """What writes events."""
+    """The writer of events."""
 
     pipeline: str
     storage: str

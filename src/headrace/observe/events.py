@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+from headrace.model import events, table_events
 from headrace.model.counts import HistoryChanges, RowChanges
 from headrace.model.event_forms import Event
 from headrace.model.events import BatchWork
@@ -30,13 +31,12 @@ def event_from_json(data: Mapping[str, Any]) -> Event | None:
     return kind(**{name: _decode(name, value) for name, value in values.items()})
 
 
-def _all_kinds(kind: type[Event]) -> Iterator[type[Event]]:
-    for below in kind.__subclasses__():
-        yield below
-        yield from _all_kinds(below)
-
-
-_KINDS = {kind.__name__: kind for kind in _all_kinds(Event)}
+_KINDS: Mapping[str, type[Event]] = {
+    name: kind
+    for module in (events, table_events)
+    for name, kind in vars(module).items()
+    if isinstance(kind, type) and issubclass(kind, Event)
+}
 
 
 def _decode(name: str, value: Any) -> Any:

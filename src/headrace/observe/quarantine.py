@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 RowState = Literal["pending", "quarantined", "replaying", "replayed", "discarded"]
-"""What became of a rejected row. It is ``pending`` until the dataset holds its batch; only this module
+"""The state of a rejected row. It is ``pending`` until the dataset holds its batch; only this module
 derives that, a quarantine table says ``quarantined``."""
 
 STATES: tuple[RowState, ...] = get_args(RowState)
@@ -189,7 +189,7 @@ class RejectedRows:
 
 
 class _Held:
-    """What a dataset holds."""
+    """The last batches, replays and refresh of a dataset."""
 
     def __init__(self, target: Location) -> None:
         self._target = target

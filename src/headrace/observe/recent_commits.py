@@ -96,7 +96,7 @@ def _count(table: Any, actions: Any) -> int | None:
 
 
 def _count_left(table: Any) -> int:
-    """The number of rows without those that deletion vectors delete, which the statistics do not have."""
+    """The number of rows without deleted rows: the statistics ignore deletion vectors."""
     from deltalake import QueryBuilder
 
     query = QueryBuilder().register("t", table).execute("SELECT count(*) AS n FROM t")

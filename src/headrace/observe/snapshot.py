@@ -23,18 +23,21 @@ from headrace.observe.status import (
     load_failures,
 )
 from headrace.sources.answers import Lag
-from headrace.sources.ranges import range_of
+from headrace.sources.ranges import range_of, read_back
 from headrace.sources.registry import kind_of
 from headrace.sources.systems import Asking, Systems
-from headrace.state.identity import generations
+from headrace.state.identity import find_checkpoints, generations, load_identity
 from headrace.state.lease import VIEW, Driver, Observer
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_state
+from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
 _ANSWER_S = 1.0  # seconds that the broker may take to answer; without an answer, the status has no lag
 _CHECKPOINT = "headrace.checkpoint."
 _READERS = 8
+_SINK = "sink"
+"""The kind of a sink that keeps the state of its flows itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +76,9 @@ def take_snapshot(settings: ProjectSettings, broker: str) -> Snapshot:
     storage = settings.storage
     names = storage.find_tables()
     with ThreadPoolExecutor(_READERS) as pool:
-        loaded = dict(zip(names, pool.map(lambda name: _load(storage.table(name)), names), strict=True))
+        tables = pool.map(lambda name: _load(storage.table(name)), names)
+        loaded: dict[TableName, RecentCommits | str] = dict(zip(names, tables, strict=True))
+    loaded |= {name: tail for name, tail in _load_sinks(storage).items() if name not in loaded}
     tails = {
         name: found
         for name, found in loaded.items()
@@ -195,7 +200,7 @@ class _Looks:
         return DatasetStatus(
             dataset=name,
             kind=kind,
-            version=tail.version,
+            version=tail.version if tail.version >= 0 else None,
             rows=tail.rows,
             files=tail.files,
             size_bytes=tail.size_bytes,
@@ -307,6 +312,8 @@ class _Looks:
         commit = tail.last_batch(checkpoint)
         if commit is not None:
             return commit.metadata
+        if tail.properties.get("headrace.kind") == _SINK:
+            return _last_finished(self._storage.flow_checkpoints(name, flow))
         try:
             folds = Ledger(self._storage.ledger(name, flow), name, flow).folds()
         except HeadraceError:
@@ -338,6 +345,40 @@ def _load(path: Location) -> RecentCommits | str:
         return load_tail(path)
     except (OSError, ValueError) as error:
         return str(error)
+
+
+def _load_sinks(storage: Storage) -> dict[TableName, RecentCommits]:
+    """The sinks that keep the state of their flows themselves, by what their checkpoints say."""
+    found: dict[TableName, RecentCommits] = {}
+    for dataset, flow, known in find_checkpoints(storage):
+        with contextlib.suppress(HeadraceError):
+            identity = load_identity(known[-1])
+            if identity.sink is not None:
+                own = {
+                    "headrace.kind": _SINK,
+                    "headrace.pipeline": identity.pipeline,
+                    f"{_CHECKPOINT}{flow}": identity.checkpoint,
+                }
+                before = found[dataset].properties if dataset in found else {}
+                found[dataset] = RecentCommits(
+                    version=-1,
+                    table_id=identity.table_id,
+                    properties={**before, **own},
+                    rows=None,
+                    files=0,
+                    size_bytes=0,
+                    commits=(),
+                )
+    return found
+
+
+def _last_finished(folder: Location) -> Mapping[str, Any] | None:
+    """The last batch of a flow's newest checkpoint that its target holds, as the checkpoint says."""
+    for path in generations(folder)[-1:]:
+        with contextlib.suppress(HeadraceError, OSError, ValueError):
+            finished = load_state(path).last_finished
+            return None if finished < 0 else read_back(path, load_identity(path), finished)
+    return None
 
 
 def _flows(tail: RecentCommits) -> list[tuple[str, str]]:

@@ -19,6 +19,7 @@ from headrace.plan.stages import (
     ChangedPart,
     OpenTableStage,
     Plan,
+    PlannedFlow,
     PlannedRefresh,
     RefreshCost,
     RefreshViewStage,
@@ -26,6 +27,7 @@ from headrace.plan.stages import (
 from headrace.plan.stored import StoredTable, load_stored
 from headrace.sinks.delta.replace import find_stale
 from headrace.sinks.delta.table import as_nullable, read_checksum
+from headrace.sinks.registry import keeps_state
 from headrace.state.identity import generations, load_query
 from headrace.state.lease import VIEW
 from headrace.state.ledger import load_cost
@@ -49,7 +51,9 @@ def _table_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
     name = stage.table.name
     stored = load_stored(plan.project.storage, name)
     if stored is None:
-        yield Change(kind="create", dataset=name, text=f"new streaming table: {columns_text(stage.schema)}")
+        if not any(keeps_state(one.sink) and _is_opened(one, plan) for one in plan.feeding(name)):
+            what = f"new streaming table: {columns_text(stage.schema)}"
+            yield Change(kind="create", dataset=name, text=what)
         return
     path = plan.project.storage.table(name)
     yield from _alterations(stage.table, stage.schema, stage.properties, stored, path)
@@ -63,6 +67,11 @@ def _table_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
                 name=flow,
                 text=f"flow {flow}, which wrote this table, is no longer declared; its checkpoint is kept",
             )
+
+
+def _is_opened(planned: PlannedFlow, plan: Plan) -> bool:
+    flow = planned.flow
+    return bool(generations(plan.project.storage.flow_checkpoints(flow.target, flow.name)))
 
 
 def _query_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:

@@ -26,6 +26,7 @@ from headrace.model.notes import Note
 from headrace.model.texts import GLUE, counted, wrap
 from headrace.plan.drawing import Graph, Node, draw_mermaid, draw_text
 from headrace.plan.stages import Change, Plan, PlannedFlow, PlannedRefresh, PlannedView, target_of
+from headrace.sinks.registry import describe_sink
 from headrace.sources.bad_records import VALUE_LIMIT
 from headrace.sources.source import Source
 
@@ -369,7 +370,7 @@ def _layout_text(dataset: Dataset) -> str:
     if isinstance(dataset, TemporaryView):
         return ""
     if isinstance(dataset, StreamingTable) and dataset.sink is not None:
-        return dataset.sink.text
+        return describe_sink(dataset.sink)
     parts = []
     if dataset.is_private:
         parts.append("private")

@@ -181,7 +181,7 @@ class Resolver:
         schema = with_sequence(declared, merged) if declared else merged
         if table.sink is not None:
             names = {field["name"] for field in schema["fields"]}
-            kind_for(table.sink.writer).check_sink(table, table.sink, names)
+            kind_for(table.sink.format).check_sink(table, table.sink, names)
         # A row of a sink's table, or of a table with changes by key, is not one record.
         kept = [] if table.sink is not None else [flow for flow, _ in fed if isinstance(flow, AppendFlow)]
         self._accept(table, schema, [self.flows[flow.name].coordinates for flow in kept])

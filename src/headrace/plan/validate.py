@@ -29,6 +29,7 @@ from headrace.model.declarations import (
     Dataset,
     Declarations,
     MaterializedView,
+    Sink,
     StreamingFlow,
     StreamingTable,
     TemporaryView,
@@ -42,6 +43,7 @@ from headrace.plan.evaluate import shortened
 from headrace.plan.logical import LogicalPlan
 from headrace.plan.modes import TableAccess
 from headrace.plan.properties import COORDINATES, FORBIDDEN, TIMESTAMP, USER_SETTABLE, coordinates_of
+from headrace.sinks.registry import format_of
 
 Stored = StreamingTable | MaterializedView
 
@@ -102,13 +104,8 @@ def _check_kinds(table: StreamingTable, flows: Sequence[StreamingFlow]) -> Itera
         if changes and key.lower() == "delta.appendonly" and value.lower() == "true":
             reason = "change records update and delete rows, which an append-only table does not allow"
             yield _forbidden(table, key, reason)
-    if table.sink is not None and any(isinstance(one, AutoCdcFlow) for one in flows):
-        yield TargetInvalidError(
-            f"the sink `{table.name.short}` takes rows of append flows only",
-            location=next(one.location for one in flows if isinstance(one, AutoCdcFlow)),
-            remedies=["apply the changes to a table, and send its changes: hr.read_changes"],
-            params={"target": str(table.name)},
-        )
+    if table.sink is not None:
+        yield from _check_applies(table, table.sink, flows)
     if len(flows) > 1 and any(snapshots_of(one) for one in flows):
         first = next(one for one in flows if snapshots_of(one))
         yield FlowKindsDifferError(
@@ -335,6 +332,42 @@ def check_layout_columns(dataset: Stored, schema: columns.Schema) -> Iterator[He
             remedies=[f"did you mean `{near}`?" if near else "use one of its columns"],
             params={"dataset": str(dataset.name), "argument": what, "column": path},
         )
+
+
+def _check_applies(
+    table: StreamingTable, sink: Sink, flows: Sequence[StreamingFlow]
+) -> Iterator[TargetInvalidError]:
+    """The format of a sink can do what its flows ask for."""
+    can = format_of(sink).applies
+    for flow in flows:
+        missing = [way for way in _ways(flow) if way not in can]
+        if missing:
+            yield TargetInvalidError(
+                f"the {sink.format} sink `{table.name.short}` does not take {' and '.join(missing)}, "
+                f"which the flow `{flow.name}` has",
+                location=flow.location,
+                facts=[
+                    f"`{table.name.short}` is declared at {table.location}; it takes {', '.join(sorted(can))}"
+                ],
+                remedies=["apply the changes to a table, and send its changes: hr.read_changes"],
+                params={"target": str(table.name), "missing": missing},
+            )
+
+
+def _ways(flow: StreamingFlow) -> Iterator[str]:
+    """What a sink must be able to do with the rows of a flow, in the words of `sinks.target.Applies`."""
+    if not isinstance(flow, AutoCdcFlow):
+        yield "append"
+        return
+    yield "changes"
+    if flow.kept_if_null is not None:
+        yield "partial changes"
+    if flow.truncates:
+        yield "truncates"
+    if flow.history is not None:
+        yield "history"
+    if flow.snapshots is not None:
+        yield "snapshots"
 
 
 def _named(kept: CoordinateColumns) -> list[tuple[str, str]]:

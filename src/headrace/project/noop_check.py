@@ -20,6 +20,7 @@ from headrace.model.declarations import (
     AppendFlow,
     Declarations,
     MaterializedView,
+    Sink,
     StreamingTable,
     TemporaryView,
     is_once,
@@ -37,8 +38,8 @@ from headrace.project.query_code import UnknownCode, describe_query
 from headrace.run.checks import UNCHECKED
 from headrace.run.readiness import inputs_of
 from headrace.run.survey import FlowSurveyor, is_drained
+from headrace.run.targets import target_reader
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sinks.delta.reader import DeltaReader
 from headrace.sinks.delta.replace import lacks_quarantine, last_refresh
 from headrace.sinks.delta.table import TableState, read_checksum
 from headrace.sources.registry import load_source
@@ -117,10 +118,12 @@ def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnec
     `connect`: gives the connection to the broker; called only if a flow reads Kafka."""
     try:
         record = settings.storage.last_plan(settings.root).read_json()
-        if record["digest"] is None or record["digest"] != _digest(settings, _declared(settings)):
+        declared = _declared(settings)
+        if record["digest"] is None or record["digest"] != _digest(settings, declared):
             return None
         _require_schemas(record["schema_files"], settings)
-        flows = [_stub(one) for one in record["flows"]]
+        sinks = {one.name: one.sink for one in declared.datasets if isinstance(one, StreamingTable)}
+        flows = [_stub(one, sinks) for one in record["flows"]]
         if any(source.connection is not None for planned in flows for source in planned.sources):
             raise _Uncertain("a login is in the query alone")
         asking = Asking(settings=lambda: replace(settings, kafka=connect()))
@@ -165,7 +168,7 @@ def _require_drained(
         planned=planned,
         settings=settings,
         systems=systems,
-        target=DeltaReader(storage.table(planned.flow.target), _read_table),
+        target=target_reader(planned, storage, _read_table),
         declared_flows=frozenset(p.flow.name for p in flows if p.flow.target == planned.flow.target),
     )
     survey = surveyor.survey(Remedies())
@@ -206,7 +209,7 @@ def _read_table(path: Location) -> TableState:
     return found
 
 
-def _stub(record: Mapping[str, Any]) -> PlannedFlow:
+def _stub(record: Mapping[str, Any], sinks: Mapping[TableName, Sink | None]) -> PlannedFlow:
     """A planned flow with its sources only; it cannot be run."""
     sources = tuple(load_source(one, _NOWHERE) for one in record["sources"])
     return PlannedFlow(
@@ -223,6 +226,7 @@ def _stub(record: Mapping[str, Any]) -> PlannedFlow:
         timestamp=None,
         reads_target=False,
         fingerprint="",
+        sink=sinks.get(TableName(*record["dataset"])),
     )
 
 

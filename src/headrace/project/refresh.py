@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 from headrace.errors import FullRefreshNotAllowedError, HeadraceError, RefreshLosesDataError
@@ -21,8 +22,9 @@ from headrace.run.readiness import inputs_of
 from headrace.run.runners import make_opener
 from headrace.run.survey import FlowSurveyor, Survey
 from headrace.run.tables import finish_refresh, open_table, register_tables
-from headrace.run.targets import side_tables
-from headrace.sinks.delta.reader import DeltaReader, ReadTable
+from headrace.run.targets import side_tables, target_reader
+from headrace.sinks.delta.reader import ReadTable
+from headrace.sinks.delta.table import read_state
 from headrace.sinks.target import TableLayout
 from headrace.sources.registry import kind_of
 from headrace.sources.systems import Systems
@@ -118,10 +120,11 @@ def plan_refresh(
     gone: list[UnrecoverableData] = []
     for planned in plan.flows:
         flow = planned.flow
-        if flow.target not in names or not is_table(storage.table(flow.target)):
+        if flow.target not in names:
             continue
-        target = DeltaReader(storage.table(flow.target), read_table)
-        if target.read(target.path).refreshing is not None:
+        target = target_reader(planned, storage, read_table)
+        state = target.state()
+        if state is None or state.refreshing is not None:
             # An interrupted full refresh has removed the rows already.
             continue
         if planned.gone is not None:
@@ -268,7 +271,8 @@ def _clear(opening: OpenTableStage, plan: Plan, context: UpdateContext) -> None:
         for one in flows:
             lease = context.heart.acquire(storage.lease(name, one.flow.name), one.flow.name)
             held.callback(context.heart.release, lease)
-        if not is_table(storage.table(name)):
+        readers = [target_reader(one, storage, partial(read_state, context.spark)) for one in flows]
+        if not any(one.state() for one in readers):
             # Nothing to empty: without its table a checkpoint is worth nothing.
             quarantine, _ = side_tables(name, storage)
             quarantine.clear(context.spark)
@@ -283,4 +287,4 @@ def _clear(opening: OpenTableStage, plan: Plan, context: UpdateContext) -> None:
             opener = make_opener(planned, plan, context)
             opener.start_over(layout=layout if number == 0 else None, last=number == len(flows) - 1)
         # If the process ends before that, the next run does it.
-        finish_refresh(opening, storage, context.spark)
+        finish_refresh(opening, flows, storage, context.spark)

@@ -21,7 +21,7 @@ from headrace.project.plan_queries import check_remedies
 from headrace.run.opening import prepare_flow
 from headrace.run.runners import make_opener
 from headrace.run.survey import FlowSurveyor
-from headrace.sinks.delta.reader import DeltaReader
+from headrace.run.targets import target_reader
 from headrace.sources.kafka.facts import ranges_text
 from headrace.state.facts import Open
 
@@ -99,7 +99,7 @@ class Resetter:
                     planned=planned,
                     settings=settings,
                     systems=systems,
-                    target=DeltaReader(settings.storage.table(planned.flow.target), self._engine.read_table),
+                    target=target_reader(planned, settings.storage, self._engine.read_table),
                     declared_flows=plan.flows_of(planned.flow.target),
                 )
                 _require_table(planned, surveyor)

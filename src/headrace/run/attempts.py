@@ -8,7 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from headrace.errors import HeadraceError, StorageUnreadableError, StorageUnwritableError
+from headrace.errors import (
+    CheckpointCorruptError,
+    CheckpointLostError,
+    HeadraceError,
+    StorageUnreadableError,
+    StorageUnwritableError,
+    TableLostError,
+    UpstreamMissingError,
+)
 from headrace.model.event_forms import Emitter
 from headrace.model.events import LookFailed
 from headrace.run.reporting import FlowReports, FlowResult
@@ -25,6 +33,8 @@ _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 30.0
 _STABLE_S = 60.0
 """A query that ran for so long had recovered from the error before."""
+_MISSING = (TableLostError, UpstreamMissingError, CheckpointLostError, CheckpointCorruptError)
+"""Errors that a flow meets while it runs if the disk of the storage is away for a moment."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -36,11 +46,8 @@ def wait_before(attempt: int) -> float:
 def run_attempts(
     runner: FlowRunner, lease: Lease, stop: StopSignal, reports: FlowReports, limit: int | None
 ) -> FlowResult:
-    """Run a flow until it ends; an error becomes a result.
-
-    Args:
-        limit: The highest number of attempts without a batch between them; ``None`` for no limit, and then a
-            storage that cannot be written is waited for, too.
+    """Run a flow until it ends; an error becomes a result. `limit`: the highest number of attempts without a
+    batch between them; ``None`` for no limit, and then a storage that cannot be written is waited for, too.
     """
     planned, progress = runner.planned, runner.progress
     attempt = 0
@@ -57,15 +64,27 @@ def run_attempts(
                 attempt = 0
             attempt += 1
             passes = error.transient or (limit is None and isinstance(error, StorageUnwritableError))
-            if not passes or (limit is not None and attempt >= limit):
+            is_missing = runner.was_opened and isinstance(error, _MISSING)
+            most = TRIGGERED_ATTEMPTS if is_missing else limit
+            if not (passes or is_missing) or (most is not None and attempt >= most):
                 return reports.failed(planned, error, progress)
             runner.state = "retrying"
             wait_s = wait_before(attempt)
-            reports.retrying(planned, error, attempt, wait_s)
+            reports.retrying(planned, _unreadable(error) if is_missing else error, attempt, wait_s)
             if stop.wait(wait_s):
                 return reports.finished(planned, "stopped", progress)
         else:
             return reports.finished(planned, outcome, progress)
+
+
+def _unreadable(error: HeadraceError) -> StorageUnreadableError:
+    """The error of an attempt that has not found what the flow has used before."""
+    return StorageUnreadableError(
+        f"the storage does not have what the flow uses: {error.summary}",
+        location=error.location,
+        facts=error.facts,
+        params={**error.params, "code": error.code},
+    )
 
 
 class ReportLook(Protocol):
@@ -77,10 +96,7 @@ class ReportLook(Protocol):
 @dataclass
 class Looks:
     """Looks at the storage for bookkeeping: one that fails has no answer, and is repeated with backoff.
-
-    Args:
-        limit: The number of failed looks in a row after which the error is raised; ``None`` for no limit.
-    """
+    `limit`: the number of failed looks in a row after which the error is raised; ``None`` for no limit."""
 
     report: ReportLook
     limit: int | None = None
@@ -117,11 +133,7 @@ class Looks:
 def report_look(
     update: str, emit: Emitter, flow: str | None, what: str, error: HeadraceError, attempt: int, wait_s: float
 ) -> None:
-    """Emit the event of a failed look.
-
-    Args:
-        flow: The flow that has looked; ``None`` for the update itself.
-    """
+    """Emit the event of a failed look. `flow`: the flow that has looked; ``None`` for the update itself."""
     emit(
         LookFailed(update=update, flow=flow, what=what, error=error.to_dict(), attempt=attempt, wait_s=wait_s)
     )

@@ -66,11 +66,8 @@ class DriftCheck:
     _reported: set[str] = field(default_factory=set, init=False)
 
     def check(self, session: SparkSession, stamp: BatchStamp, counts: Sequence[UnknownFields | None]) -> None:
-        """Report the fields that have no column, and take them up if the schema evolves.
-
-        Args:
-            counts: What each reader has counted; ``None`` if Spark has not computed all of it.
-        """
+        """Report the fields that have no column, and take them up if the schema evolves. `counts`: what each
+        reader has counted; ``None`` if Spark has not computed all of it."""
         known = [one for one in counts if one is not None]
         names = frozenset().union(*(one.unknown for one in known))
         if self._evolves and (names or len(known) < len(counts)):
@@ -157,11 +154,8 @@ _QUERY_ID = "sql.streaming.queryId"
 
 @dataclass(frozen=True)
 class ReadCounts:
-    """What the readers of a query have counted while Spark computed a batch.
-
-    Args:
-        example: The place of a record with such fields, as JSON.
-    """
+    """What the readers of a query have counted while Spark computed a batch. `example`: the place of a record
+    with such fields, as JSON."""
 
     seen: int
     good: int

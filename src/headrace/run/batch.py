@@ -18,7 +18,7 @@ from headrace.run.failures import Reading
 from headrace.run.limits import limit_tasks
 from headrace.run.narrowing import RecordSearch
 from headrace.run.reporting import BatchReporter
-from headrace.run.split import Split
+from headrace.run.split import BatchSplit
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.runtime.gateway import release_unused
 from headrace.runtime.lazy_pyspark import DataFrame
@@ -52,11 +52,8 @@ class BatchRanges:
         )
 
     def finish(self, stamp: BatchStamp) -> tuple[SourceRange, ...]:
-        """Check before the commit that the sources are still the same as when the batch read them.
-
-        Returns:
-            The batch's ranges, with the marks that were collected while its rows were read.
-        """
+        """Check before the commit that the sources are still the same as when the batch read them. Returns
+        the batch's ranges, with the marks that were collected while its rows were read."""
         return self._guards.finish(stamp.ranges)
 
     def committed(self) -> None:
@@ -104,15 +101,14 @@ ReadRecords = Callable[["DataFrame", BatchStamp], AbstractContextManager["DataFr
 class RecordFeed(Protocol):
     """The rows of a flow whose stream has only markers: snapshots, or a batch query that is applied once."""
 
-    def look(self, stop: StopSignal) -> bool:
-        """Record what is to be applied next, and return whether there is something."""
-        ...
+    def look(self, *, applied: bool) -> bool:
+        """Record a marker for what is to be applied next, and return whether there is something to apply.
+        `applied`: whether all markers are applied; else there is one to apply, if there are any."""
 
     def records(
         self, batch: DataFrame, stamp: BatchStamp, checkpoint: Location
     ) -> AbstractContextManager[DataFrame]:
         """The rows in place of the marker of a batch."""
-        ...
 
 
 @dataclass
@@ -135,17 +131,13 @@ class QueryState:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchFunction:
-    """The function that Spark calls for each batch of a flow.
-
-    Args:
-        committed: Called after each batch, also after one that is repeated.
-        turn: Makes a context that holds off compactions while a batch runs.
-    """
+    """The function that Spark calls for each batch of a flow. `committed`: called after each batch, also
+    after one that is repeated. `turn`: makes a context that holds off compactions while a batch runs."""
 
     planned: PlannedFlow
     lease: Lease
     ranges: BatchRanges
-    split: Split
+    split: BatchSplit
     search: RecordSearch
     target: FlowTarget
     tasks: int

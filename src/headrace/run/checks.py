@@ -60,10 +60,8 @@ class DatasetChecks:
     def run_due(self, session: SparkSession, stop: StopSignal, *, now: bool = False) -> None:
         """Run the checks of a table if rows were committed since, and it is time.
 
-        The next run repeats checks that a stop has cancelled.
-
-        Args:
-            now: Whether it is time in any case, since the query has ended.
+        The next run repeats checks that a stop has cancelled. `now`: whether it is time in any case, since
+        the query has ended.
         """
         began = time.monotonic()
         if not self._is_unchecked or (began < self._next_s and not now):

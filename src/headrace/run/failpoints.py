@@ -27,18 +27,14 @@ Point = Literal[
     "rows-fenced",
     "tombstones-dropped",
     "flow-renamed",
-    "identity-renamed",
+    "checkpoints-copied",
 ]
 VARIABLE = "HEADRACE_PAUSE_AT"
 FAIL_VARIABLE = "HEADRACE_FAIL_AT"
 
 
 def reach(point: Point, flow: str, batch: int) -> None:
-    """Pause or fail here if an environment variable names this point.
-
-    Raises:
-        FlowFailedError: A test has asked for it.
-    """
+    """Pause or fail here if an environment variable names this point."""
     names = {f"{point}:{batch}", f"{flow}/{point}:{batch}"}
     if os.environ.get(FAIL_VARIABLE) in names:
         del os.environ[FAIL_VARIABLE]

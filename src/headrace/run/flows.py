@@ -6,7 +6,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from types import TracebackType
 from typing import assert_never
 
 from headrace.errors import HeadraceError, SetupError
@@ -55,19 +54,14 @@ class UpdateFlows:
     def __enter__(self) -> UpdateFlows:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._supervisor.__exit__(kind, error, trace)
         for name in list(self._leases):
             self._release(name)
 
     def open(self) -> Mapping[str, Exception]:
         """Take the leases, then create and alter the tables. Report flows that cannot be started as failed.
-
-        Returns:
-            Why flows and views cannot be started, by name.
-        """
+        Returns why flows and views cannot be started, by name."""
         blocked = self._open_tables(self._take_leases())
         for name, planned in self.planned.items():
             if (error := blocked.get(name)) is not None:

@@ -29,11 +29,8 @@ def most_tasks(session: SparkSession) -> int:
 
 
 def limit_tasks(rows: DataFrame, ranges: tuple[SourceRange, ...], *, stateful: bool, tasks: int) -> DataFrame:
-    """Limit the tasks that write a batch.
-
-    Args:
-        stateful: Whether the query is stateful; then its partitions are fixed.
-    """
+    """Limit the tasks that write a batch. `stateful`: whether the query is stateful; then its partitions are
+    fixed."""
     if stateful:
         return rows
     records = count_records(ranges)
@@ -55,11 +52,8 @@ class BatchLimits:
     """Sets the limits of the batches of one query.
 
     Spark sets the limit of a source when a query starts, and reads it before each batch. Between two batches
-    it is replaced in Spark. If that fails, the first limit stays.
-
-    Attributes:
-        first: The records that the first batch may read of each source whose limit is a number of records;
-            ``None`` if there is no such source.
+    it is replaced in Spark. If that fails, the first limit stays. `first`: the records that the first batch
+    may read of each source whose limit is a number of records; ``None`` if there is no such source.
     """
 
     def __init__(

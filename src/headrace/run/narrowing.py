@@ -55,11 +55,8 @@ def ranges_of(parts: Sequence[Part], batch: Iterable[SourceRange]) -> list[Sourc
 def find_first(
     parts: Sequence[Part], fails: Callable[[Sequence[Part]], bool], go_on: Callable[[], bool]
 ) -> Sequence[Part]:
-    """Find the first record on which a query fails, by halving the ranges.
-
-    Returns:
-        The smallest parts found on which the query fails.
-    """
+    """Find the first record on which a query fails, by halving the ranges. Returns the smallest parts found
+    on which the query fails."""
     found = list(parts)
     while len(found) > 1 and go_on():
         half = found[: len(found) // 2]
@@ -106,11 +103,8 @@ def _exception_of(text: str, error: HeadraceError) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class NarrowedBatch:
-    """A batch without the records on which the query raises an error.
-
-    Args:
-        reading: Spark computes the rows within this context only.
-    """
+    """A batch without the records on which the query raises an error. `reading`: Spark computes the rows
+    within this context only."""
 
     rows: DataFrame
     raising: tuple[RaisingRecord, ...]

@@ -13,10 +13,11 @@ from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
 from headrace.run.failpoints import reach
 from headrace.run.failures import state_changed
-from headrace.run.survey import FlowSurveyor, find_unfinished, unfinished_refresh
+from headrace.run.survey import FlowSurveyor, find_unfinished, table_lost, unfinished_refresh
 from headrace.run.targets import side_tables
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import CLEARING
+from headrace.sinks.registry import keeps_state
 from headrace.sinks.target import FlowTarget, OpenedGeneration, TableLayout, TargetState
 from headrace.sources.answers import Seed
 from headrace.sources.ranges import join_marks
@@ -24,11 +25,13 @@ from headrace.sources.registry import kind_of
 from headrace.sources.systems import Seeding
 from headrace.state.facts import CheckpointFacts, Continue, Open, Opening, RenameFlow, SourceFacts
 from headrace.state.identity import (
-    FILE,
     QUERY,
     CheckpointIdentity,
+    copy_checkpoints,
+    discard_checkpoints,
     generations,
     load_identity,
+    tidy_renamed,
     write_checkpoint,
 )
 from headrace.state.lease import Heart
@@ -107,11 +110,8 @@ class OpenedFlow:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowOpener:
-    """Opens the checkpoint of one flow.
-
-    Args:
-        report: Takes each change of another writer that a fold of the ledger has found.
-    """
+    """Opens the checkpoint of one flow. `report`: takes each change of another writer that a fold of the
+    ledger has found."""
 
     surveyor: FlowSurveyor
     spark: SparkSession
@@ -137,25 +137,18 @@ class FlowOpener:
                 assert_never(start.opening)
 
     def start_over(self, *, layout: TableLayout | None, last: bool) -> None:
-        """Open a new checkpoint at the sources' beginning, for a full refresh.
-
-        Args:
-            layout: Removes the table's rows in the same commit, and is what the empty table gets;
-                ``None`` if another flow has removed them.
-            last: Whether this is the last flow of the table. Its properties say what a full refresh still
-                has to do.
-        """
+        """Open a new checkpoint at the sources' beginning, for a full refresh. `layout`: removes the table's
+        rows in the same commit, and is what the empty table gets; ``None`` if another flow has removed them.
+        `last`: whether this is the last flow of the table. Its properties say what a full refresh still has
+        to do."""
         start = prepare_full_refresh(self.surveyor)
         self._tidy()
         assert isinstance(start.opening, Open)
         self._open(start, start.opening, layout=layout, refreshing=CLEARING if last else "true")
 
     def fold(self, table_id: str, flow: str | None = None) -> None:
-        """Copy the ranges of the table's newest commits to the ledger, before Delta deletes them.
-
-        Args:
-            flow: Whose ledger; by default this flow's.
-        """
+        """Copy the ranges of the table's newest commits to the ledger, before Delta deletes them. `flow`:
+        whose ledger; by default this flow's."""
         for commit in self._ledger(flow).fold(self.surveyor.target, table_id, join_marks):
             self.report(commit)
 
@@ -175,7 +168,11 @@ class FlowOpener:
 
     def _state(self) -> TargetState:
         state = self.surveyor.target.state()
-        assert state is not None, "a run creates the target first"
+        if state is None:
+            # The run has created it before: its disk is away, or somebody has deleted it.
+            raise table_lost(
+                self._planned, f"{self._settings.storage.table(self._planned.flow.target)} has no log"
+            )
         return state
 
     def _tidy(self) -> TargetState:
@@ -185,6 +182,7 @@ class FlowOpener:
         # An earlier version has folded them; without their files that would not show any more.
         self.surveyor.target.remove_strays(self._planned.flow.name, lambda: self._rewind_ledger(table))
         self.fold(table.table_id)
+        tidy_renamed(self.surveyor.checkpoints, self.surveyor.declared_flows)
         unfinished = find_unfinished(self.surveyor.checkpoints, table)
         if unfinished is not None:
             unfinished.delete_folder()
@@ -213,6 +211,7 @@ class FlowOpener:
     ) -> OpenedFlow:
         """Write a new checkpoint, and let the target name it in one commit."""
         flow, storage, table = self._planned.flow, self._settings.storage, start.table
+        sink = self._planned.sink
         assert table is not None, "a run opens the table first"
         held = None if opening.fences is None else table.transactions.get(opening.fences, -1)
         known = generations(self.surveyor.checkpoints)
@@ -224,6 +223,7 @@ class FlowOpener:
             generation=generation,
             table_id=table.table_id,
             sources=tuple(facts.source for facts in start.sources),
+            sink=sink.format if sink is not None and keeps_state(sink) else None,
         )
         if opening.losses:
             lost = {"checkpoint": identity.checkpoint, "generation": generation}
@@ -296,7 +296,7 @@ class FlowOpener:
             self.fold(table.table_id)
 
     def _take_over(self, old: str) -> None:
-        """Rename the checkpoint of a renamed flow: first in the table, then on disk."""
+        """Rename the checkpoint of a renamed flow: first in the table, then in its folder."""
         flow, storage = self._planned.flow, self._settings.storage
         table = self._state()
         old_folder = storage.flow_checkpoints(flow.target, old)
@@ -316,10 +316,10 @@ class FlowOpener:
         # The flow of the old name may still run, in a process that has not seen the new one.
         with Heart() as heart:
             heart.acquire(storage.lease(flow.target, old), old)
-            self._rename(old, known[-1], identity, table)
+            self._rename(old, old_folder, identity, table)
 
     def _rename(
-        self, old: str, checkpoint: Location, identity: CheckpointIdentity, table: TargetState
+        self, old: str, old_folder: Location, identity: CheckpointIdentity, table: TargetState
     ) -> None:
         flow = self._planned.flow
         self.fold(table.table_id, old)
@@ -342,10 +342,9 @@ class FlowOpener:
             side.rename(self.spark, identity.checkpoint, held, flow.name)
         for kind in {source.kind for source in identity.sources}:
             kind_of(kind).take_over(self._ledger(old).folder, self._ledger().folder)
-        (checkpoint / FILE).replace_json(identity.with_flow(flow.name).to_json())
-        reach("identity-renamed", flow.name, 0)
-        self.surveyor.checkpoints.delete_folder()
-        checkpoint.parent.move(self.surveyor.checkpoints)
+        copy_checkpoints(old_folder, self.surveyor.checkpoints, identity.with_flow(flow.name))
+        reach("checkpoints-copied", flow.name, 0)
+        discard_checkpoints(old_folder)
 
 
 def _seeded_ranges(

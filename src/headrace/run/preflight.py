@@ -22,8 +22,9 @@ from headrace.run.opening import prepare_flow
 from headrace.run.readiness import find_blocked, inputs_of
 from headrace.run.survey import FlowSurveyor
 from headrace.run.tables import check_table
+from headrace.run.targets import target_reader
 from headrace.run.views import input_missing
-from headrace.sinks.delta.reader import DeltaReader, ReadTable
+from headrace.sinks.delta.reader import ReadTable
 from headrace.sinks.delta.table import TableState
 from headrace.sources.systems import Systems
 from headrace.storage.location import Location
@@ -32,11 +33,8 @@ from headrace.storage.table_log import is_table
 
 def find_refusals(plan: Plan, systems: Systems, read_table: ReadTable) -> Plan:
     """Add the errors of a run to a plan, and remove the changes that the run would then not make. An error
-    that only follows from another one is omitted.
-
-    Args:
-        systems: The systems of its sources; flows whose system does not answer are not checked.
-    """
+    that only follows from another one is omitted. `systems`: the systems of its sources; flows whose system
+    does not answer are not checked."""
     preflight = PreflightCheck(plan, systems, read_table)
     refused = preflight.refused_tables()
     # What a refused table blocks is not reported again.
@@ -64,11 +62,8 @@ def find_refusals(plan: Plan, systems: Systems, read_table: ReadTable) -> Plan:
 
 
 def _made(plan: Plan, changes: Sequence[Change], unopened: Set[str], idle: Set[str]) -> tuple[Change, ...]:
-    """The changes that a run makes although something is refused.
-
-    Args:
-        changes: The changes that it would make if nothing were refused.
-    """
+    """The changes that a run makes although something is refused. `changes`: the changes that it would make
+    if nothing were refused."""
     fed_by: dict[TableName, set[str]] = {}
     for planned in plan.flows:
         fed_by.setdefault(planned.flow.target, set()).add(planned.flow.name)
@@ -121,7 +116,7 @@ class PreflightCheck:
                 planned=planned,
                 settings=self._plan.project,
                 systems=self._systems,
-                target=DeltaReader(self._plan.project.storage.table(planned.flow.target), self._read_opened),
+                target=target_reader(planned, self._plan.project.storage, self._read_opened),
                 declared_flows=self._plan.flows_of(planned.flow.target),
             )
             prepare_flow(surveyor, Remedies())

@@ -53,11 +53,8 @@ def judge_inputs(
     feeds: Callable[[TableName], Sequence[Feed]],
     is_written: Callable[[TableName], bool],
 ) -> Verdict:
-    """Whether a flow or view may start.
-
-    Returns:
-        ``ready`` also if no flow of this update writes the table: it is then read as it is.
-    """
+    """Whether a flow or view may start. ``ready`` also if no flow of this update writes the table: it is then
+    read as it is."""
     waits = False
     for table in inputs:
         found = feeds(table)

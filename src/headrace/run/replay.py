@@ -27,7 +27,7 @@ from headrace.run.failpoints import reach
 from headrace.run.targets import flow_target, side_tables
 from headrace.run.trial import BuildRecords, Outcome, Trial, union
 from headrace.runtime.lazy_pyspark import SparkSession, StructType
-from headrace.sinks.delta.commit import fence_replay, mark_replaying, settle_replay
+from headrace.sinks.delta.commit import mark_replaying, settle_replay
 from headrace.sinks.delta.row_states import unsettled_replays
 from headrace.sinks.target import BatchStamp, Committed, SplitRows
 from headrace.state.lease import Lease
@@ -168,7 +168,8 @@ class FlowReplayer:
     def _settle(self, session: SparkSession, stamp: BatchStamp) -> None:
         if stamp.replay is None or stamp.replay not in unsettled_replays(self._quarantine):
             return
-        is_missing = fence_replay(session, self._table, stamp)
+        target = flow_target(self.planned, self.context.settings, session, self.context.maintenance)
+        is_missing = target.fence_replay(session, stamp)
         if is_missing:
             _, tombstones = side_tables(self.planned.flow.target, self.context.settings.storage)
             tombstones.forget(session, stamp.checkpoint, after=stamp.batch - 1)
@@ -177,7 +178,7 @@ class FlowReplayer:
 
     def _columns(self, session: SparkSession) -> StructType:
         """The columns of the rows that were kept as JSON: those of change records, or of the table."""
-        if isinstance(self.planned.flow, AutoCdcFlow):
+        if isinstance(self.planned.flow, AutoCdcFlow) or self.planned.sink is not None:
             from pyspark.sql.types import StructType
 
             return StructType.fromJson(dict(self.planned.schema))

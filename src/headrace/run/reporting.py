@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from headrace.errors import HeadraceError
-from headrace.model.event_forms import Emitter
+from headrace.model.event_forms import Emitter, Event
 from headrace.model.events import (
     Backlog,
     BatchCommitted,
@@ -41,11 +41,8 @@ _SHARE = 0.02
 
 
 class LagGauge:
-    """Measures what a flow's sources hold beyond its last batch.
-
-    Args:
-        record_bytes: The mean size of a record of a source, by the source's index; ``None`` if unknown.
-    """
+    """Measures what a flow's sources hold beyond its last batch. `record_bytes`: the mean size of a record of
+    a source, by the source's index; ``None`` if unknown."""
 
     def __init__(
         self, systems: Systems, checkpoint: Location, record_bytes: Callable[[int], float | None]
@@ -90,10 +87,8 @@ AfterBatch = Callable[[tuple[SourceRange, ...], float], None]
 def logged_only(what: str) -> Iterator[None]:
     """Log an error in the block as a warning, and continue.
 
-    A flow that failed after its commit would replay the batch at each start, and fail again.
-
-    Args:
-        what: What the block reports, such as ``flow orders: the lag after batch 7``.
+    A flow that failed after its commit would replay the batch at each start, and fail again. `what`: what the
+    block reports, such as ``flow orders: the lag after batch 7``.
     """
     try:
         yield
@@ -130,11 +125,7 @@ class BatchReporter:
         self.emit(BatchStarted(update=self.update, flow=flow.name, dataset=flow.target, batch=number))
 
     def ended(self, stamp: BatchStamp, committed: Committed | None, duration_s: float) -> None:
-        """Report that the target holds a batch.
-
-        Args:
-            committed: Its commit; ``None`` for a replayed batch.
-        """
+        """Report that the target holds a batch. `committed`: its commit; ``None`` for a replayed batch."""
         self.progress.batches += 1
         if committed is not None:
             self.progress.rows += committed.counts.accepted
@@ -213,12 +204,8 @@ Outcome = Literal["drained", "stopped", "up to date", "plan again"]
 
 @dataclass(frozen=True, kw_only=True)
 class FlowResult:
-    """How a flow ended.
-
-    Args:
-        outcome: ``skipped`` if the flow was not started because a table that it reads was never written;
-            ``plan again`` is used only within an update.
-    """
+    """How a flow ended. `outcome`: ``skipped`` if the flow was not started because a table that it reads was
+    never written; ``plan again`` is used only within an update."""
 
     flow: str
     outcome: Outcome | Literal["failed", "skipped"]
@@ -238,75 +225,49 @@ class FlowReports:
     update: str
     emit: Emitter
 
+    def _emit(self, event: Callable[..., Event], planned: PlannedFlow, **more: Any) -> None:
+        flow = planned.flow
+        self.emit(event(update=self.update, flow=flow.name, dataset=flow.target, **more))
+
     def started(self, planned: PlannedFlow, checkpoint: str) -> None:
         """Report that a flow's query runs."""
-        flow = planned.flow
-        self.emit(FlowStarted(update=self.update, flow=flow.name, dataset=flow.target, checkpoint=checkpoint))
+        self._emit(FlowStarted, planned, checkpoint=checkpoint)
 
     def late(self, planned: PlannedFlow, batch: int, rows: int) -> None:
         """Report rows that the query dropped because they were older than its watermark."""
-        flow = planned.flow
-        self.emit(
-            LateRowsDropped(update=self.update, flow=flow.name, dataset=flow.target, batch=batch, rows=rows)
-        )
+        self._emit(LateRowsDropped, planned, batch=batch, rows=rows)
 
     def snapshot_skipped(self, planned: PlannedFlow, version: str, reason: str) -> None:
         """Report a snapshot that is not applied."""
-        flow = planned.flow
-        _LOG.warning("flow %s: skipped the snapshot %s: %s", flow.name, version, reason)
-        self.emit(
-            SnapshotSkipped(
-                update=self.update, flow=flow.name, dataset=flow.target, version=version, reason=reason
-            )
-        )
+        _LOG.warning("flow %s: skipped the snapshot %s: %s", planned.flow.name, version, reason)
+        self._emit(SnapshotSkipped, planned, version=version, reason=reason)
 
     def retrying(self, planned: PlannedFlow, error: HeadraceError, attempt: int, wait_s: float) -> None:
         """Report that a flow waits for its next attempt."""
-        flow = planned.flow
-        self.emit(
-            FlowRetrying(
-                update=self.update,
-                flow=flow.name,
-                dataset=flow.target,
-                error=error.to_dict(),
-                attempt=attempt,
-                wait_s=wait_s,
-            )
-        )
+        self._emit(FlowRetrying, planned, error=error.to_dict(), attempt=attempt, wait_s=wait_s)
 
     def finished(
         self, planned: PlannedFlow, outcome: Outcome, progress: Progress | None = None
     ) -> FlowResult:
         """Report that a flow ended without an error."""
-        flow, done = planned.flow, progress or Progress()
+        done = progress or Progress()
         if outcome != "plan again":
-            self.emit(
-                FlowFinished(
-                    update=self.update,
-                    flow=flow.name,
-                    dataset=flow.target,
-                    outcome=outcome,
-                    rows=done.rows,
-                    batches=done.batches,
-                )
-            )
+            self._emit(FlowFinished, planned, outcome=outcome, rows=done.rows, batches=done.batches)
         return _result(planned, outcome, done)
 
     def failed(
         self, planned: PlannedFlow, error: HeadraceError, progress: Progress | None = None
     ) -> FlowResult:
         """Report that a flow ended with an error."""
-        flow = planned.flow
         # The trace is for the log alone; what a person needs is in the error.
-        _LOG.info("flow %s failed", flow.name, exc_info=error)
-        self.emit(FlowFailed(update=self.update, flow=flow.name, dataset=flow.target, error=error.to_dict()))
+        _LOG.info("flow %s failed", planned.flow.name, exc_info=error)
+        self._emit(FlowFailed, planned, error=error.to_dict())
         return _result(planned, "failed", progress or Progress(), error)
 
     def skipped(self, planned: PlannedFlow, reason: str) -> FlowResult:
         """Report that a flow is not started."""
-        flow = planned.flow
-        self.emit(FlowSkipped(update=self.update, flow=flow.name, dataset=flow.target, reason=reason))
-        return FlowResult(flow=flow.name, outcome="skipped", reason=reason)
+        self._emit(FlowSkipped, planned, reason=reason)
+        return FlowResult(flow=planned.flow.name, outcome="skipped", reason=reason)
 
 
 def _result(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import assert_never
 
 from headrace.errors import HeadraceError
@@ -50,9 +49,7 @@ class Schedule:
     def __enter__(self) -> Schedule:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is not None:
             self._stop.request()
         self._refreshes.__exit__(kind, error, trace)

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
-from types import TracebackType
 
 from headrace.errors import BrokerUnreachableError, HeadraceError
 from headrace.model.declarations import Flow
@@ -48,10 +47,11 @@ class ServerWatch:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
+        if self._thread.is_alive():
+            # Its client is closed next; with a request under way, that can abort the process.
+            self._thread.join(ANSWER_S)
 
     def _run(self) -> None:
         is_lost = False

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.contracts.expectations import RowSplit, read_counts, with_checks
 from headrace.contracts.rejected import REASONS, Rejection, as_rejected
 from headrace.errors import ExpectationFailedError, MaxRejectedExceededError, RowsNotRepeatableError
 from headrace.model.counts import BadRecordCount, BatchCounts
-from headrace.model.declarations import ExpectationCount, Flow, RefreshFlow, RejectionLimit, TemporaryView
+from headrace.model.declarations import ExpectationCount, Flow, RefreshFlow, RejectionLimit
 from headrace.plan.stages import Coordinates, PlannedFlow, RefreshViewStage
 from headrace.run.bad_records import BadRecordSearch, union
 from headrace.run.narrowing import RaisingRecord
@@ -38,11 +38,8 @@ def check_rejected(
     outcome: str,
     past: Iterable[Mapping[str, Any]] = (),
 ) -> None:
-    """Check that no more records are rejected than a dataset allows. Nothing is committed yet.
-
-    Args:
-        rejected: The rows for the quarantine table, if there are any.
-    """
+    """Check that no more records are rejected than a dataset allows. Nothing is committed yet. `rejected`:
+    the rows for the quarantine table, if there are any."""
     if not _rejected(own := counts.to_json()):
         return
     judged = [own, *past]
@@ -95,19 +92,7 @@ _KEPT = "the view keeps its rows"
 _SHOWN_CHARACTERS = 300
 
 
-class Split(Protocol):
-    """Splits the rows of each batch of a flow."""
-
-    def begin(self, rows: DataFrame, stamp: BatchStamp, raising: Sequence[RaisingRecord] = ()) -> SplitRows:
-        """Split a batch that the flow's target does not hold yet.
-
-        Returns:
-            The rows for the flow's target, and the batch's counts. The caller settles it before the commit,
-            and closes it afterwards.
-        """
-        ...
-
-
+@dataclass(kw_only=True)
 class BatchSplit:
     """Splits the batches of one query of a flow.
 
@@ -115,29 +100,22 @@ class BatchSplit:
     out, go to the quarantine together with the rejected rows.
     """
 
-    def __init__(
-        self,
-        planned: PlannedFlow,
-        quarantine: QuarantineTable,
-        update: str,
-        records: BadRecordSearch,
-        target: TargetCommits,
-    ) -> None:
-        self._planned = planned
-        self._quarantine = quarantine
-        self._update = update
-        self._records = records
-        self._target = target
-        self._is_first = True
+    planned: PlannedFlow
+    quarantine: QuarantineTable
+    update: str
+    records: BadRecordSearch
+    target: TargetCommits
+    session: SparkSession
+    _is_first: bool = field(default=True, init=False)
 
     def begin(self, rows: DataFrame, stamp: BatchStamp, raising: Sequence[RaisingRecord] = ()) -> SplitRows:
-        """Split a batch.
+        """Split a batch that the flow's target does not hold yet; the caller settles it before the commit.
 
         Rejected rows are computed a second time. If that could give other rows, Spark keeps the batch
         meanwhile. So it does with rows that are not those of the streaming query: their current timestamp is
         another one in each job.
         """
-        planned = self._planned
+        planned = self.planned
         reads_twice = any(one.action in ("quarantine", "fail") for one in planned.expectations)
         is_repeatable = planned.repeatable and not raising
         kept = rows.persist() if reads_twice and not is_repeatable else None
@@ -149,28 +127,33 @@ class BatchSplit:
         )
         is_first, self._is_first = self._is_first, False
         bad: list[BadRecordCount] = []
-        return SplitRows(
+        found = SplitRows(
             accepted=split.accepted,
             counts=lambda accepted: split.counts(accepted).with_bad_records(bad),
             settle=lambda: bad.extend(self._settle(split, stamp, raising, is_first=is_first)),
             release=None if kept is None else kept.unpersist,
             is_kept=kept is not None,
         )
+        # Rows of a batch that was narrowed come from another query, which does not count.
+        views = () if raising else planned.checked_views
+        return _with_counts(found, partial(self._view_counts, stamp.flow)) if views else found
+
+    def _view_counts(self, flow: str) -> tuple[ExpectationCount, ...]:
+        query: Any = next(one for one in self.session.streams.active if one.name == flow)
+        execution = query._jsq.streamingQuery().lastExecution()
+        return read_counts(execution.observedMetrics(), self.planned.checked_views)
 
     def _settle(
         self, split: RowSplit, stamp: BatchStamp, raising: Sequence[RaisingRecord], *, is_first: bool
     ) -> Sequence[BadRecordCount]:
-        """Stop the flow, or commit the rejected rows and the bad records.
-
-        Args:
-            is_first: Whether it is the first batch of the query, which may have been tried before.
-        """
-        planned = self._planned
+        """Stop the flow, or commit the rejected rows and the bad records. `is_first`: whether it is the first
+        batch of the query, which may have been tried before."""
+        planned = self.planned
         if split.stopping_rows:
             what = f"batch {stamp.batch} was not written"
             raise _failed(split, planned.flow, what, planned.coordinates)
         rejection = self._rejection(stamp)
-        with self._records.search(split.session, stamp, rejection, raising) as found:
+        with self.records.search(split.session, stamp, rejection, raising) as found:
             counted = split.quarantined_rows
             frames = [] if found.rows is None else [found.rows]
             if counted or not frames:
@@ -183,8 +166,8 @@ class BatchSplit:
                 limit = planned.max_rejected
                 batch = f"batch {stamp.batch} was not written"
                 check_rejected(planned.flow, limit, counts, rows, batch, self._past(limit.batches - 1))
-            if counted or found.quarantined or (is_first and self._quarantine.holds(split.session, stamp)):
-                written = self._quarantine.write(split.session, rows, stamp)
+            if counted or found.quarantined or (is_first and self.quarantine.holds(split.session, stamp)):
+                written = self.quarantine.write(split.session, rows, stamp)
                 if written != counted + found.quarantined:
                     raise self._not_repeatable(stamp, counted, written - found.quarantined)
             return found.counts
@@ -193,16 +176,16 @@ class BatchSplit:
         """The metadata of the flow's last batches in the target."""
         if not batches:
             return iter(())
-        newest = self._target.newest_batches(self._target.span.stop - _SEARCHED)
-        return islice((one for one in newest if one["flow"] == self._planned.flow.name), batches)
+        newest = self.target.newest_batches(self.target.span.stop - _SEARCHED)
+        return islice((one for one in newest if one["flow"] == self.planned.flow.name), batches)
 
     def _rejection(self, stamp: BatchStamp) -> Rejection:
-        planned = self._planned
+        planned = self.planned
         places = planned.coordinates
         return Rejection(
             pipeline=stamp.pipeline,
             flow=stamp.flow,
-            update=self._update,
+            update=self.update,
             query=planned.fingerprint,
             ranges=[one.to_json() for one in stamp.ranges],
             checkpoint=stamp.checkpoint,
@@ -213,7 +196,7 @@ class BatchSplit:
     def _not_repeatable(self, stamp: BatchStamp, counted: int, written: int) -> RowsNotRepeatableError:
         return RowsNotRepeatableError(
             f"flow {stamp.flow}: batch {stamp.batch} was computed twice and gave other rows",
-            location=self._planned.flow.location,
+            location=self.planned.flow.location,
             facts=(
                 f"{counted} rows failed an expectation the first time, {written} the second time",
                 f"the batch was not committed; the {written} rows in the quarantine are pending, and the "
@@ -224,26 +207,32 @@ class BatchSplit:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
 class RefreshSplit:
     """Splits the rows of each refresh of a materialized view by its expectations.
 
     Spark keeps the rows meanwhile: they are counted before the commit, whose metadata holds the counts.
     """
 
-    def __init__(
-        self, stage: RefreshViewStage, quarantine: QuarantineTable, max_rejected: RejectionLimit | None
-    ) -> None:
-        self._stage = stage
-        self._quarantine = quarantine
-        self._max_rejected = max_rejected
+    stage: RefreshViewStage
+    quarantine: QuarantineTable
+    max_rejected: RejectionLimit | None
 
     def begin(self, rows: DataFrame, stamp: RefreshStamp) -> SplitRows:
         """Split the rows of a refresh."""
-        expectations = self._stage.view.expectations
+        split = self._split(rows, stamp)
+        views = self.stage.planned.checked_views
+        if not views:
+            return split
+        kept = split.keep()
+        return _with_counts(split, lambda: read_counts(kept._jdf.queryExecution().observedMetrics(), views))
+
+    def _split(self, rows: DataFrame, stamp: RefreshStamp) -> SplitRows:
+        expectations = self.stage.view.expectations
         if not expectations:
-            return SplitRows(accepted=rows, settle=lambda: self._quarantine.clear(rows.sparkSession))
+            return SplitRows(accepted=rows, settle=lambda: self.quarantine.clear(rows.sparkSession))
         kept = with_checks(rows, expectations).persist()
-        split = RowSplit(kept, expectations, str(self._stage.view.name))
+        split = RowSplit(kept, expectations, str(self.stage.view.name))
         return SplitRows(
             accepted=split.accepted,
             counts=split.counts,
@@ -253,14 +242,14 @@ class RefreshSplit:
         )
 
     def _settle(self, split: RowSplit, stamp: RefreshStamp) -> None:
-        stage = self._stage
+        stage = self.stage
         if split.stopping_rows:
             raise _failed(split, stage.planned.flow, _KEPT, None)
-        if self._max_rejected is not None:
+        if self.max_rejected is not None:
             rejected, rows = split.rejected_rows
             counts = split.counts(rows - rejected)
-            check_rejected(stage.planned.flow, self._max_rejected, counts, None, _KEPT)
-        if split.quarantined_rows or self._quarantine.exists:
+            check_rejected(stage.planned.flow, self.max_rejected, counts, None, _KEPT)
+        if split.quarantined_rows or self.quarantine.exists:
             rejection = Rejection(
                 pipeline=stamp.pipeline,
                 flow=stamp.view,
@@ -268,7 +257,7 @@ class RefreshSplit:
                 query=stage.planned.fingerprint,
                 ranges={name: dict(version) for name, version in stamp.inputs.items()},
             )
-            self._quarantine.replace(split.session, as_rejected(split.quarantined, rejection), stamp)
+            self.quarantine.replace(split.session, as_rejected(split.quarantined, rejection), stamp)
 
 
 def _failed(
@@ -314,47 +303,6 @@ def _value(values: Any, path: str) -> Any:
     for part in path.split("."):
         values = values.get(part) if isinstance(values, dict) else None
     return values
-
-
-class ViewCountingSplit:
-    """A split that adds the counts of temporary views to those of each batch."""
-
-    def __init__(self, split: Split, views: Sequence[TemporaryView], session: SparkSession) -> None:
-        self._split = split
-        self._views = views
-        self._session = session
-
-    def begin(self, rows: DataFrame, stamp: BatchStamp, raising: Sequence[RaisingRecord] = ()) -> SplitRows:
-        """Split a batch. Rows of a batch that was narrowed come from another query, which does not count."""
-        split = self._split.begin(rows, stamp, raising)
-        if raising:
-            return split
-
-        def read() -> tuple[ExpectationCount, ...]:
-            query: Any = next(one for one in self._session.streams.active if one.name == stamp.flow)
-            execution = query._jsq.streamingQuery().lastExecution()
-            return read_counts(execution.observedMetrics(), self._views)
-
-        return _with_counts(split, read)
-
-
-class ViewCountingRefreshSplit:
-    """A split that adds the counts of temporary views to those of each refresh.
-
-    Spark keeps the rows meanwhile, as for the expectations of the materialized view itself.
-    """
-
-    def __init__(self, split: RefreshSplit, views: Sequence[TemporaryView]) -> None:
-        self._split = split
-        self._views = views
-
-    def begin(self, rows: DataFrame, stamp: RefreshStamp) -> SplitRows:
-        """Split the rows of a refresh."""
-        split = self._split.begin(rows, stamp)
-        kept = split.keep()
-        return _with_counts(
-            split, lambda: read_counts(kept._jdf.queryExecution().observedMetrics(), self._views)
-        )
 
 
 def _with_counts(split: SplitRows, read: Callable[[], tuple[ExpectationCount, ...]]) -> SplitRows:

@@ -27,11 +27,7 @@ class PlanAgain(Exception):
 
 
 class StopSignal:
-    """A stop request that threads share; it is set once.
-
-    Args:
-        limit_s: The maximum seconds that a stop may take.
-    """
+    """A stop request that threads share; it is set once. `limit_s`: the seconds that a stop may take."""
 
     def __init__(self, limit_s: float = 60.0) -> None:
         self.limit_s = limit_s

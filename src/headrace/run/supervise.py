@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Generic, TypeVar
 
 from headrace.run.stop import StopSignal
@@ -19,10 +18,7 @@ _ABORT_S = 2.0
 
 class Supervisor(Generic[Result]):
     """Runs tasks until they end or the stop signal is set; a task can be started again after its end.
-
-    Args:
-        prepare: Gives the function of a task; called before the task's thread starts.
-    """
+    `prepare`: gives the function of a task; called before the task's thread starts."""
 
     def __init__(
         self, kind: str, prepare: Callable[[str], Callable[[StopSignal], Result]], stop: StopSignal
@@ -81,9 +77,7 @@ class Supervisor(Generic[Result]):
     def __enter__(self) -> Supervisor[Result]:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Wait for the tasks. After an error, such as Ctrl-C, they are asked to stop first.
 
         After `StopSignal.abort` they get `_ABORT_S` seconds to end.

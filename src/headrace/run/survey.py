@@ -12,6 +12,7 @@ from headrace.errors import (
     CheckpointForeignError,
     HeadraceError,
     RefreshUnfinishedError,
+    TableLostError,
 )
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position
@@ -20,7 +21,7 @@ from headrace.plan.sources import refuse_read_twice
 from headrace.plan.stages import PlannedFlow
 from headrace.sinks.delta.table import CLEARING
 from headrace.sinks.target import TargetReader, TargetState
-from headrace.sources.ranges import committed_positions, committed_sources, load_next_positions, load_ranges
+from headrace.sources.ranges import committed_positions, committed_sources, load_next_positions, read_back
 from headrace.sources.registry import describe_source
 from headrace.sources.systems import Past, Systems
 from headrace.state.facts import FENCED, CheckpointFacts, FlowFacts, SourceFacts, TableFacts
@@ -143,11 +144,8 @@ class FlowSurveyor:
         )
 
     def look(self, past: Past | None = None) -> tuple[SourceFacts, ...]:
-        """The flow's sources as they are now.
-
-        Args:
-            past: What the flow has read so far; ``None`` if its table does not exist or is emptied.
-        """
+        """The flow's sources as they are now. `past`: what the flow has read so far; ``None`` if its table
+        does not exist or is emptied."""
         known = past or Past(flow=self.planned.flow)
         found = tuple(source.look(self.systems, known) for source in self.planned.sources)
         refuse_read_twice(self.planned.sources, {facts.source.index: facts for facts in found})
@@ -216,8 +214,7 @@ def _read_back(folder: Location, checkpoint: str, batch: int) -> Mapping[str, An
         with contextlib.suppress(CheckpointCorruptError):
             identity = load_identity(path)
             if identity.checkpoint == checkpoint:
-                ranges = load_ranges(path, batch, identity.sources)
-                return {"checkpoint": checkpoint, "sources": [one.to_json() for one in ranges]}
+                return read_back(path, identity, batch)
     return None
 
 
@@ -228,6 +225,18 @@ def _with_remedy(error: CheckpointCorruptError, facts: FlowFacts) -> HeadraceErr
         facts=(*error.facts, "nothing was read or written"),
         remedies=(repair_command(facts.flow), *resume_remedy(facts)),
         params={**error.params, "flow": facts.flow},
+    )
+
+
+def table_lost(planned: PlannedFlow, fact: str) -> TableLostError:
+    """The error for a missing table that the flow has written."""
+    flow = planned.flow
+    return TableLostError(
+        f"flow {flow.name}: the table {flow.target.short} is missing, but its checkpoint exists",
+        location=flow.location,
+        facts=(fact, "nothing was read or written"),
+        remedies=(f"read everything again:   headrace full-refresh {flow.target.short}",),
+        params={"flow": flow.name, "dataset": str(flow.target)},
     )
 
 

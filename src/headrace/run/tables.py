@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from headrace.errors import (
     ColumnInvalidError,
@@ -11,7 +12,6 @@ from headrace.errors import (
     KeysChangedError,
     SchemaMismatchError,
     TableFolderTakenError,
-    TableLostError,
 )
 from headrace.model.changes import END, SEQUENCE, START
 from headrace.model.declarations import MaterializedView, StreamingTable
@@ -30,10 +30,11 @@ from headrace.plan.properties import KEYS, keeps_history, keys_of
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
 from headrace.plan.stored import load_stored_at
 from headrace.run.failpoints import reach
-from headrace.run.targets import side_tables
+from headrace.run.survey import table_lost
+from headrace.run.targets import side_tables, sink_store
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.metastore import publish_table
-from headrace.sinks.delta.reader import ReadTable
+from headrace.sinks.delta.reader import DeltaReader, ReadTable
 from headrace.sinks.delta.table import (
     CLEARING,
     COMMENT_PROPERTY,
@@ -45,6 +46,7 @@ from headrace.sinks.delta.table import (
     read_state,
     register_table,
 )
+from headrace.sinks.target import SinkStore
 from headrace.state.identity import generations, load_identity
 from headrace.state.offset_log import load_state
 from headrace.storage.layout import Storage
@@ -83,13 +85,16 @@ def check_table(
     *,
     emptied: bool = False,
 ) -> TableOpening:
-    """What a run does to a table before its flows start; writes nothing.
-
-    Args:
-        emptied: Whether it is emptied next, so that its columns may have other types.
-    """
+    """What a run does to a table before its flows start; writes nothing. `emptied`: whether it is emptied
+    next, so that its columns may have other types."""
     table = stage.table
     path = storage.table(table.name)
+    if (store := _store(flows)) is not None:
+        store.check()
+        is_missing = store.state() is None
+        for planned in flows if is_missing else ():
+            _refuse_lost(planned, storage)
+        return TableOpening(creates=is_missing)
     if not is_table(path):
         for planned in flows:
             _refuse_lost(planned, storage)
@@ -123,20 +128,21 @@ def open_table(
     *,
     emptied: bool = False,
 ) -> None:
-    """Create a table if it is missing, else bring its properties and columns up to date.
-
-    Args:
-        emptied: Whether it is emptied next, so that its columns may have other types.
-    """
+    """Create a table if it is missing, else bring its properties and columns up to date. `emptied`: whether
+    it is emptied next, so that its columns may have other types."""
     path = storage.table(stage.table.name)
-    exists = not emptied and is_table(path)
-    if exists and read_state(spark, path).properties.get(REFRESHING_PROPERTY) == CLEARING:
-        finish_refresh(stage, storage, spark)
+    store = _store(flows) or DeltaReader(path, partial(read_state, spark))
+    state = None if emptied else store.state()
+    if state is not None and state.refreshing == CLEARING:
+        finish_refresh(stage, flows, storage, spark)
 
     def check() -> TableOpening:
         return check_table(stage, flows, storage, lambda table: read_state(spark, table), emptied=emptied)
 
     opening = check()
+    if not isinstance(store, DeltaReader):
+        store.create()
+        return
     path.make_folder()
     if opening.creates:
         # Those of a table that was removed would hide rows of the new one.
@@ -150,6 +156,11 @@ def open_table(
     register_table(spark, stage.table.name, path)
     alter(spark, path, opening.alterations, stage.table)
     publish_table(spark, stage.table.name, path)
+
+
+def _store(flows: Sequence[PlannedFlow]) -> SinkStore | None:
+    """The sink that flows write to, if it keeps their state itself."""
+    return sink_store(flows[0]) if flows else None
 
 
 def alter(
@@ -334,7 +345,9 @@ def _how(properties: Mapping[str, str]) -> str:
     return kept if keys else "appended"
 
 
-def finish_refresh(stage: OpenTableStage, storage: Storage, spark: SparkSession) -> None:
+def finish_refresh(
+    stage: OpenTableStage, flows: Sequence[PlannedFlow], storage: Storage, spark: SparkSession
+) -> None:
     """Clear what a full refresh has left beside an emptied table whose flows are all opened anew."""
     name, path = stage.table.name, storage.table(stage.table.name)
     # No batch has begun: its tombstones would hide rows, and its snapshots would be applied again.
@@ -343,6 +356,9 @@ def finish_refresh(stage: OpenTableStage, storage: Storage, spark: SparkSession)
     tombstones.drop(spark)
     reach("tombstones-dropped", name.name, 0)
     storage.snapshots(name).delete_folder()
+    if (store := _store(flows)) is not None:
+        store.finish_refresh()
+        return
     # The query may have changed, and with it the columns that hold the coordinates.
     wanted = {key: stage.properties[key] for key in COORDINATE_PROPERTIES if key in stage.properties}
     held = read_state(spark, path).properties
@@ -356,13 +372,7 @@ def _refuse_lost(planned: PlannedFlow, storage: Storage) -> None:
     for path in generations(storage.flow_checkpoints(flow.target, flow.name)):
         batches = load_state(path).last_planned + 1
         if batches > 0:
-            raise TableLostError(
-                f"flow {flow.name}: the table {flow.target.short} is missing, but its checkpoint exists",
-                location=flow.location,
-                facts=(f"the checkpoint {path} has {batches} batches", "nothing was read or written"),
-                remedies=(f"read everything again:   headrace full-refresh {flow.target.short}",),
-                params={"flow": flow.name, "dataset": str(flow.target)},
-            )
+            raise table_lost(planned, f"the checkpoint {path} has {batches} batches")
 
 
 def _has_fed_another(planned: PlannedFlow, table_id: str, storage: Storage) -> bool:

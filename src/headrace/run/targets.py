@@ -3,101 +3,117 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 import psutil
 
+from headrace.contracts.changes import table_schema
 from headrace.contracts.rejected import COLUMNS
 from headrace.model.changes import ChosenColumns
 from headrace.model.declarations import AppendFlow, AutoCdcFlow, Groups
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
-from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.append import AppendTarget
+from headrace.sinks.delta.flow_table import FlowTable
+from headrace.sinks.delta.groups import GroupsTarget
+from headrace.sinks.delta.history import HistoryTarget
+from headrace.sinks.delta.keyed import SharedTables
 from headrace.sinks.delta.maintenance import Maintenance
+from headrace.sinks.delta.merge import MergeTarget
 from headrace.sinks.delta.quarantine import QuarantineTable
+from headrace.sinks.delta.reader import DeltaReader, ReadTable
 from headrace.sinks.delta.replace import ReplaceTarget
 from headrace.sinks.delta.tombstones import HiddenEvents, Tombstones
 from headrace.sinks.outside import SinkTarget
-from headrace.sinks.target import FlowTarget, RefreshStamp, Target
+from headrace.sinks.registry import format_of
+from headrace.sinks.target import (
+    BatchStamp,
+    FlowTarget,
+    RefreshStamp,
+    SinkSpec,
+    SinkStore,
+    Target,
+    TargetReader,
+)
 from headrace.sources.registry import kind_for
 from headrace.storage.layout import Storage
-
-if TYPE_CHECKING:
-    from headrace.sinks.delta.keyed import SharedTable, SharedTables
-    from headrace.storage.location import Location
 
 
 def flow_target(
     planned: PlannedFlow, settings: ProjectSettings, spark: SparkSession, maintenance: Maintenance
 ) -> FlowTarget:
     """The target of a flow."""
-    match planned.flow:
-        case AppendFlow(groups=Groups(keys=keys, only_new=only_new), target=target):
-            from headrace.sinks.delta.groups import GroupsTarget
-
+    flow, sink, storage = planned.flow, planned.sink, settings.storage
+    if (store := sink_store(planned)) is not None:
+        return store
+    path, tombstones = storage.table(flow.target), storage.tombstones(flow.target)
+    table = FlowTable(spark=spark, path=path, maintenance=maintenance)
+    match flow:
+        case AppendFlow(groups=Groups(keys=keys, only_new=only_new)):
             return GroupsTarget(
-                spark=spark,
-                path=settings.storage.table(target),
+                **vars(table),
                 keys=keys,
                 only_new=only_new,
-                tombstones=Tombstones(path=settings.storage.tombstones(target), keys=keys),
-                maintenance=maintenance,
-                shared=_shared(settings.storage.table(target)),
+                tombstones=Tombstones(path=tombstones, keys=keys),
+                shared=_shared_tables().of(path),
             )
         case AppendFlow():
-            table = AppendTarget(
-                spark=spark,
-                path=settings.storage.table(planned.flow.target),
-                reads_target=planned.reads_target,
-                maintenance=maintenance,
-            )
-            if planned.sink is None:
-                return table
-            connection = kind_for(planned.sink.writer).sink_options(settings)
-            return SinkTarget(table=table, sink=planned.sink, connection=connection)
-        case AutoCdcFlow(keys=keys, target=table, history=ChosenColumns() as tracked):
-            from headrace.sinks.delta.history import HistoryTarget
+            appended = AppendTarget(**vars(table), reads_target=planned.reads_target)
+            if sink is None:
+                return appended
+            kind, connection = format_of(sink), kind_for(sink.format).sink_options(settings)
 
+            def send(rows: DataFrame, stamp: BatchStamp) -> None:
+                kind.send(rows, stamp, sink, connection)
+
+            return SinkTarget(table=appended, guarantee=kind.guarantee, send=send)
+        case AutoCdcFlow(keys=keys, history=ChosenColumns() as tracked):
             return HistoryTarget(
-                spark=spark,
-                path=settings.storage.table(table),
+                **vars(table),
                 keys=keys,
                 tracked=tracked,
-                tombstones=HiddenEvents(path=settings.storage.tombstones(table), keys=keys),
-                maintenance=maintenance,
-                shared=_shared(settings.storage.table(table)),
+                tombstones=HiddenEvents(path=tombstones, keys=keys),
+                shared=_shared_tables().of(path),
                 index_memory=index_memory(settings),
             )
-        case AutoCdcFlow(keys=keys, target=table, truncates=truncates, kept_if_null=kept):
-            from headrace.sinks.delta.merge import MergeTarget
-
+        case AutoCdcFlow(keys=keys, truncates=truncates, kept_if_null=kept):
             return MergeTarget(
-                spark=spark,
-                path=settings.storage.table(table),
+                **vars(table),
                 keys=keys,
                 truncates=truncates,
                 is_partial=kept is not None,
                 duplicate_keys=settings.duplicate_keys,
-                tombstones=Tombstones(path=settings.storage.tombstones(table), keys=keys),
-                maintenance=maintenance,
-                shared=_shared(settings.storage.table(table)),
+                tombstones=Tombstones(path=tombstones, keys=keys),
+                shared=_shared_tables().of(path),
                 index_memory=index_memory(settings),
             )
         case _:
-            assert_never(planned.flow)
+            assert_never(flow)
 
 
-def _shared(path: Location) -> SharedTable:
-    """The state that all flows of this process share that change rows of the table."""
-    return _shared_tables().of(path)
+def target_reader(planned: PlannedFlow, storage: Storage, read_table: ReadTable) -> TargetReader:
+    """The target of a flow, for those that only read its state."""
+    return sink_store(planned) or DeltaReader(storage.table(planned.flow.target), read_table)
+
+
+def sink_store(planned: PlannedFlow) -> SinkStore | None:
+    """The sink that a flow writes to, if the sink keeps the state of its flows itself."""
+    flow, sink = planned.flow, planned.sink
+    opens = None if sink is None else format_of(sink).open
+    if sink is None or opens is None:
+        return None
+    keys: tuple[str, ...] = ()
+    schema = planned.schema
+    if isinstance(flow, AutoCdcFlow) and schema:
+        keys, schema = flow.keys, table_schema(schema)
+    return opens(SinkSpec(name=flow.target, options=sink.options, schema=schema, keys=keys))
 
 
 @cache
 def _shared_tables() -> SharedTables:
-    from headrace.sinks.delta.keyed import SharedTables
-
+    """What all flows of this process share that change rows of tables."""
     return SharedTables()
 
 

@@ -61,12 +61,9 @@ class BuildRecords(Protocol):
 
 @dataclass
 class Outcome:
-    """What becomes of rejected rows.
-
-    Args:
-        left: The ids of rows that stay as they are: they cannot be tried, or too many others have failed.
-        parts: The rows that the query returned for those that leave; Spark keeps them.
-    """
+    """What becomes of rejected rows. `left`: the ids of rows that stay as they are: they cannot be tried, or
+    too many others have failed. `parts`: the rows that the query returned for those that leave; Spark keeps
+    them."""
 
     taken: list[str] = field(default_factory=list)  # the ids of the rows that leave the quarantine
     rejected: list[Rejected] = field(default_factory=list)  # the rows that stay, with their new reasons

@@ -24,11 +24,8 @@ from headrace.run.views import ViewResult
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """The result of an update.
-
-    Args:
-        outcome: ``completed``, ``stopped``, or ``failed`` if a flow or a view has failed.
-    """
+    """The result of an update. `outcome`: ``completed``, ``stopped``, or ``failed`` if a flow or a view has
+    failed."""
 
     update: str
     outcome: Literal["completed", "failed", "stopped"]

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headrace.contracts.expectations import with_declared_columns
 from headrace.errors import HeadraceError, ViewInputMissingError
-from headrace.model.declarations import RefreshFlow
-from headrace.model.event_forms import Emitter
+from headrace.model.declarations import MaterializedView, RefreshFlow
 from headrace.model.events import ViewFailed, ViewRefreshed, ViewRefreshing, ViewSkipped, ViewUpToDate
 from headrace.model.names import TableName
-from headrace.model.project import ProjectSettings
 from headrace.plan.changes import find_alterations
 from headrace.plan.stages import RefreshViewStage
+from headrace.run.attempts import TRIGGERED_ATTEMPTS, report_look, wait_before
 from headrace.run.checks import DatasetChecks
-from headrace.run.context import Build, MakeSession
-from headrace.run.failures import Failures
+from headrace.run.context import UpdateContext
 from headrace.run.readiness import FeedState
-from headrace.run.split import RefreshSplit, ViewCountingRefreshSplit
+from headrace.run.split import RefreshSplit
 from headrace.run.stop import StopSignal, cancelled_at
 from headrace.run.tables import alter, new_clustering
 from headrace.run.task_metrics import refresh_jobs
 from headrace.runtime.engine.record import pool_name
 from headrace.runtime.gateway import release_unused
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.metastore import publish_table
 from headrace.sinks.delta.table import read_state, register_table
 from headrace.sinks.target import RefreshStamp, Target
-from headrace.state.lease import VIEW, Heart, Lease
+from headrace.state.lease import VIEW, Lease
 from headrace.state.ledger import record_view
 from headrace.storage.table_log import commit_mark, is_table, newest_version
 
@@ -40,12 +37,8 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ViewResult:
-    """How a refresh ended.
-
-    Args:
-        outcome: ``skipped`` if a table that the view reads was never written, or the run was stopped before
-            the refresh had ended.
-    """
+    """How a refresh ended. `outcome`: ``skipped`` if a table that the view reads was never written, or the
+    run was stopped before the refresh had ended."""
 
     dataset: TableName
     outcome: Literal["refreshed", "up to date", "failed", "skipped"]
@@ -54,62 +47,36 @@ class ViewResult:
     reason: str | None = None
 
 
+@dataclass(kw_only=True)
 class ViewRunner:
-    """Keeps one materialized view equal to its query.
+    """Keeps one materialized view equal to its query. `result`: the last result in this update, if there is
+    one."""
 
-    Attributes:
-        result: The last result in this update, if there is one.
-    """
+    stage: RefreshViewStage
+    inputs: tuple[TableName, ...]
+    target: Target[RefreshStamp]
+    split: RefreshSplit
+    context: UpdateContext
+    result: ViewResult | None = field(default=None, init=False)
+    _seen: dict[TableName, int] = field(default_factory=dict, init=False)
+    _lease: Lease | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        stage: RefreshViewStage,
-        inputs: tuple[TableName, ...],
-        *,
-        target: Target[RefreshStamp],
-        settings: ProjectSettings,
-        spark: SparkSession,
-        session: MakeSession,
-        build: Build,
-        split: RefreshSplit | ViewCountingRefreshSplit,
-        heart: Heart,
-        maintenance: Maintenance,
-        failures: Failures,
-        update: str,
-        emit: Emitter,
-    ) -> None:
-        self.view = stage.view
-        self.inputs = inputs
-        self.result: ViewResult | None = None
-        self._flow = stage.planned.flow
-        self._planned = stage.planned
-        self._properties = stage.properties
-        self._target = target
-        self._settings = settings
-        self._spark = spark
-        self._session = session
-        self._build = build
-        self._split = split
-        self._heart = heart
-        self._maintenance = maintenance
-        self._failures = failures
-        self._update = update
-        self._emit = emit
-        self._seen: dict[TableName, int] = {}
-        self._lease: Lease | None = None
+    @property
+    def view(self) -> MaterializedView:
+        return self.stage.view
 
     @property
     def interval_s(self) -> float:
         """Minimum seconds between two refreshes of a continuous update."""
-        trigger = self._flow.trigger
-        return self._settings.view_interval_s if trigger is None else trigger.interval_s
+        trigger = self.stage.planned.flow.trigger
+        return self.context.settings.view_interval_s if trigger is None else trigger.interval_s
 
     def inputs_changed(self) -> bool:
         """Whether the view was not refreshed yet, an input has a new version, or the last refresh failed.
 
         Reads nothing but file names.
         """
-        now = {name: newest_version(self._settings.storage.table(name)) for name in self.inputs}
+        now = {name: newest_version(self.context.settings.storage.table(name)) for name in self.inputs}
         is_due = self.result is None or self.result.outcome == "failed" or now != self._seen
         return is_due and all(version >= 0 for version in now.values())
 
@@ -131,9 +98,10 @@ class ViewRunner:
             return
         try:
             if self._lease is None:
-                self._lease = self._heart.acquire(self._settings.storage.lease(name, VIEW), str(name))
-            with cancelled_at(stop, self._spark):
-                self.result = self._refresh()
+                self._lease = self.context.heart.acquire(
+                    self.context.settings.storage.lease(name, VIEW), str(name)
+                )
+            self.result = self._attempt(stop)
         except Exception as failure:
             if stop.requested:
                 _LOG.info("the refresh of %s was stopped", name, exc_info=failure)
@@ -144,66 +112,92 @@ class ViewRunner:
             self.release()
         release_unused()
 
+    def _attempt(self, stop: StopSignal) -> ViewResult:
+        """Refresh the view; after an error that can pass, again with backoff."""
+        attempt = 0
+        while True:
+            try:
+                with cancelled_at(stop, self.context.spark):
+                    return self._refresh()
+            except Exception as failure:
+                error = self._error(failure)
+                attempt += 1
+                wait_s = wait_before(attempt)
+                if stop.requested or not error.transient or attempt >= TRIGGERED_ATTEMPTS:
+                    raise
+                what = f"the refresh of {self.view.name.short}"
+                report_look(self.context.update, self.context.emit, None, what, error, attempt, wait_s)
+                if stop.wait(wait_s):
+                    raise
+
     def release(self) -> None:
         """Release the view's lease; one that cannot be released stays, and is released later."""
-        if self._lease is not None and self._heart.release(self._lease):
+        if self._lease is not None and self.context.heart.release(self._lease):
             self._lease = None
 
     def fail(self, failure: Exception) -> None:
         """Report why the view cannot be refreshed."""
         name = self.view.name
-        error = self._failures.as_error(failure, self._flow, expectations=self.view.expectations)
+        error = self._error(failure)
         _LOG.info("view %s failed", name, exc_info=error)
-        self._emit(ViewFailed(update=self._update, dataset=name, error=error.to_dict()))
+        self.context.emit(ViewFailed(update=self.context.update, dataset=name, error=error.to_dict()))
         self.result = ViewResult(dataset=name, outcome="failed", error=error)
+
+    def _error(self, failure: Exception) -> HeadraceError:
+        flow, expectations = self.stage.planned.flow, self.view.expectations
+        return self.context.failures().as_error(failure, flow, expectations=expectations)
 
     def skip(self, reason: str) -> None:
         """Report why the view is not refreshed."""
         result = ViewResult(dataset=self.view.name, outcome="skipped", reason=reason)
         if result != self.result:
-            self._emit(ViewSkipped(update=self._update, dataset=self.view.name, reason=reason))
+            self.context.emit(ViewSkipped(update=self.context.update, dataset=self.view.name, reason=reason))
         self.result = result
 
     def _refresh(self) -> ViewResult:
         view = self.view
         # The versions are taken before the query sees the tables: what commits in between makes
         # one refresh too many, never one too few.
-        self._seen = {name: newest_version(self._settings.storage.table(name)) for name in self.inputs}
+        self._seen = {name: newest_version(self.context.settings.storage.table(name)) for name in self.inputs}
         inputs = {str(name): self._identity(name) for name in self.inputs}
         stamp = RefreshStamp(
-            pipeline=self._settings.name,
+            pipeline=self.context.settings.name,
             view=str(view.name),
-            update=self._update,
-            definition=self._planned.fingerprint,
+            update=self.context.update,
+            definition=self.stage.planned.fingerprint,
             inputs=inputs,
-            varies=bool(self._planned.varies),
+            varies=bool(self.stage.planned.varies),
         )
-        writer = self._target.begin(self._spark, stamp)
+        writer = self.target.begin(self.context.spark, stamp)
         if writer is None:
             self._register()
-            self._emit(ViewUpToDate(update=self._update, dataset=view.name))
-            self._check(self._spark)
+            self.context.emit(ViewUpToDate(update=self.context.update, dataset=view.name))
+            self._check(self.context.spark)
             return ViewResult(dataset=view.name, outcome="up to date")
-        self._emit(ViewRefreshing(update=self._update, dataset=view.name))
+        self.context.emit(ViewRefreshing(update=self.context.update, dataset=view.name))
         started = time.monotonic()
-        session = self._session(dict(self._flow.spark_conf))
+        session = self.context.session(dict(self.stage.planned.flow.spark_conf))
         session.sparkContext.setLocalProperty("spark.scheduler.pool", pool_name(str(view.name)))
-        df = with_declared_columns(self._build(session, self._flow), self._planned.schema)
+        df = with_declared_columns(
+            self.context.queries.build(session, self.stage.planned.flow), self.stage.planned.schema
+        )
         with (
-            self._maintenance.turn(self._settings.storage.table(view.name)),
+            self.context.maintenance.turn(self.context.settings.storage.table(view.name)),
             writer,
             refresh_jobs(session, str(view.name)),
-            self._split.begin(df, stamp) as rows,
+            self.split.begin(df, stamp) as rows,
         ):
             writer.write(rows)
             rows.settle()
             committed = writer.commit()
         self._register()
         # A compaction during the next refresh would make the refresh fail.
-        self._maintenance.offer(self._settings.storage.table(view.name), committed.version, beside=False)
-        self._emit(
+        self.context.maintenance.offer(
+            self.context.settings.storage.table(view.name), committed.version, beside=False
+        )
+        self.context.emit(
             ViewRefreshed(
-                update=self._update,
+                update=self.context.update,
                 dataset=view.name,
                 version=committed.version,
                 rows=committed.counts.accepted,
@@ -220,20 +214,20 @@ class ViewRunner:
         """Run the checks of the whole view, also if it is up to date: one that failed fails again."""
         DatasetChecks(
             dataset=self.view.name,
-            flow=self._flow.name,
+            flow=self.stage.planned.flow.name,
             checks=self.view.checks,
-            storage=self._settings.storage,
-            update=self._update,
-            emit=self._emit,
+            storage=self.context.settings.storage,
+            update=self.context.update,
+            emit=self.context.emit,
         ).run(session)
 
     def _register(self) -> None:
-        spark, path = self._spark, self._settings.storage.table(self.view.name)
+        spark, path = self.context.spark, self.context.settings.storage.table(self.view.name)
         state = read_state(spark, path)
         alterations = find_alterations(
             self.view,
-            self._planned.schema,
-            self._properties,
+            self.stage.planned.schema,
+            self.stage.properties,
             state,
             has_rows=True,
             new_clustering=new_clustering(self.view, path),
@@ -241,14 +235,14 @@ class ViewRunner:
         alter(spark, path, alterations, self.view)
         register_table(spark, self.view.name, path)
         publish_table(spark, self.view.name, path)
-        settings, name = self._settings, self.view.name
+        settings, name = self.context.settings, self.view.name
         record_view(settings.storage.ledger(name, "view"), settings.name, name, state.table_id)
 
     def _identity(self, name: TableName) -> dict[str, Any]:
-        path = self._settings.storage.table(name)
+        path = self.context.settings.storage.table(name)
         if not is_table(path):
-            raise input_missing(self._flow, name)
-        state = read_state(self._spark, path)
+            raise input_missing(self.stage.planned.flow, name)
+        state = read_state(self.context.spark, path)
         version = self._seen[name]
         return {"table_id": state.table_id, "version": version, "commit": commit_mark(path, version)}
 

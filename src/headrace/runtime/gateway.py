@@ -30,7 +30,7 @@ def import_pyspark() -> None:
 
 @contextlib.contextmanager
 def py4j_quiet() -> Iterator[None]:
-    """Suppresses py4j's message on the root logger that a JVM, which is being ended, did not answer."""
+    """Suppresses py4j's message that a JVM did not answer, while the JVM is being stopped."""
 
     def is_other(record: logging.LogRecord) -> bool:
         return record.getMessage() != "Exception while sending command."
@@ -222,7 +222,7 @@ def active_session(session: SparkSession) -> Iterator[None]:
 
 
 def new_frame(session: SparkSession, data: Any, schema: StructType | None = None) -> DataFrame:
-    """What `createDataFrame` returns; the active session stays as it is."""
+    """A DataFrame of rows, as `createDataFrame` makes it; the active session does not change."""
     with _one_at_a_time, kept_active_session(session):
         return session.createDataFrame(data, schema)
 

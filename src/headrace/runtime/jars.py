@@ -17,7 +17,7 @@ from functools import cache
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 from xml.sax.saxutils import quoteattr
@@ -44,14 +44,14 @@ class Jar:
 @cache
 def load_lock() -> dict[JarSet, tuple[Jar, ...]]:
     text = resources.files("headrace.runtime").joinpath("jars.lock.json").read_text()
-    sets: dict[JarSet, tuple[Jar, ...]] = {}
-    names: tuple[JarSet, ...] = ("spark", "broker")
-    for name in names:
-        sets[name] = tuple(
+    names: tuple[JarSet, ...] = get_args(JarSet)
+    return {
+        name: tuple(
             Jar(Coordinate.parse(entry["coordinate"]), entry["size"], entry["sha256"])
             for entry in json.loads(text)["sets"][name]
         )
-    return sets
+        for name in names
+    }
 
 
 def locked_jars(*sets: JarSet) -> tuple[Jar, ...]:

@@ -85,7 +85,7 @@ def _find_disagreement(connection: KafkaConnection) -> HeadraceError | None:
         except TlsRefusedError as error:
             return _refused(connection, server, error)
         except (OSError, ValueError):
-            continue  # it cannot be reached, which says nothing about settings
+            continue  # a server that cannot be reached does not show a wrong setting
     return None
 
 
@@ -254,8 +254,7 @@ class Listener:
 
 
 def look(server: str, connection: KafkaConnection, timeout_s: float) -> Listener | None:
-    """Sends a request to a listener with the connection's security protocol. Return the listener's login, or
-    ``None`` if it does not answer with this protocol."""
+    """The login of a listener, or None if it does not answer with the connection's security protocol."""
     with _connect(server, timeout_s) as plain:
         if not connection.protocol.endswith("SSL"):
             return _ask(plain)

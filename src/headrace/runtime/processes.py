@@ -185,7 +185,7 @@ def find_boot() -> str | None:
 
 @cache
 def find_pid_namespace() -> str:
-    """The namespace of the process ids, which is another one in each container."""
+    """The namespace of the process ids; each container has its own."""
     return _namespace("pid")
 
 

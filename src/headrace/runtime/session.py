@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from headrace.runtime.places import Scratch, logs_folder
 from headrace.runtime.processes import once
 
 _STOP_TIMEOUT_S = 20.0  # the time that Spark has to stop before its JVM is killed
+_LOCAL_STOP_TIMEOUT_S = 5.0  # the same for a local master, which has nothing to hand back
 
 _END_TIMEOUT_S = 10.0
 """The time that the JVM of a cluster's driver has to end: its last steps inform the cluster manager."""
@@ -85,21 +87,13 @@ def open_spark(
     java, jars = find_java(), ensure_jars("spark")
     cache = aot.find_cache(java, jars)
 
-    def start(*options: str) -> RunningSpark:
-        return start_spark(
-            name,
-            conf=conf or {},
-            master=master,
-            memory=memory,
-            log_file=log_file,
-            redactor=redactor,
-            extra_options=options,
-        )
-
+    start = partial(
+        start_spark, name, conf=conf or {}, master=master, memory=memory, log_file=log_file, redactor=redactor
+    )
     if cache is None:
         return start()
     try:
-        return start(*aot.use_options(cache))
+        return start(extra_options=aot.use_options(cache))
     except SparkStartError:
         # Java does not check a cache completely; a damaged one must only cost time.
         running = start()
@@ -222,7 +216,7 @@ def _stop(spark: SparkSession, jvm: SparkJvm, scratch: Scratch, end_timeout_s: f
     stopping = threading.Thread(target=stop_spark, daemon=True, name="headrace-spark-stop")
     with py4j_quiet():
         stopping.start()
-        stopping.join(_STOP_TIMEOUT_S)
+        stopping.join(_STOP_TIMEOUT_S if end_timeout_s else _LOCAL_STOP_TIMEOUT_S)
         jvm.end(0 if stopping.is_alive() else end_timeout_s)
         stopping.join(5.0)
     forget_gateway()

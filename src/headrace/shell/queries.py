@@ -105,7 +105,7 @@ class Queries:
         return self._session
 
     def _register(self, session: SparkSession, catalog: StandIns) -> None:
-        """Make tables known that other processes or streams have created, and those without rows."""
+        """Register the tables that other processes or streams have created, and tables without rows."""
         definitions, stored = self._definitions, self._settings.storage.find_tables()
         for name in stored:
             if name not in self._known:

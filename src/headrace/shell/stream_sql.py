@@ -107,7 +107,7 @@ def build_scan(scan: CreateScan, table: CreateTable | None, name: TableName) -> 
 
 
 def kafka_options(scan: CreateScan | None, table: CreateTable) -> Mapping[str, str]:
-    """The options of Spark's reader: those of the table, replaced by those of the scan."""
+    """The options of Spark's reader; an option of the scan replaces the same option of the table."""
     options = {**table.options, **({} if scan is None else scan.options)}
     if not any(name.lower() in _TOPICS for name in options):
         raise invalid_sql(

@@ -1,50 +1,29 @@
-"""A sink: its rows go to another system; a Delta table without rows records the batches."""
+"""Sinks whose rows go to another system; a Delta table without rows records the batches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import Self
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from headrace.model.counts import BatchCounts
 from headrace.model.declarations import Sink
 from headrace.model.ranges import SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.append import AppendTarget
-from headrace.sinks.target import (
-    BatchStamp,
-    BatchWriter,
-    Committed,
-    Guarantee,
-    OpenedGeneration,
-    SplitRows,
-    TargetState,
-)
+from headrace.sinks.target import BatchStamp, BatchWriter, Committed, Guarantee, OpenedGeneration, SplitRows
 
 
 @dataclass(frozen=True, kw_only=True)
 class SinkTarget:
-    """A sink that a flow sends rows to.
-
-    Args:
-        connection: The options of Spark's Kafka writer for the profile's cluster.
-    """
+    """A sink that a flow sends rows to."""
 
     table: AppendTarget
-    sink: Sink
-    connection: Mapping[str, str] = field(default_factory=dict, repr=False)
+    guarantee: Guarantee
+    send: Callable[[DataFrame, BatchStamp], None]  # writes the rows to the other system
 
     @property
     def location(self) -> str:
         return self.table.location
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return self.sink.guarantee
-
-    def state(self) -> TargetState:
-        return self.table.state()
 
     def open_generation(self, opened: OpenedGeneration) -> int:
         return self.table.open_generation(opened)
@@ -53,25 +32,11 @@ class SinkTarget:
         writer = self.table.begin(session, stamp)
         return None if writer is None else _Sender(self, writer, stamp)
 
-    def send(self, rows: DataFrame, stamp: BatchStamp) -> None:
-        """Write the rows to the other system."""
-        match self.sink.writer:
-            case "function":
-                assert self.sink.function is not None
-                self.sink.function(rows, stamp.batch)
-            case "delta":
-                # Delta skips the write if the table has this number of this id already.
-                own = {"txnAppId": stamp.checkpoint, "txnVersion": str(stamp.batch)}
-                appending = rows.write.format("delta").mode("append")
-                appending.options(**self.sink.options).options(**own).save()
-            case "parquet" | "json" | "csv" | "orc":
-                rows.write.format(self.sink.writer).mode("append").options(**self.sink.options).save()
-            case "kafka":
-                options = {**self.connection, **self.sink.options}
-                rows.write.format("kafka").options(**options).save()
+    def fence_replay(self, session: SparkSession, stamp: BatchStamp) -> bool:
+        return self.table.fence_replay(session, stamp)
 
 
-class _Sender:
+class _Sender(BatchWriter):
     """Sends one batch, and then records it."""
 
     def __init__(self, target: SinkTarget, recorder: BatchWriter, stamp: BatchStamp) -> None:
@@ -79,16 +44,6 @@ class _Sender:
         self._recorder = recorder
         self._stamp = stamp
         self._rows: DataFrame | None = None
-
-    def __enter__(self) -> Self:
-        self._recorder.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._rows = None
-        self._recorder.__exit__(kind, error, trace)
 
     def write(self, rows: SplitRows) -> None:
         kept = self._rows = rows.keep()
@@ -103,3 +58,23 @@ class _Sender:
         assert self._rows is not None, "the batch is written first"
         self._target.send(self._rows, self._stamp)
         return self._recorder.commit(ranges)
+
+
+def send_to_format(rows: DataFrame, stamp: BatchStamp, sink: Sink, connection: Mapping[str, str]) -> None:
+    """Write the rows with Spark's writer of the format."""
+    rows.write.format(sink.format).mode("append").options(**{**connection, **sink.options}).save()
+
+
+def send_to_delta(rows: DataFrame, stamp: BatchStamp, sink: Sink, connection: Mapping[str, str]) -> None:
+    # Delta skips the write if the table has this number of this id already.
+    own = {"txnAppId": stamp.checkpoint, "txnVersion": str(stamp.batch)}
+    rows.write.format("delta").mode("append").options(**sink.options).options(**own).save()
+
+
+def send_to_function(rows: DataFrame, stamp: BatchStamp, sink: Sink, connection: Mapping[str, str]) -> None:
+    assert sink.function is not None
+    sink.function(rows, stamp.batch)
+
+
+def describe_function(sink: Sink) -> str:
+    return f"calls {getattr(sink.function, '__name__', 'its function')} with each batch"

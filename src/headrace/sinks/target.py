@@ -1,21 +1,20 @@
 """What a flow writes to: the protocol that every target follows.
 
-Upsert and SCD fit as one MERGE, or as staged files and deletion vectors, in `commit`; `write` only
-removes duplicates and counts. A writer that reads the rows more than once asks for `SplitRows.keep`. A
-quarantine table is a second target, which the split holds (`run/split.py`): it replaces the rows of
-(checkpoint, batch), commits before the table does, and its `begin` never returns ``None``. A Kafka topic or a
-user's function can only send the rows in `commit` and record the batch afterwards, so its guarantee is
-`at least once`.
+A Delta table and a `SinkStore` commit rows and batch together. Other sinks can only send the rows in `commit`
+and record the batch afterwards, so their guarantee is `at least once`. A writer that reads the rows more than
+once asks for `SplitRows.keep`. A quarantine table is a second target, which the split holds (`run/split.py`):
+it replaces the rows of (checkpoint, batch), and commits before the table does.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 from headrace.model.counts import BatchCounts
+from headrace.model.names import TableName
 from headrace.model.ranges import SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.state.facts import Open
@@ -30,11 +29,8 @@ StampT = TypeVar("StampT", contravariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class BatchStamp:
-    """The identity of a batch, and the ranges that it read.
-
-    Args:
-        replayed: The number of rejected rows that a replay takes out of the quarantine; ``None`` for a batch.
-    """
+    """The identity of a batch, and the ranges that it read. `replayed`: the number of rejected rows that a
+    replay takes out of the quarantine; ``None`` for a batch."""
 
     pipeline: str
     flow: str
@@ -47,12 +43,8 @@ class BatchStamp:
 
 @dataclass(frozen=True, kw_only=True)
 class RefreshStamp:
-    """The identity of a refresh of a materialized view.
-
-    Args:
-        varies: Whether equal inputs do not mean that the view is up to date: the query reads something
-            else too, or the clock.
-    """
+    """The identity of a refresh of a materialized view. `varies`: whether equal inputs do not mean that the
+    view is up to date: the query reads something else too, or the clock."""
 
     pipeline: str
     view: str
@@ -73,14 +65,10 @@ def all_accepted(accepted: int) -> BatchCounts:
 
 @dataclass(kw_only=True)
 class SplitRows:
-    """A batch's rows after the split. As a context manager it releases what `keep` holds.
-
-    Args:
-        counts: Gives the batch's counts from the number of accepted rows. A writer calls it after the rows
-            were computed: counts that Spark takes meanwhile are known then.
-        settle: Called after a writer has computed the rows, and before it commits them: commits the rejected
-            rows, or raises an error that stops the flow.
-    """
+    """A batch's rows after the split. As a context manager it releases what `keep` holds. `counts`: gives the
+    batch's counts from the number of accepted rows. A writer calls it after the rows were computed: counts
+    that Spark takes meanwhile are known then. `settle`: called after a writer has computed the rows, and
+    before it commits them: commits the rejected rows, or raises an error that stops the flow."""
 
     accepted: DataFrame
     counts: Callable[[int], BatchCounts] = all_accepted
@@ -98,20 +86,15 @@ class SplitRows:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.release is not None:
             self.release()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Committed:
-    """A batch that the target holds now.
-
-    Args:
-        statistics: Delta's statistics of each added file, where the writer has them.
-        without_index: Why the changes of the batch were applied without the index of the keys.
+    """A batch that the target holds now. `statistics`: Delta's statistics of each added file, where the
+    writer has them. `without_index`: why the changes of the batch were applied without the index of the keys.
     """
 
     version: int
@@ -130,12 +113,9 @@ class TableLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedGeneration:
-    """A new generation of a flow's checkpoint, as its target records it.
-
-    Args:
-        ranges: Where a seeded checkpoint starts (from equals until); its batch 0 is this commit.
-        layout: The columns and partition columns of the emptied table; ``None`` keeps them.
-    """
+    """A new generation of a flow's checkpoint, as its target records it. `ranges`: where a seeded checkpoint
+    starts (from equals until); its batch 0 is this commit. `layout`: the columns and partition columns of the
+    emptied table; ``None`` keeps them."""
 
     pipeline: str
     flow: str
@@ -160,26 +140,21 @@ class TargetState(Protocol):
     @property
     def table_id(self) -> str:
         """The id that a target gets when it is created; a target that was created again has another."""
-        ...
 
     @property
     def checkpoints(self) -> Mapping[str, str]:
         """The id of the checkpoint that feeds the target, by flow."""
-        ...
 
     @property
     def transactions(self) -> Mapping[str, int]:
         """The last batch that the target holds, by checkpoint id; `FENCED` for a replaced checkpoint."""
-        ...
 
     @property
     def refreshing(self) -> str | None:
         """What a full refresh still has to do, as the last `OpenedGeneration` says; ``None`` if nothing."""
-        ...
 
     def fenced(self, flow: str) -> tuple[str, int] | None:
         """The checkpoint that a flow has replaced, and the last batch of it whose rows the target kept."""
-        ...
 
 
 class TargetReader(TargetCommits, Protocol):
@@ -187,40 +162,32 @@ class TargetReader(TargetCommits, Protocol):
 
     def state(self) -> TargetState | None:
         """The target's newest state; ``None`` if it does not exist yet."""
-        ...
 
     def remove_strays(self, flow: str, found: Callable[[], object]) -> None:
         """Remove commits of a flow that are not part of the target, as a process can leave them that stood
         still. `found` is called first if there are any."""
-        ...
 
 
-class BatchWriter(Protocol):
+class BatchWriter(ABC):
     """Writes one batch: first where no reader sees it, then all of it at once.
 
     As a context manager it releases what it holds; without `commit` the target stays as it was.
     """
 
+    @abstractmethod
     def write(self, rows: SplitRows) -> None:
         """Write and count the rows; no reader sees them."""
-        ...
 
+    @abstractmethod
     def commit(self, ranges: tuple[SourceRange, ...] | None = None) -> Committed:
-        """Make the rows visible together with the batch's stamp and counts.
+        """Make the rows visible together with the batch's stamp and counts. `ranges`: the batch's ranges with
+        their last marks; ``None`` takes those of the stamp."""
 
-        Args:
-            ranges: The batch's ranges with their last marks; ``None`` takes those of the stamp.
+    def __enter__(self) -> Self:
+        return self
 
-        Raises:
-            BatchFencedError: Another driver has committed this batch.
-        """
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        return
 
 
 class Target(Protocol[StampT]):
@@ -229,38 +196,50 @@ class Target(Protocol[StampT]):
     @property
     def location(self) -> str:
         """The URI or path that the writers write to."""
-        ...
 
     @property
     def guarantee(self) -> Guarantee: ...
 
     def begin(self, session: SparkSession, stamp: StampT) -> BatchWriter | None:
-        """Begin a batch.
-
-        Returns:
-            ``None`` if the target already holds the batch: it is replayed, and nothing may be written.
-
-        Raises:
-            CheckpointBehindTableError: The target holds a later batch of this checkpoint.
-            TableBehindCheckpointError: The target lacks the batch before this one.
-        """
-        ...
+        """Begin a batch. ``None`` if the target already holds the batch: it is replayed, and nothing may be
+        written."""
 
 
 class FlowTarget(Target[BatchStamp], Protocol):
     """A target that is fed batch by batch, by flows with a checkpoint each."""
 
-    def state(self) -> TargetState:
-        """Read the target's newest state."""
-        ...
-
     def open_generation(self, opened: OpenedGeneration) -> int:
-        """Let a checkpoint feed the target, and fence the one before, in one commit.
+        """Let a checkpoint feed the target, and fence the one before, in one commit. Returns the target's
+        version after that."""
 
-        Returns:
-            The target's version after that.
+    def fence_replay(self, session: SparkSession, stamp: BatchStamp) -> bool:
+        """Keep a replay from being committed from now on; false if the target holds it."""
 
-        Raises:
-            BatchFencedError: Another process has opened a checkpoint meanwhile.
-        """
-        ...
+
+Applies = Literal["append", "changes", "partial changes", "truncates", "history"]
+"""What a sink can do with the rows of a flow: add them, or apply change records by key (SCD type 1); also
+where a NULL leaves a column as it is, where a record removes all older rows, and with the history of each key
+(SCD type 2)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkSpec:
+    """A declared sink, for a format that keeps the state of its flows itself."""
+
+    name: TableName
+    options: Mapping[str, str]
+    schema: Mapping[str, Any]  # the columns of its rows, as ``StructType.jsonValue()`` gives them
+    keys: tuple[str, ...] = ()  # the key of a row, if flows apply changes by key
+
+
+class SinkStore(FlowTarget, TargetReader, Protocol):
+    """A sink that commits rows and (checkpoint, batch) together, and so knows the state of its flows."""
+
+    def check(self) -> None:
+        """Refuse what a run would fail with; writes nothing."""
+
+    def create(self) -> None:
+        """Create what the rows and the state need, if it does not exist, and add new columns."""
+
+    def finish_refresh(self) -> None:
+        """Record that nothing of a full refresh is left to do."""

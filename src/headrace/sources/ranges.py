@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.model.ranges import Position, SourceRange, marks_of
 from headrace.sources.registry import kind_of
-from headrace.state.identity import SourceIdentity, corrupt
+from headrace.state.identity import CheckpointIdentity, SourceIdentity, corrupt
 from headrace.state.offset_log import load_offsets, offsets_path
 from headrace.storage.location import Location
 
@@ -35,6 +35,12 @@ def load_ranges(
         for source in sources
         if source.index in ends
     )
+
+
+def read_back(checkpoint: Location, identity: CheckpointIdentity, batch: int) -> Mapping[str, Any]:
+    """What a checkpoint has read in a batch by its own offset log, in the form of a commit."""
+    ranges = load_ranges(checkpoint, batch, identity.sources)
+    return {"checkpoint": identity.checkpoint, "batch": batch, "sources": [one.to_json() for one in ranges]}
 
 
 def load_next_positions(

@@ -42,7 +42,7 @@ class LoggedCommit:
     delta_id: str | None = None
     properties: Mapping[str, str] | None = None
     declares_erasure: bool = False  # whether its metadata declares that it removes rows on purpose
-    restores: int | None = None  # the version that a RESTORE went back to
+    restores: int | datetime | None = None  # the version or time that a RESTORE went back to
     erased_since: int | None = None  # no commit from this version to this one adds rows, see `CLOSES`
 
     @property
@@ -325,9 +325,13 @@ def load_commit(table: Location, version: int) -> LoggedCommit:
 
 def undone_versions(table: Location, restore: LoggedCommit) -> tuple[int, ...]:
     """The commits with rows of this pipeline that a RESTORE has undone, as far as the log shows them."""
-    if restore.restores is None:
+    to = restore.restores
+    if isinstance(to, datetime):
+        before = iter_commits(table, 0, restore.version - 1)
+        to = max((commit.version for commit in before if commit.at <= to), default=None)
+    if to is None:
         return ()
-    between = iter_commits(table, restore.restores + 1, restore.version - 1)
+    between = iter_commits(table, to + 1, restore.version - 1)
     return tuple(commit.version for commit in between if commit.is_ours and commit.changes_data)
 
 
@@ -415,9 +419,15 @@ def describe_rollback(table: Location, seen: Mapping[str, Any]) -> str | None:
     return f"version {seen['version']} was read, but the table now has another commit of this version"
 
 
-def _restored(info: Mapping[str, Any]) -> int | None:
-    version = str((info.get("operationParameters") or {}).get("version"))
-    return int(version) if info.get("operation") == "RESTORE" and version.isdecimal() else None
+def _restored(info: Mapping[str, Any]) -> int | datetime | None:
+    if info.get("operation") != "RESTORE":
+        return None
+    parameters = info.get("operationParameters") or {}
+    version, at = (str(parameters.get(name)).strip('"') for name in ("version", "timestamp"))
+    try:
+        return int(version) if version.isdecimal() else datetime.fromisoformat(at).replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 def _declares_erasure(info: Mapping[str, Any]) -> bool:

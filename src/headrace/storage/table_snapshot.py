@@ -152,6 +152,15 @@ def find_checkpoints(table: Location) -> dict[int, tuple[Location, ...]]:
     return whole
 
 
+def _find_all_checkpoints(table: Location) -> dict[int, tuple[Location, ...]]:
+    """The files with the transactions of each whole checkpoint, V2 checkpoints too."""
+    checkpoints = find_checkpoints(table)
+    for name in (table / LOG).list_files():
+        if found := _MANIFEST.fullmatch(name):
+            checkpoints.setdefault(int(found[1]), (table / LOG / name,))
+    return checkpoints
+
+
 def load_held_batch(table: Location, checkpoint: str) -> int:
     """The last batch of a checkpoint that a table holds, by the files of its log alone; -1 if none.
 
@@ -159,10 +168,7 @@ def load_held_batch(table: Location, checkpoint: str) -> int:
         SnapshotUnreadableError: The log has a hole, or its newest checkpoint is damaged.
         OSError: A file of the log cannot be read.
     """
-    commits, checkpoints = versions(table), find_checkpoints(table)
-    for name in (table / LOG).list_files():
-        if found := _MANIFEST.fullmatch(name):
-            checkpoints.setdefault(int(found[1]), (table / LOG / name,))
+    commits, checkpoints = versions(table), _find_all_checkpoints(table)
     start = max(checkpoints, default=-1)
     for version in reversed(commits):
         if version <= start:
@@ -187,7 +193,7 @@ def is_part(table: Location, known: int, version: int) -> bool:
     if is_followed(table, known):
         return True
     held = versions(table)
-    return version in held and (known in held or version > max(find_checkpoints(table), default=-1))
+    return version in held and (known in held or version > max(_find_all_checkpoints(table), default=-1))
 
 
 def named_files(action: Mapping[str, Any]) -> Iterator[str]:

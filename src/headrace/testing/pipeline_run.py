@@ -188,7 +188,7 @@ def _opened(settings: ProjectSettings, keep: Keep) -> RunningSpark:
 
 
 def _configure(session: SparkSession, settings: ProjectSettings) -> None:
-    """The pipeline's settings, over those that Headrace chooses, as far as a session can still take them."""
+    """Set the pipeline's settings and the defaults of Headrace that a running session can still change."""
     from headrace.runtime.defaults import build_session_settings, find_named_master
 
     chosen = build_session_settings(find_named_master(session.sparkContext))

@@ -205,27 +205,24 @@ def infer_schema(source: str, given: Batches) -> pa.Schema:
                 raise invalid(source, f"a row is a dict, not a {type(row).__name__}", batch=number, row=place)
     names = dict.fromkeys(str(name) for row in rows for name in row)
     if not names:
-        raise RowsInvalidError(
-            f"the columns of `{source}` are not known: it has no rows",
-            remedies=('give a schema: Batches([], schema="id LONG, name STRING")',),
-            params={"source": source},
-        )
+        raise _without_schema(source, f"the columns of `{source}` are not known: it has no rows")
     try:
         found = pa.Table.from_pylist([{name: _aware(row.get(name)) for name in names} for row in rows]).schema
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise RowsInvalidError(
-            f"the rows of `{source}` have different types: {error}",
-            remedies=('give a schema: Batches(rows, schema="id LONG, name STRING")',),
-            params={"source": source},
-        ) from error
+        raise _without_schema(source, f"the rows of `{source}` have different types: {error}") from error
     untyped = [field.name for field in found if pa.types.is_null(field.type)]
     if untyped:
-        raise RowsInvalidError(
-            f"the type of the column `{untyped[0]}` of `{source}` is not known: it is None in every row",
-            remedies=('give a schema: Batches(rows, schema="id LONG, name STRING")',),
-            params={"source": source, "columns": untyped},
-        )
+        text = f"the type of the column `{untyped[0]}` of `{source}` is not known: it is None in every row"
+        raise _without_schema(source, text, columns=untyped)
     return found
+
+
+def _without_schema(source: str, text: str, **params: Any) -> RowsInvalidError:
+    return RowsInvalidError(
+        text,
+        remedies=('give a schema: Batches(rows, schema="id LONG, name STRING")',),
+        params={"source": source, **params},
+    )
 
 
 def table_rows(source: str, batch: Batch, number: int, schema: pa.Schema) -> pa.Table:

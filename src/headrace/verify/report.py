@@ -159,7 +159,7 @@ class DatasetProof:
     @property
     def is_not_created(self) -> bool:
         """Whether a run is still to create the table."""
-        return self.version < 0 and not self.findings
+        return self.version < 0 and self.kind != "sink" and not self.findings
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from stores import At
 
 from headrace.errors import (
     BrokerUnreachableError,
@@ -17,6 +18,7 @@ from headrace.errors import (
     HeadraceError,
     SourceLocation,
     StorageUnwritableError,
+    TableLostError,
 )
 from headrace.model.declarations import AppendFlow
 from headrace.model.event_forms import Event
@@ -47,6 +49,7 @@ class Runner:
     progress: Progress = field(default_factory=Progress)
     starts: int = 0
     state: str = "pending"
+    was_opened: bool = True
 
     def run(self, lease: Lease, stop: StopSignal) -> str:
         lease.check(FLOW.name)
@@ -91,10 +94,10 @@ class Update:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Any:
+def make(at: At, tmp_path: Path) -> Any:
     def create(mode: str = "triggered", stop_after: int = 10**6) -> Update:
         limit = TRIGGERED_ATTEMPTS if mode == "triggered" else None
-        return Update(Storage.at(tmp_path), limit, WaitlessStop(stop_after))
+        return Update(Storage(at(tmp_path)), limit, WaitlessStop(stop_after))
 
     return create
 
@@ -127,6 +130,16 @@ def test_a_continuous_run_waits_for_a_storage_that_cannot_be_written(
     update = make(mode)
     result = update.run(Runner([StorageUnwritableError("the disk is full"), "drained"]))
     assert (result.outcome, len(update.stop.waits)) == (outcome, 1 if outcome == "drained" else 0)
+
+
+@pytest.mark.parametrize(("was_opened", "starts"), [(True, TRIGGERED_ATTEMPTS), (False, 1)])
+def test_what_was_there_in_this_run_may_come_back(make: Any, was_opened: bool, starts: int) -> None:
+    """A disk can be away for seconds; a table that stays away is the error of a lost table."""
+    update, lost = make("continuous"), TableLostError("the table is missing")
+    runner = Runner([lost], was_opened=was_opened)
+    assert (update.run(runner).error, runner.starts) == (lost, starts)
+    retrying = [event.error["code"] for event in update.events if isinstance(event, FlowRetrying)]
+    assert retrying == ["STORAGE_UNREADABLE"] * (starts - 1)
 
 
 def test_a_triggered_run_does_not_wait_for_ever(make: Any) -> None:

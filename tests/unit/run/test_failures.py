@@ -88,6 +88,30 @@ def test_a_cluster_that_turns_the_flow_away_is_asked_no_second_time(message: str
     assert error.params.get("name") == "sales"
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "STREAM_FAILED terminated with exception: File file:/lake/orders/_delta_log does not exist SQLSTATE",
+        "An error occurred while calling o1.commit. : java.io.FileNotFoundException: File /l/_delta_log does "
+        "not exist",
+        "[DELTA_PATH_DOES_NOT_EXIST] file:/lake/orders doesn't exist, or is not a Delta table",
+        "java.io.FileNotFoundException: /lake/orders/_delta_log/0001.json (Permission denied)",
+        "Caused by: java.io.IOException: Input/output error\n\tat java.base",
+        "java.nio.file.FileSystemException: /lake/orders: Stale file handle",
+        "org.apache.hadoop.security.AccessControlException: Permission denied: user=me, access=READ",
+    ],
+)
+def test_a_disk_that_does_not_answer_spark_is_asked_again(message: str) -> None:
+    assert code(message) == ("STORAGE_UNREADABLE", True)
+
+
+def test_files_that_a_vacuum_has_deleted_do_not_come_back() -> None:
+    deleted = (
+        "[DELTA_FILE_NOT_FOUND] java.io.FileNotFoundException: File /lake/orders/a.parquet does not exist"
+    )
+    assert code(deleted) == ("UPSTREAM_LOG_EXPIRED", False)
+
+
 def test_a_full_disk_is_named() -> None:
     error = as_error(Exception("java.io.IOException: No space left on device"), None, FLOW, None)
     assert (error.code, error.transient) == ("STORAGE_UNWRITABLE", False)

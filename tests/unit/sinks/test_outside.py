@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.model.counts import BatchCounts, sum_counts
 from headrace.model.declarations import Sink
+from headrace.sinks.registry import describe_sink
 from headrace.verify.equations import RowCounts
 
 
@@ -15,6 +16,15 @@ def test_rows_that_were_sent_are_not_expected_in_the_table() -> None:
 
 
 def test_a_sink_states_its_guarantee() -> None:
-    assert Sink(writer="delta", options={"path": "/a"}).text == "appends to the Delta table /a: exactly once"
-    assert Sink(writer="kafka", options={"topic": "t"}).text == "sends to the Kafka topic t: at least once"
-    assert Sink(writer="function", function=print).text.endswith("each batch: at least once")
+    assert (
+        describe_sink(Sink(format="delta", options={"path": "/a"}))
+        == "appends to the Delta table /a: exactly once"
+    )
+    assert (
+        describe_sink(Sink(format="kafka", options={"topic": "t"}))
+        == "sends to the Kafka topic t: at least once"
+    )
+    copy, topic = Sink(format="delta", options={"path": "/a"}), Sink(format="kafka", options={"topic": "t"})
+    assert describe_sink(copy) == "appends to the Delta table /a: exactly once"
+    assert describe_sink(topic) == "sends to the Kafka topic t: at least once"
+    assert describe_sink(Sink(format="function", function=print)).endswith("each batch: at least once")

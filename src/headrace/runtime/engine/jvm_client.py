@@ -1,4 +1,4 @@
-"""What a command has in the JVM of an engine: a session, a Py4J server, and threads.
+"""The parts of an engine's JVM that belong to one command: a session, a Py4J server, and threads.
 
 All of it is inherited from the thread that starts the Py4J server: its group of threads, which tells when the
 calls of the command have ended, the tag of its jobs, and its active session.
@@ -108,7 +108,7 @@ class JvmClient:
         start.invoke(server, self._gateway.new_array(jvm.java.lang.Object, 0))
         jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._session)
         spark.sparkContext.addJobTag(self.tag)
-        # Otherwise the jobs of a command would wait for those of another one that began before.
+        # Otherwise the jobs of a command would wait for the jobs of an earlier command.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.pool)
         thread = jvm.java.lang.Thread(self._group, server, self.tag)
         thread.setDaemon(True)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from headrace.model.ranges import SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
@@ -34,7 +33,7 @@ class AppendTarget(FlowTable):
         return None if transaction is None else _Appender(self, session, transaction, stamp)
 
 
-class _Appender:
+class _Appender(BatchWriter):
     """Appends one batch: the rows' columns decide, once they are known, which way."""
 
     def __init__(
@@ -48,14 +47,6 @@ class _Appender:
         self._files: WrittenFiles | None = None
         self._kept: DataFrame | None = None
         self._accepted = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._rows = self._files = self._kept = None
 
     def write(self, rows: SplitRows) -> None:
         if is_fast(rows.accepted, self._transaction, reads_target=self._target.reads_target):

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from headrace.errors import BatchFencedError
 from headrace.model.counts import BatchCounts
 from headrace.model.names import quoted_column
 from headrace.runtime.gateway import active_session
@@ -20,9 +19,9 @@ from headrace.sinks.delta.confirm import (
     confirm_batch,
     confirm_statement,
     confirm_version,
-    fenced,
     find_version,
     known_version,
+    run_until_held,
 )
 from headrace.sinks.delta.row_states import change_rows, replaying_rows
 from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, FENCED_PROPERTY, REFRESHING_PROPERTY, delta_log
@@ -36,6 +35,17 @@ from headrace.sinks.delta.transaction import (
     table_of,
     watch_checkpoint,
 )
+from headrace.sinks.protocol import (
+    FORMAT,
+    batch_metadata,
+    check_fenced,
+    check_opening,
+    fenced,
+    generation_metadata,
+    refresh_metadata,
+    replay_metadata,
+    stamp_metadata,
+)
 from headrace.sinks.target import BatchStamp, OpenedGeneration, RefreshStamp
 from headrace.state.facts import FENCED
 from headrace.storage.location import Location
@@ -43,7 +53,6 @@ from headrace.storage.location import Location
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FORMAT = 1
 _COLUMN_MAPPING = "delta.columnMapping.mode"
 """Columns of a table that maps their names have ids, which only Delta's own statements keep."""
 _SKIP_EMPTY = "spark.databricks.delta.skipRecordingEmptyCommits"
@@ -59,64 +68,9 @@ _CONFLICT = re.compile("ConcurrentTransactionException|DELTA_CONCURRENT_TRANSACT
 class, or only the condition if the process has imported the package `delta`."""
 
 
-def batch_metadata(stamp: BatchStamp, counts: BatchCounts) -> dict[str, Any]:
-    """The user metadata of the commit of a batch or a replay."""
-    if stamp.replayed is not None:
-        return {**_replay_metadata(stamp), "rows": stamp.replayed, **counts.to_json()}
-    return {**_stamp_metadata(stamp), **counts.to_json(), "sources": [one.to_json() for one in stamp.ranges]}
-
-
 def quarantine_metadata(stamp: BatchStamp, rows: int) -> dict[str, Any]:
     """The user metadata of the commit of a batch's rejected rows."""
-    return {**_stamp_metadata(stamp), "rejected": rows}
-
-
-def generation_metadata(opened: OpenedGeneration) -> dict[str, Any]:
-    """The user metadata of the commit that opens a generation."""
-    opens: dict[str, Any] = {
-        "generation": opened.generation,
-        "reason": opened.opening.reason,
-        "fences": opened.opening.fences,
-        "losses": [dict(loss) for loss in opened.opening.losses],
-    }
-    if opened.opening.repeats:
-        opens["repeats"] = [dict(repeat) for repeat in opened.opening.repeats]
-    if opened.renamed_from is not None:
-        opens["renamed_from"] = {"flow": opened.renamed_from}
-    if opened.opening.positions is None:
-        return {
-            "headrace": FORMAT,
-            "pipeline": opened.pipeline,
-            "flow": opened.flow,
-            "checkpoint": opened.checkpoint,
-            "opens": opens,
-        }
-    stamp = BatchStamp(
-        pipeline=opened.pipeline,
-        flow=opened.flow,
-        checkpoint=opened.checkpoint,
-        batch=0,
-        ranges=opened.ranges,
-    )
-    return {**batch_metadata(stamp, BatchCounts(input=0, accepted=0)), "opens": opens}
-
-
-def refresh_metadata(stamp: RefreshStamp, counts: BatchCounts | None = None, kept: int = 0) -> dict[str, Any]:
-    """The user metadata of the commit that refreshes a materialized view.
-
-    Args:
-        kept: How many accepted rows the view had before, if the commit only adds the others.
-    """
-    return {
-        "headrace": FORMAT,
-        "pipeline": stamp.pipeline,
-        "view": stamp.view,
-        "update": stamp.update,
-        "definition": stamp.definition,
-        "inputs": {name: dict(version) for name, version in stamp.inputs.items()},
-        **({} if counts is None else counts.to_json()),
-        **({"kept": kept} if kept else {}),
-    }
+    return {**stamp_metadata(stamp), "rejected": rows}
 
 
 def commit_batch(
@@ -253,13 +207,11 @@ def discard_rows(table: Location, ids: pa.Table) -> None:
 
 def mark_replaying(table: Location, outcome: pa.Table, stamp: BatchStamp) -> None:
     """Record in the quarantine what a replay decides, before its rows are committed; starts no JVM.
-
-    Args:
-        outcome: The ``id`` of each row, its new ``state``, and its ``reasons`` and ``row`` where they change.
+    `outcome`: the ``id`` of each row, its new ``state``, and its ``reasons`` and ``row`` where they change.
     """
     changed = {name: f"coalesce(new.{name}, old.{name})" for name in ("reasons", "row")}
     values = {"state": "new.state", "replay": f"'{stamp.replay}'", **changed}
-    change_rows(table, outcome, before="quarantined", values=values, metadata=_replay_metadata(stamp))
+    change_rows(table, outcome, before="quarantined", values=values, metadata=replay_metadata(stamp))
 
 
 def settle_replay(table: Location, replay: str, *, state: str) -> None:
@@ -281,7 +233,7 @@ def fence_replay(spark: SparkSession, table: Location, stamp: BatchStamp) -> boo
         fence = stamp.batch + 1
         jvm: Any = spark.sparkContext._jvm
         actions = prepend(scala_list(jvm), _set_transaction(jvm, stamp.checkpoint, fence))
-        metadata = {**_replay_metadata(stamp), "fenced": True}
+        metadata = {**replay_metadata(stamp), "fenced": True}
         version = int(transaction.commit(actions, _operation(jvm, stamp.checkpoint, stamp.batch, metadata)))
         confirm_batch(spark, table, transaction.readVersion(), version, replace(stamp, batch=fence))
     return True
@@ -289,12 +241,8 @@ def fence_replay(spark: SparkSession, table: Location, stamp: BatchStamp) -> boo
 
 def fence_rows(spark: SparkSession, table: Location, checkpoint: str, after: int) -> None:
     """Remove the rows of a replaced checkpoint whose batches the dataset will never hold, and let no batch of
-    it add rows any more.
-
-    Args:
-        table: The quarantine, or the tombstones, of the dataset.
-        after: The last batch of the checkpoint that the dataset holds.
-    """
+    it add rows any more. `table`: the quarantine, or the tombstones, of the dataset. `after`: the last batch
+    of the checkpoint that the dataset holds."""
     jvm: Any = spark.sparkContext._jvm
     while True:
         transaction = start_transaction(spark, table, checkpoint)
@@ -303,7 +251,8 @@ def fence_rows(spark: SparkSession, table: Location, checkpoint: str, after: int
         if held == FENCED:
             return
         name = "delta.`" + str(table).replace("`", "``") + "`"
-        spark.sql(f"DELETE FROM {name} WHERE checkpoint = '{checkpoint}' AND batch > {after}")
+        rows = f"checkpoint = '{checkpoint}' AND batch > {after}"
+        run_until_held(spark, table, f"DELETE FROM {name} WHERE {rows}")
         actions = prepend(scala_list(jvm), _set_transaction(jvm, checkpoint, FENCED))
         metadata = {"headrace": FORMAT, "fences": checkpoint, "after": after}
         try:
@@ -397,8 +346,7 @@ def commit_generation(spark: SparkSession, table: Location, opened: OpenedGenera
         watch_checkpoint(transaction, fences)
         with active_session(spark):
             held = held_batch(transaction, fences, table)
-        if opened.fenced_at not in (None, held):
-            raise _opened_meanwhile(opened, f"committed batch {held} with checkpoint {fences}", held)
+        check_fenced(opened, held)
         actions = prepend(actions, _set_transaction(jvm, fences, FENCED))
     if opened.opening.positions is not None:
         actions = prepend(actions, _set_transaction(jvm, opened.checkpoint, 0))
@@ -412,9 +360,7 @@ def _update_properties(jvm: Any, transaction: Any, opened: OpenedGeneration, fen
     metadata = transaction.metadata()
     configuration = metadata.configuration()
     key = CHECKPOINT_PROPERTY + opened.flow
-    now = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(configuration)).get(key)
-    if now != opened.replaces:
-        raise _opened_meanwhile(opened, f"opened checkpoint {now}", now)
+    check_opening(opened, dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(configuration)).get(key))
     configuration = configuration.updated(key, opened.checkpoint)
     if opened.renamed_from is not None:
         configuration = configuration.removed(CHECKPOINT_PROPERTY + opened.renamed_from)
@@ -440,29 +386,6 @@ def _update_properties(jvm: Any, transaction: Any, opened: OpenedGeneration, fen
         ),
         False,
     )
-
-
-def _opened_meanwhile(opened: OpenedGeneration, what: str, found: Any) -> BatchFencedError:
-    return BatchFencedError(
-        f"flow {opened.flow}: another process has {what} at the same time",
-        facts=("nothing was written",),
-        remedies=("stop one of the two processes, then run again:   headrace run",),
-        params={"flow": opened.flow, "checkpoint": opened.replaces, "found": found},
-    )
-
-
-def _stamp_metadata(stamp: BatchStamp) -> dict[str, Any]:
-    return {
-        "headrace": FORMAT,
-        "pipeline": stamp.pipeline,
-        "flow": stamp.flow,
-        "checkpoint": stamp.checkpoint,
-        "batch": stamp.batch,
-    }
-
-
-def _replay_metadata(stamp: BatchStamp) -> dict[str, Any]:
-    return {"headrace": FORMAT, "pipeline": stamp.pipeline, "flow": stamp.flow, "replay": stamp.replay}
 
 
 @contextmanager

@@ -10,12 +10,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.errors import BatchFencedError, CommitLostError
+from headrace.errors import CommitLostError
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import delta_log, forget_snapshot
+from headrace.sinks.protocol import fenced
 from headrace.sinks.target import BatchStamp
 from headrace.storage.location import Location
-from headrace.storage.table_log import commit_file, find_commit, is_followed
+from headrace.storage.table_log import commit_file, find_commit, is_followed, stray_versions
 from headrace.storage.table_snapshot import is_part, load_held_batch
 
 
@@ -37,11 +38,8 @@ def confirm_statement(
 def confirm_batch(
     spark: SparkSession, table: Location, known: int, version: int | None, stamp: BatchStamp
 ) -> int:
-    """Make sure that a batch is part of the table, and return the version of its commit.
-
-    Args:
-        known: A version of the table before the commit.
-    """
+    """Make sure that a batch is part of the table, and return the version of its commit. `known`: a version
+    of the table before the commit."""
     if version is not None and is_followed(table, known):
         return version
     what = f"batch {stamp.batch} of flow {stamp.flow}"
@@ -69,6 +67,25 @@ def confirm_version(spark: SparkSession, table: Location, known: int, version: i
     return version
 
 
+def run_until_held(spark: SparkSession, table: Location, statement: str) -> int:
+    """Run a statement of Delta that changes nothing the second time, until its commit is part of the table.
+
+    Returns:
+        The number of rows that it has changed; 0 if Delta does not tell.
+    """
+    changed = 0
+    while True:
+        known = known_version(spark, table)
+        (done,) = spark.sql(statement).collect()
+        changed = max(changed, int(done.asDict().get("num_affected_rows", 0)))
+        if is_followed(table, known):
+            return changed
+        for version in stray_versions(table):
+            if version > known:
+                commit_file(table, version).delete()
+        forget_snapshot(spark, table)
+
+
 def _lost(table: Location, version: int | None, what: str) -> CommitLostError:
     return CommitLostError(
         f"the commit of {what} is not part of the table {table.name}",
@@ -91,13 +108,3 @@ def find_version(
         forget_snapshot(spark, table)
         raise _lost(table, None, what)
     return confirm_version(spark, table, known, commit.version, what)
-
-
-def fenced(stamp: BatchStamp) -> BatchFencedError:
-    return BatchFencedError(
-        f"flow {stamp.flow}: another driver has committed with this checkpoint while batch "
-        f"{stamp.batch} was being written",
-        facts=(f"checkpoint {stamp.checkpoint}", "this driver's rows were not committed"),
-        remedies=("stop one of the two processes, then run again:   headrace run",),
-        params={"flow": stamp.flow, "checkpoint": stamp.checkpoint, "batch": stamp.batch},
-    )

@@ -83,11 +83,7 @@ class DataFile:
 
 
 def list_files(session: SparkSession, snapshot: Any) -> list[DataFile]:
-    """The data files of a version of a table, numbered from 1.
-
-    Raises:
-        NoPositionsError: Two of them have the same name.
-    """
+    """The data files of a version of a table, numbered from 1."""
     from pyspark.sql.classic.dataframe import DataFrame
 
     frame = DataFrame(snapshot.allFiles().toDF(), session)
@@ -138,11 +134,7 @@ def position_columns() -> list[Column]:
 
 
 def find_positions(found: pa.Table, files: Iterable[DataFile]) -> Unsigned:
-    """The positions of rows, from what `position_columns` gave for them.
-
-    Raises:
-        NoPositionsError: A row is in none of these files, or their names cannot be told apart.
-    """
+    """The positions of rows, from what `position_columns` gave for them."""
     listed = list(files)
     numbers = {_name_number(one.name): one.number for one in listed}
     if len(numbers) < len(listed):

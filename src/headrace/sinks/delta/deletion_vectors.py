@@ -20,11 +20,8 @@ _DELTA = "org.apache.spark.sql.delta"
 
 @dataclass
 class MaskedRows:
-    """Rows that a commit deletes: Delta's actions, and the files as the commit leaves them.
-
-    Args:
-        files: The files with their new deletion vectors; ``None`` for one without any rows left.
-    """
+    """Rows that a commit deletes: Delta's actions, and the files as the commit leaves them. `files`: the
+    files with their new deletion vectors; ``None`` for one without any rows left."""
 
     actions: list[Any] = field(default_factory=list)
     files: dict[int, DataFile | None] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.compaction import session_settings
+from headrace.sinks.delta.confirm import run_until_held
 from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.transaction import scala_list
 from headrace.storage.location import Location
@@ -36,24 +37,17 @@ WHEN MATCHED THEN UPDATE SET
 
 
 def matching_rows(session: SparkSession, table: Location, where: str) -> DataFrame:
-    """The rows of a table that a condition matches.
-
-    Raises:
-        AnalysisException: The condition cannot be evaluated on the columns of the table.
-    """
+    """The rows of a table that a condition matches."""
     return session.read.format("delta").load(str(table)).where(where)
 
 
 def erase_rows(session: SparkSession, table: Location, where: str) -> int:
-    """Delete rows, and rewrite files in which deletion vectors hide rows.
-
-    Returns:
-        The number of rows that were deleted.
-    """
+    """Delete rows, and rewrite files in which deletion vectors hide rows. Returns the number of rows that
+    were deleted."""
     with session_settings(session, _SETTINGS):
-        (deleted,) = session.sql(f"DELETE FROM {_name(table)} WHERE {where}").collect()
-        session.sql(f"REORG TABLE {_name(table)} APPLY (PURGE)")
-    return int(deleted["num_affected_rows"])
+        deleted = run_until_held(session, table, f"DELETE FROM {_name(table)} WHERE {where}")
+        run_until_held(session, table, f"REORG TABLE {_name(table)} APPLY (PURGE)")
+    return deleted
 
 
 def erase_matching(session: SparkSession, table: Location, rows: DataFrame) -> int:
@@ -64,14 +58,8 @@ def erase_matching(session: SparkSession, table: Location, rows: DataFrame) -> i
 
 
 def empty_rejected(session: SparkSession, table: Location, ids: DataFrame) -> int:
-    """Remove the content of rows of a quarantine table; their coordinates stay, for the proof.
-
-    Args:
-        ids: The column ``id`` of the rows.
-
-    Returns:
-        The number of rows.
-    """
+    """Remove the content of rows of a quarantine table; their coordinates stay, for the proof. `ids`: the
+    column ``id`` of the rows. Returns the number of rows."""
     source: Any = session.read.format("delta").load(str(table)).schema["source"].dataType
     fields = (f"'{one}', {'NULL' if one in _CONTENT else f'held.source.`{one}`'}" for one in source.names)
     return _merge(session, table, ids, _EMPTIED.format(kept=", ".join(fields)))
@@ -101,11 +89,11 @@ def _merge(session: SparkSession, table: Location, rows: DataFrame, merge: str) 
     held.createOrReplaceTempView(_VIEW)
     try:
         with session_settings(session, _SETTINGS):
-            (changed,) = session.sql(f"MERGE INTO {_name(table)} AS held {merge}").collect()
-            session.sql(f"REORG TABLE {_name(table)} APPLY (PURGE)")
+            changed = run_until_held(session, table, f"MERGE INTO {_name(table)} AS held {merge}")
+            run_until_held(session, table, f"REORG TABLE {_name(table)} APPLY (PURGE)")
     finally:
         session.catalog.dropTempView(_VIEW)
-    return int(changed["num_affected_rows"])
+    return changed
 
 
 def _name(table: Location) -> str:

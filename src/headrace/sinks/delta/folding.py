@@ -68,10 +68,7 @@ def fold_unlisted(
     """Fold a table whose files the batch did not list, such as after a MERGE.
 
     Its files are listed only if its checksum shows many more files or deleted rows than before. The batch is
-    committed: a failure is only reported.
-
-    Returns:
-        The numbers after the last listing.
+    committed: a failure is only reported. Returns the numbers after the last listing.
     """
     try:
         snapshot = delta_log(session, table).unsafeVolatileSnapshot()

@@ -34,12 +34,9 @@ class GroupsTarget(KeyedTable):
 class _GroupWriter(KeyedWriter):
     """Writes the groups of one batch."""
 
+    table: GroupsTarget
     kind = "merge"
     null_safe = True
-
-    def __init__(self, target: GroupsTarget, session: SparkSession, stamp: BatchStamp) -> None:
-        super().__init__(target, session, stamp)
-        self._target = target
 
     def reduce(self, records: DataFrame) -> DataFrame:
         """The groups of the batch: each is there once."""
@@ -63,11 +60,11 @@ class _GroupWriter(KeyedWriter):
             deleted=0,
             accepted=inserted + updated + same,
             changes=RowChanges(inserted=inserted, updated=updated, superseded=same),
-            identity=self._target.keys,
+            identity=self.table.keys,
         )
 
     def _effects(self, groups: DataFrame) -> DataFrame:
-        keys = self._target.keys
+        keys = self.table.keys
         named = [F.col(quoted_column(key)).alias(f"{_KEY}{number}") for number, key in enumerate(keys)]
         same = reduce(
             and_,
@@ -81,6 +78,6 @@ class _GroupWriter(KeyedWriter):
             F.count(F.lit(1)).alias(HELD_ROWS), F.max(HELD_AT).alias(HELD_AT)
         )
         is_held = F.coalesce(F.col(HELD_ROWS), F.lit(0)) > 0
-        effect = F.when(~is_held, "insert").otherwise("none" if self._target.only_new else "update")
+        effect = F.when(~is_held, "insert").otherwise("none" if self.table.only_new else "update")
         found = groups.join(held, same, "left").withColumn(EFFECT, effect)
         return found.drop(*(f"{_KEY}{number}" for number in range(len(keys))))

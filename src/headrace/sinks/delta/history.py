@@ -35,12 +35,11 @@ from headrace.model.counts import HistoryChanges
 from headrace.model.names import quoted_column
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, HELD_ROWS, RECORDS
-from headrace.sinks.delta.history_index import HistoryIndex
 from headrace.sinks.delta.history_positions import HistoryPositionWriter, Recomputed
 from headrace.sinks.delta.key_events import as_records, events_by_key, tracked_values, value_columns
 from headrace.sinks.delta.keyed import Decision, KeyedTable, KeyedWriter, sent_to_readers
 from headrace.sinks.delta.placed_rows import table_rows
-from headrace.sinks.delta.table_index import TableIndex
+from headrace.sinks.delta.table_index import HistoryIndex, TableIndex
 from headrace.sinks.delta.tombstones import HiddenEvents
 from headrace.sinks.row_hash import as_text
 from headrace.sinks.target import BatchStamp, BatchWriter
@@ -69,17 +68,14 @@ class HistoryTarget(KeyedTable):
 class _HistoryWriter(KeyedWriter):
     """Applies one batch: computes the history of its keys again."""
 
+    table: HistoryTarget
     kind = "history"
     index_kind = HistoryIndex
-
-    def __init__(self, target: HistoryTarget, session: SparkSession, stamp: BatchStamp) -> None:
-        super().__init__(target, session, stamp)
-        self._target = target
 
     def reduce(self, records: DataFrame) -> DataFrame:
         """The events of each key."""
         self._records = records
-        return events_by_key(records, self._target.keys, self._columns)
+        return events_by_key(records, self.table.keys, self._columns)
 
     @property
     def _columns(self) -> list[str]:
@@ -92,7 +88,7 @@ class _HistoryWriter(KeyedWriter):
         """Decide with the index of the keys, or else with all events of the keys."""
         if isinstance(index, HistoryIndex):
             table_rows(self._records, self.transaction)
-            return HistoryPositionWriter(self, self._target.tracked, batch, index, self._recompute).decide()
+            return HistoryPositionWriter(self, self.table.tracked, batch, index, self._recompute).decide()
         accepted = batch.agg(F.coalesce(F.sum(RECORDS), F.lit(0))).head()[0]
         found = self._recompute(batch)
         counts = found.counts
@@ -102,13 +98,13 @@ class _HistoryWriter(KeyedWriter):
             deleted=counts.rows_removed,
             accepted=accepted,
             changes=replace(counts, superseded=accepted - counts.inserted - counts.updated - counts.deleted),
-            identity=(*self._target.keys, START),
+            identity=(*self.table.keys, START),
         )
         return replace(decision, ending=found.ending, ending_count=found.ending_count)
 
     def _recompute(self, events: DataFrame) -> Recomputed:
         """Compute the histories of keys from all their events."""
-        keys = self._target.keys
+        keys = self.table.keys
         names = [quoted_column(key) for key in keys]
         mine = sent_to_readers(events.select(*names), events.count())
         # Rows of other writers without a start are left as they are.
@@ -124,7 +120,7 @@ class _HistoryWriter(KeyedWriter):
         known = _union(known, records.withColumn(_ORIGIN, F.lit(_BATCH)))
         values = held.select(*map(quoted_column, value_columns(held.columns, keys)))
         value = F.struct(*(F.col(quoted_column(name)).alias(name) for name in values.columns))
-        tracked = tracked_values(self._target.tracked, value, values.schema)
+        tracked = tracked_values(self.table.tracked, value, values.schema)
         kept = _columns_kept(held, records)
         timeline = self.keep(_timeline(known, names, tracked, kept))
         effects = self.keep(_effects(timeline, located, keys, kept))
@@ -232,11 +228,8 @@ def _outcome(is_delete: Column) -> Column:
 
 
 def _effects(timeline: DataFrame, held: DataFrame, keys: tuple[str, ...], kept: list[str]) -> DataFrame:
-    """The rows that change, with `EFFECT`: ``insert``, ``update`` or ``delete``.
-
-    Args:
-        kept: The columns that a NULL leaves as they are: a late record may change them in later rows.
-    """
+    """The rows that change, with `EFFECT`: ``insert``, ``update`` or ``delete``. `kept`: the columns that a
+    NULL leaves as they are: a late record may change them in later rows."""
     columns = [quoted_column(name) for name in held.columns if name != HELD_AT]
     rows = timeline.where((F.col(OPERATION) == UPSERT) & ~F.col(_JOINS)).select(*columns)
     last = F.struct(END, SEQUENCE)
@@ -276,11 +269,8 @@ def _columns_kept(rows: DataFrame, records: DataFrame) -> list[str]:
 
 
 def _as_given(events: DataFrame, kept: list[str], is_start: Column) -> DataFrame:
-    """Events with NULL where their record had NULL.
-
-    Args:
-        is_start: Whether an event is known from the start of a row only: it then has the values of the row.
-    """
+    """Events with NULL where their record had NULL. `is_start`: whether an event is known from the start of a
+    row only: it then has the values of the row."""
 
     def given(name: str) -> Column:
         is_given = is_start | F.col(COLUMN_SEQUENCES)[name].isNull()

@@ -18,23 +18,31 @@ from headrace.model.names import quoted_column
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F
 from headrace.sinks.delta.data_files import NoPositionsError, collect, find_positions
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, RECORDS
-from headrace.sinks.delta.history_index import HistoryIndex
-from headrace.sinks.delta.in_order import (
+from headrace.sinks.delta.key_events import (
     CURRENT,
     DELETING,
+    EVENTS,
     NEW_HIDDEN,
     NEW_ROWS,
     UPDATING,
     as_current,
     changes_in_order,
+    event_type,
     hidden_of,
     rows_of,
 )
-from headrace.sinks.delta.key_events import EVENTS, event_type
 from headrace.sinks.delta.key_index import NO_ROW, Entries, KeyIndex, Signed, Unsigned
 from headrace.sinks.delta.keyed import Decision, KeyedWriter, sent_to_readers
 from headrace.sinks.delta.placed_rows import FoundRows, table_rows
-from headrace.sinks.delta.table_index import FIRST, NUMBER, SECOND, hashes_of, key_hashes, sequence_number
+from headrace.sinks.delta.table_index import (
+    FIRST,
+    NUMBER,
+    SECOND,
+    HistoryIndex,
+    hashes_of,
+    key_hashes,
+    sequence_number,
+)
 
 _LAST, _HAS_ROW, _IS_NEWER = "__headrace_last", "__headrace_has_row", "__headrace_is_newer"
 
@@ -90,11 +98,7 @@ class HistoryPositionWriter:
         self._recompute = recompute
 
     def decide(self) -> Decision:
-        """Compare the batch with the index.
-
-        Raises:
-            NoPositionsError: The table has no index, or the batch cannot be applied with it.
-        """
+        """Compare the batch with the index."""
         writer, index = self._writer, self._index
         index.catch_up(writer.session, writer.transaction.snapshot(), writer.stamp)
         found = collect(self._events.select(FIRST, SECOND, *self._numbers(), RECORDS))

@@ -167,7 +167,6 @@ class SharesMemory(Protocol):
 
     def give_up(self) -> bool:
         """Release the memory, unless a batch uses the index."""
-        ...
 
 
 class IndexMemory:
@@ -184,10 +183,7 @@ class IndexMemory:
 
     def reserve(self, index: SharesMemory, needed: int, limit: int) -> str | None:
         """Let an index have so many bytes, in place of those that it has; returns the reason if it cannot.
-
-        Args:
-            limit: How many bytes all indexes may have together.
-        """
+        `limit`: how many bytes all indexes may have together."""
         with self._changing:
             now = self._clock()
             self._held.pop(index, None)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Any, ClassVar, Self
 from weakref import WeakValueDictionary
 
@@ -24,19 +23,16 @@ from headrace.sinks.delta.placed_rows import FoundRows, PlacedRows, check_positi
 from headrace.sinks.delta.table_index import TableIndex
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.delta.transaction import WrittenFiles, scala_list, start_transaction, table_properties
-from headrace.sinks.target import BatchStamp, Committed, SplitRows
+from headrace.sinks.target import BatchStamp, BatchWriter, Committed, SplitRows
 from headrace.storage.location import Location
 
 _FEW_KEYS = 1_000_000
 
 
 class SharedTable:
-    """What the flows of one process share that apply changes to one table.
-
-    Attributes:
-        memory: The memory of the indexes of all tables.
-        listed: The numbers of files and deleted rows when the table's files were last listed.
-    """
+    """What the flows of one process share that apply changes to one table. `memory`: the memory of the
+    indexes of all tables. `listed`: the numbers of files and deleted rows when the table's files were last
+    listed."""
 
     def __init__(self, memory: IndexMemory | None = None) -> None:
         self.memory = IndexMemory() if memory is None else memory
@@ -100,14 +96,12 @@ class Decision:
     without_index: str | None = None
 
 
-class KeyedWriter(ABC):
+class KeyedWriter(BatchWriter):
     """Applies one batch. Flows of one table take turns: each compares its records with the newest rows.
 
     A subclass decides what records and old rows come to; this class finds the index, and commits: by the
-    positions of rows if the table allows it, else with a MERGE.
-
-    Attributes:
-        transaction: Delta's transaction; its snapshot is the version that the batch is compared with.
+    positions of rows if the table allows it, else with a MERGE. `transaction`: Delta's transaction; its
+    snapshot is the version that the batch is compared with.
     """
 
     kind: ClassVar[CountKind]
@@ -136,9 +130,7 @@ class KeyedWriter(ABC):
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for frame in self._kept:
             frame.unpersist()
         self.table.shared.turn.release()
@@ -170,12 +162,7 @@ class KeyedWriter(ABC):
 
     @abstractmethod
     def decide(self, batch: DataFrame, index: TableIndex | None) -> Decision:
-        """Decide what the events of a batch do; the index or else a join finds the rows of the table.
-
-        Raises:
-            KeyTwiceError: The table has several rows with the same key.
-            NoPositionsError: The batch cannot be applied with the index.
-        """
+        """Decide what the events of a batch do; the index or else a join finds the rows of the table."""
 
     def _index(self) -> TableIndex | None:
         table, kind = self.table, self.index_kind
@@ -272,13 +259,9 @@ class KeyedWriter(ABC):
         identity: tuple[str, ...],
         replaced: DataFrame | None = None,
     ) -> Decision:
-        """The decision to write and to delete the rows of effects.
-
-        Args:
-            effects: Rows with `EFFECT`, and with `HELD_AT` unless they need a MERGE.
-            replaced: The rows of the table that are replaced or deleted, with `HELD_AT`, if a key can have
-                several.
-        """
+        """The decision to write and to delete the rows of effects. `effects`: rows with `EFFECT`, and with
+        `HELD_AT` unless they need a MERGE. `replaced`: the rows of the table that are replaced or deleted,
+        with `HELD_AT`, if a key can have several."""
         changed = effects.where(f"{EFFECT} <> 'none'")
         old = None
         if HELD_AT in effects.columns:

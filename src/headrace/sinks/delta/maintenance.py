@@ -16,36 +16,25 @@ class Maintenance(Protocol):
 
     def policy(self, table: Location, properties: Mapping[str, str]) -> TablePolicy:
         """The policy of a table."""
-        ...
 
     def watch(self, table: Location) -> None:
         """Maintain a table from now on, even before its next commit."""
-        ...
 
     def turn(self, table: Location) -> AbstractContextManager[None]:
         """Hold off compactions that need a pause between two batches, while the block runs."""
-        ...
 
     def offer(self, table: Location, version: int, *, beside: bool) -> None:
-        """Take note of a commit; returns at once.
-
-        Args:
-            beside: Whether a compaction can run while the flow goes on.
-        """
-        ...
+        """Take note of a commit; returns at once. `beside`: whether a compaction can run while the flow goes
+        on."""
 
     def compacted(self, table: Location, done: Compaction | Exception) -> None:
         """Report a compaction, or why it has failed."""
-        ...
 
     def indexing(self, table: Location, *, read: int, rows: int) -> None:
         """Report how many rows of a large table were read for the index of its keys."""
-        ...
 
     def finish(self) -> None:
         """Do what is due, at the end of the flows."""
-        ...
 
     def stop(self) -> None:
         """End the work at hand, and begin nothing else."""
-        ...

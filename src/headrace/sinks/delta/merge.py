@@ -58,22 +58,19 @@ class MergeTarget(KeyedTable):
 class _Merger(KeyedWriter):
     """Applies one batch; compares its records with the rows of the table."""
 
+    table: MergeTarget
     kind = "merge"
     index_kind = TableIndex
 
-    def __init__(self, target: MergeTarget, session: SparkSession, stamp: BatchStamp) -> None:
-        super().__init__(target, session, stamp)
-        self._target = target
-
     def reduce(self, records: DataFrame) -> DataFrame:
         """The newest record of each key; its newest values, if a NULL leaves some columns as they are."""
-        if self._target.is_partial:
-            return newest_values(records, list(self._target.keys))
-        return newest_of_each_key(records, self._target.keys)
+        if self.table.is_partial:
+            return newest_values(records, list(self.table.keys))
+        return newest_of_each_key(records, self.table.keys)
 
     def decide(self, batch: DataFrame, index: TableIndex | None) -> Decision:
         """Compare the newest records with the rows of the table and its tombstones."""
-        if self._target.is_partial:
+        if self.table.is_partial:
             return self._decide_partial(batch, index)
         return self._join(batch) if index is None else self._look_up(batch, index)
 
@@ -117,7 +114,7 @@ class _Merger(KeyedWriter):
                 positions=position[(effect == _UPDATE) | (effect == _DELETE)],
                 entries=lambda written: Entries.joined(written, gone),
             ),
-            identity=self._target.keys,
+            identity=self.table.keys,
             ending=newest,
             ending_count=int(is_delete.sum()),
         )
@@ -136,14 +133,14 @@ class _Merger(KeyedWriter):
         self, keyed: DataFrame, index: TableIndex, first: Unsigned, second: Unsigned, position: Unsigned
     ) -> NDArray[np.int64]:
         """The effects of keys whose sequence the index cannot tell from the one of the table."""
-        keys = list(self._target.keys)
+        keys = list(self.table.keys)
         some = keyed.join(hashes_of(self.session, first, second), [FIRST, SECOND], "left_semi")
         held = index.rows_at(self.session, self.transaction.snapshot(), position).select(
             *map(quoted_column, keys),
             F.col(SEQUENCE).alias("__headrace_held"),
             F.struct(*position_columns()).alias(HELD_AT),
         )
-        tombstones = self._target.tombstones.read(self.session, self.stamp)
+        tombstones = self.table.tombstones.read(self.session, self.stamp)
         truncated_at = None if tombstones is None else newest_truncate([tombstones])
         effects = find_effects(some, held, tombstones, truncated_at, keys)
         found = collect(effects.select(FIRST, SECOND, _code(EFFECT, _EFFECTS).alias("effect")))
@@ -154,12 +151,12 @@ class _Merger(KeyedWriter):
 
     def _join(self, newest: DataFrame) -> Decision:
         """Decide by joins with the table and its tombstones."""
-        keys = list(self._target.keys)
+        keys = list(self.table.keys)
         is_truncate = F.col(OPERATION) == TRUNCATE
-        has_truncate = self._target.truncates and not newest.where(is_truncate).isEmpty()
+        has_truncate = self.table.truncates and not newest.where(is_truncate).isEmpty()
         columns = *map(quoted_column, keys), F.col(SEQUENCE).alias("__headrace_held"), HELD_AT
         held = self.held().select(*columns)
-        tombstones = self._target.tombstones.read(self.session, self.stamp)
+        tombstones = self.table.tombstones.read(self.session, self.stamp)
         truncates = [one for one in (tombstones, newest if has_truncate else None) if one is not None]
         truncated_at = newest_truncate(truncates)
         effects = find_effects(newest, held, tombstones, truncated_at, keys)
@@ -172,19 +169,19 @@ class _Merger(KeyedWriter):
 
     def _decide_partial(self, newest: DataFrame, index: TableIndex | None) -> Decision:
         """Decide on records with some columns, with the rows of their keys."""
-        session, snapshot, keys = self.session, self.transaction.snapshot(), list(self._target.keys)
+        session, snapshot, keys = self.session, self.transaction.snapshot(), list(self.table.keys)
         if index is None:
             mine = sent_to_readers(newest.select(*map(quoted_column, keys)), newest.count())
             held = self.held().join(mine, keys, "left_semi")
         else:
             index.catch_up(session, snapshot, self.stamp)
-            found = collect(newest.select(*key_hashes(newest, self._target.keys)))
+            found = collect(newest.select(*key_hashes(newest, self.table.keys)))
             first, second = (found[name].to_numpy().view(np.uint64) for name in (FIRST, SECOND))
             _, position, _ = index.find(first, second)
             position = position[position != NO_ROW]
             held = index.rows_at(session, snapshot, position)
             held = sent_to_readers(held.withColumn(HELD_AT, F.struct(*position_columns())), len(position))
-        tombstones = self._target.tombstones.read(session, self.stamp)
+        tombstones = self.table.tombstones.read(session, self.stamp)
         effects = self.keep(partial_effects(newest, held, tombstones, keys))
         decision = self._counted(effects, deletes_of(effects, keys))
         if index is None:
@@ -201,18 +198,15 @@ class _Merger(KeyedWriter):
     def _gone(self, effects: DataFrame, index: TableIndex) -> Entries:
         """The deleted keys that have no row after the batch."""
         is_missing = (F.col(EFFECT) == "none") & F.col(HELD_ROWS).isNull()
-        deleted = deletes_of(effects.where((F.col(EFFECT) == "delete") | is_missing), list(self._target.keys))
+        deleted = deletes_of(effects.where((F.col(EFFECT) == "delete") | is_missing), list(self.table.keys))
         found = collect(deleted.select(*index.columns(deleted)))
         first, second = (found[name].to_numpy().view(np.uint64) for name in (FIRST, SECOND))
         return Entries(first, second, np.full(len(first), NO_ROW), found[NUMBER].to_numpy())
 
     def _counted(self, effects: DataFrame, ending: DataFrame, held: DataFrame | None = None) -> Decision:
-        """Compute the effects, and count them.
-
-        Args:
-            held: The keys and positions of the table's rows, if all rows of a key may be replaced.
-        """
-        keys = list(self._target.keys)
+        """Compute the effects, and count them. `held`: the keys and positions of the table's rows, if all
+        rows of a key may be replaced."""
+        keys = list(self.table.keys)
         counted = effects.groupBy(EFFECT).agg(
             F.count(F.lit(1)).alias("rows"),
             F.coalesce(F.sum(RECORDS), F.lit(0)).alias("records"),
@@ -223,7 +217,7 @@ class _Merger(KeyedWriter):
         found = {one[EFFECT]: one for one in counted.collect()}
         replaced = None
         if twice := sum(one["twice"] for one in found.values()):
-            if held is None or self._target.duplicate_keys == "fail" or not self.has_positions:
+            if held is None or self.table.duplicate_keys == "fail" or not self.has_positions:
                 raise self.held_twice(effects, twice)
             changed = effects.where(f"{EFFECT} IN ('update', 'delete')").select(*map(quoted_column, keys))
             replaced = held.join(changed, keys, "left_semi")
@@ -244,7 +238,7 @@ class _Merger(KeyedWriter):
                 superseded=accepted - inserted - updated - deleted,
                 truncated=truncated + more,
             ),
-            identity=self._target.keys,
+            identity=self.table.keys,
             replaced=replaced,
         )
         return replace(decision, ending=ending, ending_count=sum(one["ending"] for one in found.values()))

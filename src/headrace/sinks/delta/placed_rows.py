@@ -41,11 +41,8 @@ _ROWS_OF_A_FILE = 200_000
 
 @dataclass(frozen=True, kw_only=True)
 class FoundRows:
-    """The rows that are replaced or deleted, as the index of the keys has found them.
-
-    Args:
-        entries: Gives what the index must know after the batch, from the positions of the new rows.
-    """
+    """The rows that are replaced or deleted, as the index of the keys has found them. `entries`: gives what
+    the index must know after the batch, from the positions of the new rows."""
 
     index: TableIndex
     positions: Unsigned
@@ -114,11 +111,7 @@ class PlacedRows:
         return write_files(transaction, rows.coalesce(1 + count // _ROWS_OF_A_FILE))
 
     def commit(self, stamp: BatchStamp, counts: BatchCounts) -> int:
-        """Commit new files and deletion vectors together; returns the version.
-
-        Raises:
-            BatchFencedError: Another driver has committed with this checkpoint meanwhile.
-        """
+        """Commit new files and deletion vectors together; returns the version."""
         session, transaction, table = self._session, self._transaction, self._table
         masked = mask_rows(session, table.path, self._files, self._old)
         actions = scala_list(session._jvm, [*iterate(self._written.actions), *masked.actions])
@@ -133,11 +126,7 @@ class PlacedRows:
 
 
 def check_positions(session: SparkSession, transaction: Any) -> None:
-    """Check that rows of a table can be changed by position.
-
-    Raises:
-        NoPositionsError: They cannot.
-    """
+    """Check that rows of a table can be changed by position."""
     given = {name: value.lower() for name, value in table_properties(session, transaction).items()}
     if given.get("delta.enableDeletionVectors") != "true":
         raise NoPositionsError("the table has no deletion vectors")
@@ -148,11 +137,7 @@ def check_positions(session: SparkSession, transaction: Any) -> None:
 
 
 def table_rows(rows: DataFrame, transaction: Any) -> DataFrame:
-    """The columns of the table, as Delta writes them.
-
-    Raises:
-        NoPositionsError: Columns are missing, or Delta's public writer would convert the rows.
-    """
+    """The columns of the table, as Delta writes them."""
     names = list(transaction.metadata().schema().fieldNames())
     given = {name.casefold() for name in rows.columns}
     if not {name.casefold() for name in names} <= given:
@@ -169,12 +154,9 @@ def _has_change_feed(session: SparkSession, transaction: Any) -> bool:
 
 
 def with_change_images(new: DataFrame, old: DataFrame, identity: tuple[str, ...]) -> DataFrame:
-    """The new rows, and the rows of the change feed, with `CHANGE_TYPE`.
-
-    Args:
-        old: The rows of the table that are replaced or deleted, with the same columns.
-        identity: The columns that identify a row. A new row and an old row with equal values are one update.
-    """
+    """The new rows, and the rows of the change feed, with `CHANGE_TYPE`. `old`: the rows of the table that
+    are replaced or deleted, with the same columns. `identity`: the columns that identify a row. A new row and
+    an old row with equal values are one update."""
     after = _matched(new, old, identity, F.lit("update_postimage"), F.lit("insert"))
     before = _matched(old, new, identity, F.lit("update_preimage"), F.lit("delete"))
     table = new.withColumn(CHANGE_TYPE, F.lit(None).cast("string"))

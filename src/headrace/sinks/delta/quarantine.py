@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from headrace.errors import BatchFencedError
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.commit import commit_quarantine, fence_rows, replace_quarantine, replace_rejected
+from headrace.sinks.delta.confirm import run_until_held
 from headrace.sinks.delta.table import forget_snapshot
 from headrace.sinks.delta.transaction import held_batch, start_transaction, write_files
 from headrace.sinks.target import BatchStamp, RefreshStamp
@@ -37,14 +38,8 @@ class QuarantineTable:
         return is_table(self.path)
 
     def write(self, session: SparkSession, rows: DataFrame, stamp: BatchStamp) -> int:
-        """Write and commit the rejected rows of a batch, in place of those of an earlier attempt.
-
-        Returns:
-            How many rows the batch has in the table now.
-
-        Raises:
-            BatchFencedError: Another driver has committed the batch meanwhile.
-        """
+        """Write and commit the rejected rows of a batch, in place of those of an earlier attempt. Returns how
+        many rows the batch has in the table now."""
         self._create(session)
         transaction = start_transaction(session, self.path, stamp.checkpoint)
         held = held_batch(transaction, stamp.checkpoint, self.path)
@@ -69,7 +64,8 @@ class QuarantineTable:
     def forget(self, session: SparkSession, checkpoint: str, after: int) -> None:
         """Remove the rejected rows of batches that the dataset will never hold."""
         if self.exists:
-            session.sql(f"DELETE FROM {self._name} WHERE checkpoint = '{checkpoint}' AND batch > {after}")
+            statement = f"DELETE FROM {self._name} WHERE checkpoint = '{checkpoint}' AND batch > {after}"
+            run_until_held(session, self.path, statement)
 
     def fence(self, session: SparkSession, checkpoint: str, after: int) -> None:
         """Remove the rows of a replaced checkpoint after a batch, and let it add no rows any more."""
@@ -80,12 +76,12 @@ class QuarantineTable:
         """Give the rows of a checkpoint after a batch another flow."""
         if self.exists:
             rows = f"checkpoint = '{checkpoint}' AND batch > {after} AND flow <> '{flow}'"
-            session.sql(f"UPDATE {self._name} SET flow = '{flow}' WHERE {rows}")
+            run_until_held(session, self.path, f"UPDATE {self._name} SET flow = '{flow}' WHERE {rows}")
 
     def clear(self, session: SparkSession) -> None:
         """Remove all rows."""
         if self.exists:
-            session.sql(f"DELETE FROM {self._name}")
+            run_until_held(session, self.path, f"DELETE FROM {self._name}")
 
     def drop(self, session: SparkSession) -> None:
         """Delete the table; its next rows may have other columns."""

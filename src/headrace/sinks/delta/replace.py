@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from types import TracebackType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 from headrace.model.ranges import SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
@@ -31,12 +30,8 @@ _FILE_LINES = (_ADDED, '{"remove"')
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaceTarget:
-    """A Delta table whose rows are replaced by each refresh.
-
-    Args:
-        is_streamed: Whether a stream reads the view. A refresh that removes and changes no row is then
-            committed as an append of the new rows.
-    """
+    """A Delta table whose rows are replaced by each refresh. `is_streamed`: whether a stream reads the view.
+    A refresh that removes and changes no row is then committed as an append of the new rows."""
 
     path: Location
     quarantine: Location
@@ -63,7 +58,7 @@ class ReplaceTarget:
         return _Replacer(self, stamp)
 
 
-class _Replacer:
+class _Replacer(BatchWriter):
     """Replaces the rows once."""
 
     def __init__(self, target: ReplaceTarget, stamp: RefreshStamp) -> None:
@@ -73,14 +68,6 @@ class _Replacer:
         self._counted: int | None = None
         self._transaction: Any = None
         self._files: WrittenFiles | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._rows = self._transaction = self._files = None
 
     def write(self, rows: SplitRows) -> None:
         self._rows = rows
@@ -221,11 +208,8 @@ def lacks_quarantine(last: Mapping[str, Any], quarantine: Location) -> bool:
 
 
 def last_refresh(path: Location) -> Mapping[str, Any] | None:
-    """The metadata of the view's newest refresh.
-
-    Returns:
-        ``None`` before the first refresh, and if another writer has changed the view's rows since.
-    """
+    """The metadata of the view's newest refresh. ``None`` before the first refresh, and if another writer has
+    changed the view's rows since."""
     for commit in newest_commits(path):
         if commit.metadata is not None and "view" in commit.metadata:
             return commit.metadata

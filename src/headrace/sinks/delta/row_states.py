@@ -21,14 +21,8 @@ _ATTEMPTS = 5
 def change_rows(
     path: Location, rows: pa.Table, *, before: str, values: Mapping[str, str], metadata: Mapping[str, Any]
 ) -> None:
-    """Change columns of rows in one commit.
-
-    Args:
-        values: The new values of columns, in SQL; `new` is the row in ``rows``, `old` the one in the table.
-
-    Raises:
-        QuarantineChangedError: A row does not have the state any more; no row was changed.
-    """
+    """Change columns of rows in one commit. `values`: the new values of columns, in SQL; `new` is the row in
+    ``rows``, `old` the one in the table."""
     from deltalake import CommitProperties
     from deltalake.exceptions import CommitFailedError
 

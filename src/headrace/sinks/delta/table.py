@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from headrace.errors import TableNameTakenError
+from headrace.errors import StorageUnreadableError, TableNameTakenError
 from headrace.model.names import TableName, quoted_column, quoted_path
 from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import SparkSession
@@ -83,9 +83,21 @@ def newest_snapshot(spark: SparkSession, path: Location) -> Any:
     return delta_log(spark, path).update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty())
 
 
+def no_log(path: Location) -> StorageUnreadableError:
+    """The error for a table that Delta takes for a new one, because its log was not found."""
+    return StorageUnreadableError(
+        f"the table {path.name} has no log at this moment",
+        facts=(f"table {path}", "nothing was written"),
+        remedies=("headrace doctor",),
+        params={"table": str(path)},
+    )
+
+
 def read_state(spark: SparkSession, path: Location) -> TableState:
     """Read the table's newest snapshot."""
     snapshot = newest_snapshot(spark, path)
+    if snapshot.version() < 0:
+        raise no_log(path)
     metadata = json.loads(snapshot.metadata().json())["metaData"]
     carried = checksum_transactions(snapshot)
 
@@ -143,10 +155,8 @@ def read_scala(spark: SparkSession, value: Any) -> Any:
 def checksum_transactions(snapshot: Any) -> Any | None:
     """The transactions of a snapshot as its checksum carries them, in the JVM.
 
-    They are used only where the commits say the same (`checksum_matches_log`).
-
-    Returns:
-        ``None`` where there is no checksum, or where it carries none (a foreign writer, more than 100 ids).
+    They are used only where the commits say the same (`checksum_matches_log`). ``None`` where there is no
+    checksum, or where it carries none (a foreign writer, more than 100 ids).
     """
     checksum = snapshot.checksumOpt()
     carried = checksum.get().setTransactions() if checksum.isDefined() else checksum
@@ -165,11 +175,8 @@ def _is_in_log(state: TableState, owner: str, path: Location) -> bool:
 
 def read_checksum(path: Location) -> TableState | None:
     """Read the table's newest snapshot from the checksum that Delta writes beside each commit; no JVM.
-
-    Returns:
-        ``None`` where there is none, where it does not carry the transactions, or where the log's own
-        commits do not bear it out.
-    """
+    ``None`` where there is none, where it does not carry the transactions, or where the log's own commits do
+    not bear it out."""
     version = newest_version(path)
     try:
         checksum = load_checksum(path, version)
@@ -199,11 +206,7 @@ def create_table(
     cluster_by: tuple[str, ...] = (),
     comment: str | None = None,
 ) -> None:
-    """Create an empty table and register it under its name.
-
-    Raises:
-        TableNameTakenError: The session's catalog has another table of this name.
-    """
+    """Create an empty table and register it under its name."""
     layout = ""
     if partition_cols:
         layout = f"PARTITIONED BY ({_columns(partition_cols)})"
@@ -225,11 +228,7 @@ def create_table(
 
 
 def register_table(spark: SparkSession, name: TableName, path: Location) -> None:
-    """Make a table of the storage known to the session's catalog.
-
-    Raises:
-        TableNameTakenError: The session's catalog has another table of this name.
-    """
+    """Make a table of the storage known to the session's catalog."""
     _ensure_schema(spark, name)
     if not _is_registered(spark, name, path):
         spark.sql(f"CREATE TABLE IF NOT EXISTS {quoted(name)} USING delta LOCATION {_text(str(path))}")
@@ -243,11 +242,7 @@ def unregister_table(spark: SparkSession, name: TableName, path: Location) -> No
 
 
 def check_name(spark: SparkSession, name: TableName, path: Location) -> None:
-    """Check that the session's catalog has no other table of a name.
-
-    Raises:
-        TableNameTakenError: It has one.
-    """
+    """Check that the session's catalog has no other table of a name."""
     _is_registered(spark, name, path)
 
 
@@ -266,11 +261,9 @@ def alter_table(
 ) -> None:
     """Change the properties, the columns and the clustering of a table.
 
-    Each change of a column is a commit. After a crash, another call can make the missing changes.
-
-    Args:
-        renamed: Columns and struct fields, by their dotted paths, and their new names.
-        committed: Called after each commit that renames, drops or widens a column.
+    Each change of a column is a commit. After a crash, another call can make the missing changes. `renamed`:
+    columns and struct fields, by their dotted paths, and their new names. `committed`: called after each
+    commit that renames, drops or widens a column.
     """
     target = f"delta.`{path}`"
     if properties:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE
+from headrace.model.changes import END, OPERATION, SEQUENCE, START, TRUNCATE
 from headrace.model.names import quoted_column
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import Column, DataFrame, DataType, F, SparkSession
@@ -36,17 +36,14 @@ if TYPE_CHECKING:
     from headrace.sinks.delta.keyed import SharedTable
 
 _ROWS_AT_ONCE = 4_000_000
-_BUILDING = 3
-"""How many times its own memory an index needs while it is built."""
+_COPIES = 2
+"""How many times the memory of the keys that are read is needed beside the index, for sorting and merging."""
 FIRST, SECOND, NUMBER = "__headrace_first", "__headrace_second", "__headrace_number"
 
 
 class TableIndex:
-    """The positions of all keys of a table in one version of it.
-
-    Args:
-        limit: How many bytes all indexes may have together.
-    """
+    """The positions of all keys of a table in one version of it. `limit`: how many bytes all indexes may have
+    together."""
 
     def __init__(
         self,
@@ -76,11 +73,7 @@ class TableIndex:
         return None if self._version is None else self._version[1]
 
     def catch_up(self, session: SparkSession, snapshot: Any, stamp: BatchStamp) -> None:
-        """Bring the index to a version of the table, and to the newest tombstones.
-
-        Raises:
-            NoPositionsError: The table cannot be indexed.
-        """
+        """Bring the index to a version of the table, and to the newest tombstones."""
         version = (str(snapshot.metadata().id()), int(snapshot.version()))
         # A file that has come or gone takes what the index knew of its keys with it, tombstones too.
         has_changed = self._version != version
@@ -97,11 +90,8 @@ class TableIndex:
     def advance(
         self, session: SparkSession, version: int, entries: Entries, files: Mapping[int, DataFile | None]
     ) -> None:
-        """Take over a batch that is committed.
-
-        Args:
-            files: The files that it has added or changed; ``None`` for one that it has removed.
-        """
+        """Take over a batch that is committed. `files`: the files that it has added or changed; ``None`` for
+        one that it has removed."""
         try:
             self._entries.put(entries)
             for number, file in files.items():
@@ -186,7 +176,7 @@ class TableIndex:
         gone = [one.number for name, one in held.items() if name not in same]
         added = [self.new_file(one.text) for name, one in listed.items() if name not in same]
         kept = [one for name, one in held.items() if name in same]
-        self._check([*kept, *added])
+        self._check(kept, added)
         self._forget_files(np.array(gone, dtype=np.int64))
         for number in gone:
             del self.files[number]
@@ -210,9 +200,13 @@ class TableIndex:
             raise NoPositionsError("a key has several rows")
         self._entries.put(found)
 
-    def _check(self, files: list[DataFile]) -> None:
-        self._check_statistics(files)
-        self._check_memory(memory_of(sum((one.rows or 0) - one.deleted_rows for one in files)))
+    def _check(self, kept: list[DataFile], added: list[DataFile]) -> None:
+        self._check_statistics([*kept, *added])
+        read = sum((one.rows or 0) - one.deleted_rows for one in added)
+        keys = read + sum((one.rows or 0) - one.deleted_rows for one in kept)
+        # Files that a compaction has written are read in parts, and bring no new keys.
+        new = max(keys - len(self._entries), 0)
+        self._check_memory(memory_of(keys, max(new, min(read, _ROWS_AT_ONCE))))
 
     def _check_statistics(self, files: list[DataFile]) -> None:
         for one in files:
@@ -259,9 +253,9 @@ def table_entries(found: pa.Table, files: Iterable[DataFile]) -> Entries:
     )
 
 
-def memory_of(keys: int) -> int:
-    """How many bytes an index of so many keys needs while it is built."""
-    return keys * BYTES_PER_KEY * _BUILDING
+def memory_of(keys: int, read: int | None = None) -> int:
+    """How many bytes an index of so many keys needs while it reads some of them; by default all."""
+    return BYTES_PER_KEY * (keys + _COPIES * (keys if read is None else read))
 
 
 def key_columns(frame: DataFrame, keys: tuple[str, ...]) -> list[Column]:
@@ -331,3 +325,112 @@ def _parts(files: list[DataFile]) -> Iterable[dict[int, DataFile]]:
 def _numbers(found: pa.Table, name: str) -> Signed:
     numbers: Signed = found[name].to_numpy()
     return numbers
+
+
+ALWAYS_LATE = np.iinfo(np.int64).max
+"""The sequence of a key whose records are always applied with all events of the key."""
+_IS_CURRENT = "__headrace_is_current"
+
+
+class HistoryIndex(TableIndex):
+    """The current row of each key of a table with histories, and the newest sequence known of the key.
+
+    The sequence may be too great, never too small: it is that of all rows, also of those that another writer
+    has deleted, and of all hidden events. A record with a greater sequence is therefore newer than all events
+    of its key. A current row that is older than another event of its key was restored by another writer: the
+    records of this key are always applied with all its events.
+    """
+
+    _rows = 0
+    """The number of rows of the table when it was last read."""
+    _too_large: tuple[int, int] | None = None
+    """The number of rows with which the index was too large, and the bytes that it needed."""
+
+    def row_columns(self, frame: DataFrame) -> list[Column]:
+        """The hashes of a row's key, and the number of the newest sequence that the row knows of."""
+        first, second, last = key_columns(frame, self.keys)
+        end = sequence_number(F.col(END), frame.schema[END].dataType)
+        sequence = F.col(SEQUENCE)["value"]
+        # Rows of other writers.
+        is_odd = sequence.isNull() | (F.col(START) > sequence)
+        number = F.when(is_odd, F.lit(ALWAYS_LATE)).otherwise(F.greatest(last, end))
+        return [first, second, number.alias(NUMBER)]
+
+    def read(self, session: SparkSession, snapshot: Any, files: Mapping[int, DataFile]) -> Entries:
+        """The current rows in files, which may belong to no commit yet; one entry for each key."""
+        frame = self.rows_of(session, snapshot, files).where(F.col(START).isNotNull())
+        current = F.col(END).isNull().alias(_IS_CURRENT)
+        found = collect(frame.select(*self.row_columns(frame), *position_columns(), current))
+        entries = table_entries(found, files.values())
+        is_current = found[_IS_CURRENT].to_numpy()
+        return one_of_each_key(
+            Entries(
+                entries.first,
+                entries.second,
+                np.where(is_current, entries.position, NO_ROW),
+                entries.sequence,
+            )
+        )
+
+    def forget(self) -> None:
+        """Forget everything, after the table was found to be different; the next batch reads the table."""
+        self._reset()
+
+    def _check(self, kept: list[DataFile], added: list[DataFile]) -> None:
+        files = [*kept, *added]
+        # How many keys the rows have is known once they were read.
+        self._check_statistics(files)
+        self._rows = sum((one.rows or 0) - one.deleted_rows for one in files)
+        if self._too_large is not None and self._rows >= self._too_large[0]:
+            super()._check_memory(self._too_large[1])
+
+    def _check_memory(self, needed: int) -> None:
+        try:
+            super()._check_memory(needed)
+        except NoPositionsError:
+            # The table is not read again in each batch, only to find the same.
+            self._too_large = self._rows, needed
+            raise
+
+    def _forget_files(self, numbers: NDArray[np.int64]) -> None:
+        if len(numbers) == len(self.files):
+            self._entries = KeyIndex()
+        self._entries.forget_files(numbers, keeps_sequences=True)
+
+    def _put(self, found: Entries) -> None:
+        _, position, known = self._entries.find(found.first, found.second)
+        has_row, had_row = found.position != NO_ROW, position != NO_ROW
+        is_restored = (has_row & (known > found.sequence)) | (had_row & (found.sequence > known))
+        sequence = np.maximum(known, found.sequence)
+        sequence[(has_row & had_row) | is_restored] = ALWAYS_LATE
+        self._entries.put(Entries(found.first, found.second, np.minimum(position, found.position), sequence))
+        self._check_memory(len(self._entries) * BYTES_PER_KEY)
+
+    def _read_tombstones(self, session: SparkSession, stamp: BatchStamp) -> None:
+        frame = self._tombstones.read(session, stamp)
+        if frame is None:
+            return
+        events = frame.select(*key_columns(frame, self.keys))
+        found = collect(events.groupBy(FIRST, SECOND).agg(F.max(NUMBER).alias(NUMBER)))
+        first, second = (found[name].to_numpy().view(np.uint64) for name in (FIRST, SECOND))
+        number = found[NUMBER].to_numpy()
+        no_row = np.full(len(first), NO_ROW, dtype=np.uint64)
+        _, position, known = self._entries.find(first, second)
+        # Of two events with the same sequence, one has replaced the other, and the row is restored.
+        sequence = np.where((position != NO_ROW) & (number >= known), ALWAYS_LATE, number)
+        self._put(Entries(first, second, no_row, sequence).sorted())
+
+
+def one_of_each_key(found: Entries) -> Entries:
+    """One entry for each key: the position of its current row, and its greatest sequence."""
+    if not len(found):
+        return found
+    ordered = found.sorted()
+    is_new = np.ones(len(ordered), dtype=bool)
+    is_new[1:] = (ordered.first[1:] != ordered.first[:-1]) | (ordered.second[1:] != ordered.second[:-1])
+    begins = np.flatnonzero(is_new)
+    sequence = np.maximum.reduceat(ordered.sequence, begins)
+    rows = np.add.reduceat((ordered.position != NO_ROW).astype(np.int64), begins)
+    sequence[rows > 1] = ALWAYS_LATE
+    position = np.minimum.reduceat(ordered.position, begins)
+    return Entries(ordered.first[begins], ordered.second[begins], position, sequence)

@@ -48,10 +48,8 @@ class Tombstones:
     def read(self, session: SparkSession, stamp: BatchStamp) -> DataFrame | None:
         """The newest tombstone of each key: the key columns, `SEQUENCE` and `OPERATION`.
 
-        Those of the batch itself are left out: they are of an earlier attempt, and it decides again.
-
-        Returns:
-            ``None`` if nothing was ever deleted.
+        Those of the batch itself are left out: they are of an earlier attempt, and it decides again. ``None``
+        if nothing was ever deleted.
         """
         if not self._table("").exists:
             return None

@@ -16,11 +16,8 @@ from headrace.storage.table_log import logged_batch
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenFiles:
-    """Data files that belong to no commit yet.
-
-    Args:
-        added: The action of each file, in the JVM and as JSON; without the files of a change feed.
-    """
+    """Data files that belong to no commit yet. `added`: the action of each file, in the JVM and as JSON;
+    without the files of a change feed."""
 
     actions: Any  # delta's actions that add them, as a Scala list
     added: tuple[tuple[Any, Mapping[str, Any]], ...] = ()

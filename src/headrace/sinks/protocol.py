@@ -1,0 +1,145 @@
+"""What is the same for all targets of the exactly-once protocol: what they record, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.errors import BatchFencedError, CheckpointBehindTableError, TableBehindCheckpointError
+from headrace.model.counts import BatchCounts
+from headrace.sinks.target import BatchStamp, OpenedGeneration, RefreshStamp
+from headrace.state.facts import FENCED
+
+FORMAT = 1
+
+
+def batch_metadata(stamp: BatchStamp, counts: BatchCounts) -> dict[str, Any]:
+    """What a target records of a batch or a replay."""
+    if stamp.replayed is not None:
+        return {**replay_metadata(stamp), "rows": stamp.replayed, **counts.to_json()}
+    return {**stamp_metadata(stamp), **counts.to_json(), "sources": [one.to_json() for one in stamp.ranges]}
+
+
+def generation_metadata(opened: OpenedGeneration) -> dict[str, Any]:
+    """What a target records of the opening of a generation."""
+    opens: dict[str, Any] = {
+        "generation": opened.generation,
+        "reason": opened.opening.reason,
+        "fences": opened.opening.fences,
+        "losses": [dict(loss) for loss in opened.opening.losses],
+    }
+    if opened.opening.repeats:
+        opens["repeats"] = [dict(repeat) for repeat in opened.opening.repeats]
+    if opened.renamed_from is not None:
+        opens["renamed_from"] = {"flow": opened.renamed_from}
+    if opened.opening.positions is None:
+        return {
+            "headrace": FORMAT,
+            "pipeline": opened.pipeline,
+            "flow": opened.flow,
+            "checkpoint": opened.checkpoint,
+            "opens": opens,
+        }
+    stamp = BatchStamp(
+        pipeline=opened.pipeline,
+        flow=opened.flow,
+        checkpoint=opened.checkpoint,
+        batch=0,
+        ranges=opened.ranges,
+    )
+    return {**batch_metadata(stamp, BatchCounts(input=0, accepted=0)), "opens": opens}
+
+
+def refresh_metadata(stamp: RefreshStamp, counts: BatchCounts | None = None, kept: int = 0) -> dict[str, Any]:
+    """What a view records of a refresh. `kept`: how many accepted rows the view had before, if the commit
+    only adds the others."""
+    return {
+        "headrace": FORMAT,
+        "pipeline": stamp.pipeline,
+        "view": stamp.view,
+        "update": stamp.update,
+        "definition": stamp.definition,
+        "inputs": {name: dict(version) for name, version in stamp.inputs.items()},
+        **({} if counts is None else counts.to_json()),
+        **({"kept": kept} if kept else {}),
+    }
+
+
+def stamp_metadata(stamp: BatchStamp) -> dict[str, Any]:
+    """The identity of a batch."""
+    return {
+        "headrace": FORMAT,
+        "pipeline": stamp.pipeline,
+        "flow": stamp.flow,
+        "checkpoint": stamp.checkpoint,
+        "batch": stamp.batch,
+    }
+
+
+def replay_metadata(stamp: BatchStamp) -> dict[str, Any]:
+    """The identity of a replay."""
+    return {"headrace": FORMAT, "pipeline": stamp.pipeline, "flow": stamp.flow, "replay": stamp.replay}
+
+
+def fenced(stamp: BatchStamp) -> BatchFencedError:
+    """The error for a batch that another driver has committed, or whose checkpoint was replaced."""
+    return BatchFencedError(
+        f"flow {stamp.flow}: another driver has committed with this checkpoint while batch "
+        f"{stamp.batch} was being written",
+        facts=(f"checkpoint {stamp.checkpoint}", "this driver's rows were not committed"),
+        remedies=("stop one of the two processes, then run again:   headrace run",),
+        params={"flow": stamp.flow, "checkpoint": stamp.checkpoint, "batch": stamp.batch},
+    )
+
+
+def check_opening(opened: OpenedGeneration, fed_by: str | None) -> None:
+    """Refuse to open a generation if another process has opened one meanwhile. `fed_by`: the checkpoint that
+    feeds the target for the flow now."""
+    if fed_by != opened.replaces:
+        raise _opened_meanwhile(opened, f"opened checkpoint {fed_by}", fed_by)
+
+
+def check_fenced(opened: OpenedGeneration, held: int) -> None:
+    """Refuse to fence a checkpoint that has committed a batch since the survey. `held`: its last batch."""
+    if opened.fenced_at not in (None, held):
+        what = f"committed batch {held} with checkpoint {opened.opening.fences}"
+        raise _opened_meanwhile(opened, what, held)
+
+
+def _opened_meanwhile(opened: OpenedGeneration, what: str, found: Any) -> BatchFencedError:
+    return BatchFencedError(
+        f"flow {opened.flow}: another process has {what} at the same time",
+        facts=("nothing was written",),
+        remedies=("stop one of the two processes, then run again:   headrace run",),
+        params={"flow": opened.flow, "checkpoint": opened.replaces, "found": found},
+    )
+
+
+def is_held(stamp: BatchStamp, held: int, target: str) -> bool:
+    """Whether a target holds a batch whose checkpoint has committed up to the batch `held` (-1 for none)."""
+    if held == stamp.batch:
+        return True
+    params: Mapping[str, Any] = {
+        "flow": stamp.flow,
+        "checkpoint": stamp.checkpoint,
+        "batch": stamp.batch,
+        "held": held,
+    }
+    remedies = (f"continue from the table:   headrace reset {stamp.flow}",)
+    if held > stamp.batch:
+        did = f"has committed batch {held} to {target}"
+        what = "was replaced by a newer checkpoint" if held == FENCED else did
+        raise CheckpointBehindTableError(
+            f"flow {stamp.flow}: batch {stamp.batch} is older than the last batch of the table",
+            facts=(f"checkpoint {stamp.checkpoint} {what}", "the batch was not written"),
+            remedies=remedies,
+            params=params,
+        )
+    if held < stamp.batch - 1 and stamp.replay is None:
+        raise TableBehindCheckpointError(
+            f"flow {stamp.flow}: the table lacks the batches between {held} and {stamp.batch}",
+            facts=(f"table {target}, checkpoint {stamp.checkpoint}", "the batch was not written"),
+            remedies=remedies,
+            params=params,
+        )
+    return False

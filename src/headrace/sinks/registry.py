@@ -1,0 +1,63 @@
+"""The formats of sinks: a new one is a module of its own, and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from headrace.model.declarations import Sink
+from headrace.runtime.lazy_pyspark import DataFrame
+from headrace.sinks import outside
+from headrace.sinks.target import Applies, BatchStamp, Guarantee, SinkSpec, SinkStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkFormat:
+    """What the sinks of a format do. `describe`: says what a sink does, after "it". `open`: opens a sink that
+    keeps the state of its flows beside its rows. ``None`` for others: a Delta table without rows records
+    their batches, after `send` has sent the rows."""
+
+    describe: Callable[[Sink], str]
+    guarantee: Guarantee = "at least once"
+    applies: frozenset[Applies] = frozenset({"append"})
+    needs: tuple[str, ...] = ()  # the options that a sink must have; `path` is relative to the pipeline
+    open: Callable[[SinkSpec], SinkStore] | None = None
+    send: Callable[[DataFrame, BatchStamp, Sink, Mapping[str, str]], None] = outside.send_to_format
+
+
+_FILES = SinkFormat(
+    describe=lambda sink: f"adds {sink.format} files to {sink.options['path']}", needs=("path",)
+)
+
+FORMATS: dict[str, SinkFormat] = {
+    "delta": SinkFormat(
+        describe=lambda sink: f"appends to the Delta table {sink.options['path']}",
+        guarantee="exactly once",
+        needs=("path",),
+        send=outside.send_to_delta,
+    ),
+    "kafka": SinkFormat(
+        describe=lambda sink: f"sends to the Kafka topic {sink.options.get('topic', 'of each row')}"
+    ),
+    "parquet": _FILES,
+    "json": _FILES,
+    "csv": _FILES,
+    "orc": _FILES,
+    "function": SinkFormat(describe=outside.describe_function, send=outside.send_to_function),
+}
+
+
+def format_of(sink: Sink) -> SinkFormat:
+    """The format of a sink."""
+    return FORMATS[sink.format]
+
+
+def describe_sink(sink: Sink) -> str:
+    """What a sink does, for people."""
+    kind = format_of(sink)
+    return f"{kind.describe(sink)}: {kind.guarantee}"
+
+
+def keeps_state(sink: Sink | None) -> bool:
+    """Whether a sink keeps the state of its flows itself; others have a Delta table that records batches."""
+    return sink is not None and format_of(sink).open is not None

@@ -1,0 +1,123 @@
+"""A disk that is away for seconds ends no flow, and a table that is gone does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import deltalake
+import pytest
+
+from headrace.model.event_forms import Event
+from headrace.model.events import BatchCommitted, FlowFailed, FlowRetrying, ViewFailed
+from headrace.run import attempts
+from proof.shop import BRONZE, SILVER, Shop
+from waiting import until
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+NEWEST = """
+@hr.temporary_view
+def sales():
+    sale = F.from_json(F.decode("value", "UTF-8"), "id LONG, name STRING")
+    rows = spark.readStream.table("bronze")
+    return rows.select(sale["name"].alias("name"), sale["id"].alias("id"), "partition", "offset")
+
+hr.create_streaming_table("newest")
+hr.create_auto_cdc_flow("newest", "sales", ["name"], F.struct("offset", "partition"))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "_FIRST_WAIT_S", 0.2)
+
+
+def await_event(shop: Shop, kind: type[Event], flow: str, since: int) -> None:
+    """Wait for an event of a flow among those after the first ones."""
+
+    def happened() -> bool:
+        events = list(shop.events)[since:]
+        return any(isinstance(one, kind) and getattr(one, "flow", None) == flow for one in events)
+
+    until(happened, f"{kind.__name__} of {flow}", 90)
+
+
+def take_away(folder: Path) -> Path:
+    away = folder.with_name(f"{folder.name}-away")
+    return folder.rename(away)
+
+
+def bring_back(away: Path, folder: Path) -> None:
+    """Mount the disk again; it hides what was written to the empty folder below it."""
+    if folder.exists():
+        folder.rename(folder.with_name(f"{folder.name}-below"))
+    away.rename(folder)
+
+
+@pytest.mark.guarantee
+def test_a_folder_that_is_away_for_seconds_ends_no_flow(shop: Shop) -> None:
+    shop.write(BRONZE, SILVER, NEWEST)
+    shop.produce(30)
+    shop.run_well()
+    folders = {"bronze": shop.table("bronze"), "silver": shop.table("silver"), "newest": shop.table("newest")}
+    with shop.running():
+        for flow, folder in [*folders.items(), ("bronze", shop.checkpoints("bronze"))]:
+            began = len(shop.events)
+            shop.produce(5)
+            await_event(shop, BatchCommitted, "newest", began)
+            began = len(shop.events)
+            away = take_away(folder)
+            shop.produce(5)
+            await_event(shop, FlowRetrying, flow, began)
+            bring_back(away, folder)
+            await_event(shop, BatchCommitted, flow, began)
+    codes = {event.error["code"] for event in shop.happened(FlowRetrying)}
+    assert codes <= {"STORAGE_UNREADABLE", "COMMIT_LOST"}, codes
+    for below in shop.root.rglob("*-below"):
+        assert not (below / "_delta_log").exists(), "a table was created below the disk"
+    shop.run_well()
+    shop.check(silver=True)
+    expected = {}
+    for record in sorted(shop.ledger.records, key=lambda one: (one.place[2], one.place[1])):
+        expected[record.sale["name"]] = record.sale["id"]
+    held = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(shop.table("newest")))
+    found = held.execute("SELECT name, id FROM t").read_all()
+    names, ids = (found.column(name).to_pylist() for name in ("name", "id"))
+    assert dict(zip(names, ids, strict=True)) == expected
+
+
+def test_a_table_that_is_gone_ends_its_flow_with_the_error_of_a_lost_table(shop: Shop) -> None:
+    shop.produce(10)
+    with shop.running():
+        await_event(shop, BatchCommitted, "bronze", 0)
+        take_away(shop.table("bronze"))
+        shop.produce(5)
+        await_event(shop, FlowFailed, "bronze", 0)
+    errors = [event.error for event in shop.events if hasattr(event, "error")]
+    codes = [error["code"] for error in errors if error is not None]
+    assert codes[-1] == "TABLE_LOST" and set(codes[:-1]) == {"STORAGE_UNREADABLE"}, codes
+
+
+def test_a_view_whose_folder_is_away_is_refreshed_again(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delta makes a new table in the empty folder, and the refresh finds that the view does not hold it."""
+    from headrace.run import views
+
+    shop.write(BRONZE, SILVER)
+    shop.produce(20)
+    shop.run_well()
+    shop.produce(20)
+    gold, refresh, away = shop.table("gold"), views.ViewRunner._refresh, []
+
+    def flicker(self: views.ViewRunner) -> views.ViewResult:
+        if not away:
+            away.append(take_away(gold / "_delta_log"))
+            try:
+                return refresh(self)
+            finally:
+                bring_back(away[0], gold / "_delta_log")
+        return refresh(self)
+
+    monkeypatch.setattr(views.ViewRunner, "_refresh", flicker)
+    shop.run_well()
+    assert away and not shop.happened(ViewFailed)
+    shop.check(silver=True)
