@@ -376,11 +376,15 @@ class Heart:
 
     def _run(self, location: Location) -> None:
         while not self._stop.wait(expires_s(location) / _BEATS):
-            with self._lock:
-                for beat in self._holders:
-                    # A heartbeat that cannot be written lets the leases expire: the fence holds.
-                    with contextlib.suppress(Exception):
-                        self._write(beat)
+            self.beat()
+
+    def beat(self) -> None:
+        """Write the heartbeat of this process."""
+        with self._lock:
+            for beat in self._holders:
+                # A heartbeat that cannot be written lets the leases expire: the fence holds.
+                with contextlib.suppress(Exception):
+                    self._write(beat)
 
 
 def expires_s(location: Location) -> float:

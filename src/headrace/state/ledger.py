@@ -8,6 +8,7 @@ writers.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -161,16 +162,18 @@ class Ledger:
         return () if start is None else tuple(fold for fold in mine if fold["versions"][0] >= start)
 
     def rewind(self, target: TargetCommits, table_id: str, version: int) -> bool:
-        """Move the folds of versions that the table no longer has out of the ledger; returns whether there
-        were any.
+        """Set aside the folds of versions that the table no longer has; returns whether there were any.
 
         The commits that still exist are read from the log again.
         """
-        aside = self.folder / "superseded"
         stale = self.stale_folds(target, table_id, version)
-        for fold in stale:
+        # The newest first: what a crash leaves is stale as before, from the first one on.
+        for fold in reversed(stale):
             path = self._path(fold["versions"][0], table_id)
-            path.move(aside / f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{path.name}")
+            text = path.read_text()
+            digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+            (self.folder / "superseded" / f"{path.stem}-{digest}.json").create(text)
+            path.delete()
         return bool(stale)
 
     def record_losses(self, losses: Iterable[Mapping[str, Any]]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
@@ -82,8 +82,8 @@ class Files(Protocol):
     def delete_folder(self, path: str) -> None:
         """Delete a folder with everything in it; a missing one is fine."""
 
-    def move(self, path: str, new: str) -> None:
-        """Give a file or a folder another path, at which there is nothing yet."""
+    def copy(self, path: str, new: str) -> None:
+        """Write a copy of a file whole, in place of a file that has the new path."""
 
 
 @dataclass(frozen=True, order=True)
@@ -173,6 +173,15 @@ class Location:
                 yield from (self / entry.name).walk()
             else:
                 yield self / entry.name
+
+    def walk_sizes(self) -> Iterator[tuple[Location, int]]:
+        """All files of the folder and of the folders in it, with their bytes, without files that vanish."""
+        for entry in self.entries():
+            if entry.is_folder:
+                yield from (self / entry.name).walk_sizes()
+            else:
+                with suppress(FileNotFoundError):
+                    yield self / entry.name, entry.size
 
     def entries(self) -> Sequence[Entry]:
         """The files and folders in the folder, without order; none if the folder does not exist."""
@@ -280,14 +289,14 @@ class Location:
         with self._writing():
             self.files.delete_folder(self.path)
 
-    def move(self, new: Location) -> None:
-        """Give the file or the folder another path in the same storage, at which there is nothing yet.
+    def copy(self, new: Location) -> None:
+        """Write a copy of the file in the same storage, in place of a file that is there.
 
         Raises:
             StorageUnwritableError: The storage refuses it.
         """
-        with self._writing():
-            self.files.move(self.path, new.path)
+        with new._writing():
+            self.files.copy(self.path, new.path)
 
     def unwritable(self, error: OSError) -> StorageUnwritableError:
         """The error to raise if the storage refuses to write here."""
