@@ -19,7 +19,6 @@ from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
 from headrace.run.attempts import Looks, report_look
 from headrace.run.batch import BatchFunction, QueryState, RecordFeed
-from headrace.run.batch_setup import BatchSetup
 from headrace.run.checks import DatasetChecks
 from headrace.run.context import Build, MakeSession
 from headrace.run.failures import Failures
@@ -130,6 +129,10 @@ _COMMIT_LOG_S = 2.0
 """How long a stop waits for Spark to write ``commits/N`` after a batch."""
 
 
+MakeBatches = Callable[[OpenedFlow, SparkSession, Lease, StopSignal, BatchLimits, QueryState], BatchFunction]
+"""Makes the function that Spark calls for each batch of one query."""
+
+
 @dataclass(kw_only=True)
 class FlowRunner:
     """Runs one flow until it is drained, stopped, or fails; may be run again after a failure. `is_outdated`:
@@ -139,7 +142,7 @@ class FlowRunner:
     gate: OpeningGate
     progress: Progress
     opener: FlowOpener
-    batches: BatchSetup
+    make_batches: MakeBatches
     checks: DatasetChecks
     session: MakeSession
     build: Build
@@ -198,7 +201,7 @@ class FlowRunner:
         )
         with closing(limits):
             with self._explained():
-                function = self.batches.make(opened, session, lease, stop, limits, state)
+                function = self.make_batches(opened, session, lease, stop, limits, state)
                 self.gate.wait(stop)
             try:
                 with self._explained():
