@@ -18,6 +18,7 @@ from headrace.sources.delta.position import DeltaPosition
 from headrace.state.identity import CheckpointIdentity, SourceIdentity, write_checkpoint
 from headrace.state.offset_log import seed_files
 from headrace.storage.layout import Storage
+from headrace.storage.location import Location
 from headrace.storage.table_snapshot import load_snapshot
 
 ORDERS = TableName("default", "orders")
@@ -26,8 +27,8 @@ ORDERS = TableName("default", "orders")
 class ReadTable:
     """A storage with one table of three small files in each of two partitions."""
 
-    def __init__(self, folder: Path) -> None:
-        self.storage = Storage.at(folder)
+    def __init__(self, folder: Location) -> None:
+        self.storage = Storage(folder)
         self.path = self.storage.table(ORDERS)
         for number in range(3):
             self.append(number)
@@ -35,21 +36,26 @@ class ReadTable:
     def append(self, number: int) -> None:
         rows = pa.table({"id": [number, number + 10], "day": ["a b", "c"]})
         cleans = {"delta.enableExpiredLogCleanup": "false"}
-        write_deltalake(str(self.path), rows, mode="append", partition_by=["day"], configuration=cleans)
+        write_deltalake(self.disk, rows, mode="append", partition_by=["day"], configuration=cleans)
+
+    @property
+    def disk(self) -> Path:
+        """The table's folder on this disk, also if it is a part of an object store for the code."""
+        return Path(self.path.path.removeprefix("memory://"))
 
     @property
     def table_id(self) -> str:
         return load_snapshot(self.path).table_id
 
     def compact(self) -> None:
-        DeltaTable(str(self.path)).optimize.compact()
+        DeltaTable(self.disk).optimize.compact()
 
     def age(self, days: float) -> None:
         """Make all data files and commits older, and let a pipeline own the table."""
         then = time.time() - days * 86400
-        for file in self.path.local_path.rglob("*"):
+        for file in self.disk.rglob("*"):
             os.utime(file, (then, then))
-        for file in (self.path.local_path / "_delta_log").glob("*.json"):
+        for file in (self.disk / "_delta_log").glob("*.json"):
             lines = [json.loads(line) for line in file.read_text().splitlines()]
             for line in lines:
                 line.get("metaData", {}).get("configuration", {})["headrace.pipeline"] = "shop"

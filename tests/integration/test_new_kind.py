@@ -43,7 +43,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         env={**os.environ, "PYTHONPATH": str(package.parent), "HEADRACE_ENGINE": "off"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert run.returncode == 0, run.stderr[-4000:]
     (line,) = (line for line in run.stdout.splitlines() if line.startswith("SEEN "))
@@ -52,8 +52,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_the_plan_shows_what_the_source_holds(seen: dict[str, Any]) -> None:
-    assert "reads log orders" in seen["plan"] and "5 records" in seen["plan"]
-    assert "keeps log and number" in seen["plan"]
+    text = " ".join(seen["plan"].split())
+    assert "from log orders, 5 records" in text
+    assert "keeps log and number" in text
 
 
 def test_each_record_is_there_once_after_a_failure_between_write_and_commit(seen: dict[str, Any]) -> None:
@@ -61,7 +62,7 @@ def test_each_record_is_there_once_after_a_failure_between_write_and_commit(seen
     assert seen["after first"] == [0, 1, 2, 3, 4]
     assert "a test has ended orders in batch 1" in json.dumps(seen["failed"])
     assert seen["after failure"] == [0, 1, 2, 3, 4]
-    assert seen["again"]["outcome"] == seen["idle"]["outcome"] == "completed"
+    assert seen["again"] == {"outcome": "completed", "errors": []}
     assert seen["after again"] == [0, 1, 2, 3, 4, 5, 7]
 
 

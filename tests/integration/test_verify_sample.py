@@ -101,7 +101,7 @@ def test_a_sample_of_another_query_is_not_judged(
     assert reason in found.reasons[0]
 
 
-NESTED = CODE.replace("id LONG", "id STRUCT<a: LONG, b: ARRAY<LONG>>")
+NESTED = CODE.replace("id LONG", "id STRUCT<a: LONG, b: ARRAY<LONG>, c: STRING>")
 
 
 def test_a_sample_finds_a_key_whose_row_was_replaced_by_that_of_another_key(

@@ -99,7 +99,6 @@ def main() -> dict[str, Any]:
         seen["after again"] = ids(pipeline)
         seen["current"] = flow(pipeline)
         seen["rejected"] = rejected(pipeline)
-        seen["idle"] = run(pipeline)
         seen["verified"] = pipeline.verify().to_json()
     write_code(-1)
     with Pipeline.load(ROOT) as pipeline:

@@ -173,7 +173,7 @@ def test_a_crash_while_a_checkpoint_is_opened_leaves_nothing_half_done(
 
 
 @pytest.mark.parametrize(
-    "step", [COMMITTING, "sources.kind.SourceKind.take_over", "storage.location.Location.move"]
+    "step", [COMMITTING, "sources.kind.SourceKind.take_over", "storage.location.Location.copy"]
 )
 def test_a_crash_while_a_flow_is_renamed_is_mended_by_renaming_again(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, step: str

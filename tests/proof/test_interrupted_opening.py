@@ -120,7 +120,7 @@ def test_a_reset_that_ends_at_any_step_doubles_no_rejected_row(
     shop.verify()
 
 
-@pytest.mark.parametrize("point", ["flow-renamed", "identity-renamed"])
+@pytest.mark.parametrize("point", ["flow-renamed", "checkpoints-copied"])
 def test_a_rename_that_ends_at_any_step_doubles_no_rejected_row(
     shop: Shop, fail_at: pytest.MonkeyPatch, point: str
 ) -> None:

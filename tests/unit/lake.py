@@ -20,12 +20,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from stores import At
 
 from disk import Disk
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.storage.layout import Storage
+from headrace.storage.locate import locate
 
 FENCED = 2**63 - 1
 COORDINATES = json.dumps(
@@ -79,13 +81,13 @@ def rows(offsets: Iterable[int], partition: int = 0, topic: str = "sales") -> li
 class Lake:
     """A storage and its tables."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, at: At = locate) -> None:
         self.storage = Disk(root)
         self.settings = ProjectSettings(
             name="shop",
             file=root.parent / "headrace.yml",
             profile="dev",
-            storage=Storage.at(root),
+            storage=Storage(at(root)),
             libraries=(),
             kafka=KafkaConnection({"bootstrap.servers": "127.0.0.1:9"}),
         )

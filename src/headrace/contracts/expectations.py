@@ -234,17 +234,15 @@ def with_declared_columns(rows: DataFrame, schema: Mapping[str, Any]) -> DataFra
 _INPUT, _QUARANTINED, _DROPPED, _STOPPING = "input", "quarantined", "dropped", "stopping"
 
 
+@dataclass(eq=False)
 class RowSplit:
     """The rows of one batch, split; the counts are known after `accepted` has been computed."""
 
-    def __init__(
-        self, rows: DataFrame, expectations: Sequence[Expectation], dataset: str, *, is_counted: bool = False
-    ) -> None:
-        self._rows = rows
-        self._is_counted = is_counted
-        self._expectations = tuple(expectations)
-        self._dataset = dataset
-        self._observation: Observation | None = None
+    _rows: DataFrame
+    _expectations: Sequence[Expectation]
+    _dataset: str
+    is_counted: bool = False  # whether the rows are counted even without expectations
+    _observation: Observation | None = None
 
     @property
     def session(self) -> SparkSession:
@@ -253,7 +251,7 @@ class RowSplit:
     @cached_property
     def accepted(self) -> DataFrame:
         """The rows for the target. They are counted when they are computed; compute all of them, once."""
-        if not self._expectations and not self._is_counted:
+        if not self._expectations and not self.is_counted:
             return self._rows
         from pyspark.sql import Observation
 

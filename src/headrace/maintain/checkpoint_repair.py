@@ -48,11 +48,8 @@ def find_problems(checkpoint: FlowCheckpoint) -> Iterator[Problem]:
     yield from _commits(checkpoint)
     yield from _offsets(checkpoint)
     for folder in ("sources", "state"):
-        for file in (path / folder).walk():
-            if file.name.startswith("."):
-                continue
-            # A flow that runs deletes old files of its state.
-            if (state := file.look()) is not None and not state.size:
+        for file, size in sorted((path / folder).walk_sizes()):
+            if not size and not file.name.startswith("."):
                 yield Problem(file=file, found="the file is empty")
 
 

@@ -179,8 +179,7 @@ def load_metadata(path: Location) -> Mapping[str, Any] | None:
 
 def measure(folder: Location) -> dict[str, int]:
     """The number of files in a folder and all below it, and their bytes."""
-    # A flow that runs deletes old files of its state.
-    sizes = [state.size for file in folder.walk() if (state := file.look()) is not None]
+    sizes = [size for _, size in folder.walk_sizes()]
     return {"files": len(sizes), "size_bytes": sum(sizes)}
 
 

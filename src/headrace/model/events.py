@@ -114,8 +114,7 @@ class BatchWork:
 
 
 class Committed(Event, level="METRICS"):
-    """The commit of a batch or a refresh. The event log can also make it from the commit itself; fields with
-    a default are those that a commit can lack."""
+    """The commit of a batch or a refresh. The event log can also make this event from the commit itself."""
 
     message = "Flow '{subject}' has committed {what} to '{dataset}': {counts_text}."
 

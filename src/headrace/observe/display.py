@@ -180,9 +180,8 @@ def _html(board: Board, notes: Sequence[str]) -> str:
 
 
 def board_table(board: Board, now: datetime, *, width: int = 120, height: int | None = None) -> Table:
-    """The board as a table of `rich`, as much of it as there is room for. `width`: characters of a line;
-    columns that have no room are left out. `height`: lines of the screen; rows that have no room are counted
-    in the last line."""
+    """The board as a table of `rich`, without the columns beyond the width; the last line counts the rows
+    beyond the height."""
     from rich.table import Table
     from rich.text import Text
 

@@ -97,9 +97,8 @@ def query_events(storage: Storage, query: str) -> list[Row]:
 
 
 def follow_events(storage: Storage, chosen: EventFilter, limit: int | None = None) -> Iterator[LoggedEvent]:
-    """The events of a storage, and then the new ones as they are written; never ends. Several processes write
-    the log, so an event can be written after newer ones. One that is written more than an hour late is left
-    out."""
+    """The events of a storage, and then the new events, without end. Several processes write the log, so an
+    event can be written after newer events; an event that is more than an hour late is left out."""
     seen: dict[str, int] = {}
     version, newest = newest_version(storage.events), 0
     for event in read_events(storage, chosen, 1):

@@ -169,8 +169,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class _HeldFile(logging.handlers.RotatingFileHandler):
-    """A rotated file without secrets. A lock shows that it is in use; only the first write error is
-    reported."""
+    """A rotated, locked file without secrets; only the first write error is reported."""
 
     def __init__(self, file: Path, level: int, formatter: logging.Formatter, redactor: Redactor) -> None:
         self._failed = False

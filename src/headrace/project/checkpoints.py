@@ -13,6 +13,7 @@ from headrace.maintain.checkpoints import FlowCheckpoint, load_checkpoints
 from headrace.model.project import ProjectSettings
 from headrace.project.operations import logged_operation, new_update
 from headrace.state.lease import held_leases
+from headrace.storage.layout import Storage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +68,8 @@ class Checkpoints:
         )
 
     def repair(self, flows: Sequence[str]) -> tuple[CheckpointReport, ...]:
-        """Repair what can be repaired, and keep the damaged files in the storage's folder ``backups``. A
-        process that is killed meanwhile leaves files missing, and the next repair writes them. Return what
-        was repaired."""
+        """Repair what can be repaired, and keep the damaged files in the storage's folder ``backups``.
+        The next repair goes on after a crash. Return what was repaired."""
         storage, update = self._settings.storage, new_update()
         names = tuple(dict.fromkeys(one.dataset for one in self.show(flows)))
         with (
@@ -79,23 +79,25 @@ class Checkpoints:
             # Read again: a run may have ended since the caller has looked.
             done = tuple(one for one in self.validate(flows) if one.can_be_repaired)
             for report in done:
-                self._repair(report)
+                repair_files(report, storage)
             outcome["checkpoints"] = [one.to_json() for one in done]
         return done
 
-    def _repair(self, report: CheckpointReport) -> None:
-        found = report.checkpoint
-        generation = int(found.path.name)
-        backup = self._settings.storage.backup(found.dataset, found.flow, generation)
-        backup /= f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
-        for problem in report.problems:
-            repair = problem.repair
-            assert repair is not None
-            sums = repair.file.parent / f".{repair.file.name}.crc"
-            for file in (repair.file, sums):
-                if file.exists():
-                    kept = backup / "/".join(file.below(found.path))
-                    kept.parent.make_folder()
-                    file.move(kept)
-            if repair.text is not None:
-                repair.file.replace(repair.text)
+
+def repair_files(report: CheckpointReport, storage: Storage) -> None:
+    """Repair the files of a checkpoint, each of which has a repair."""
+    found = report.checkpoint
+    backup = storage.backup(found.dataset, found.flow, int(found.path.name))
+    backup /= f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
+    for problem in report.problems:
+        repair = problem.repair
+        assert repair is not None
+        sums = repair.file.parent / f".{repair.file.name}.crc"
+        # A new file beside old checksums could not be read.
+        for file in (sums, repair.file):
+            if file.exists():
+                file.copy(backup / "/".join(file.below(found.path)))
+                if file == sums or repair.text is None:
+                    file.delete()
+        if repair.text is not None:
+            repair.file.replace(repair.text)

@@ -53,12 +53,11 @@ from headrace.sources.bad_records import CODE, BadRecords
 from headrace.sources.delta.reader import as_inserts, changes_of
 from headrace.sources.files.bad_files import explain_bad_file
 from headrace.sources.records import CARRIED
-from headrace.sources.registry import kind_for
+from headrace.sources.registry import COORDINATES, kind_for
 from headrace.sources.requests import Sampling, SourceRead
 from headrace.sources.systems import Systems
 
-_EXAMPLES = 3
-"""The number of bad records that a preview shows for each reason."""
+_EXAMPLES = 3  # the number of bad records that a preview shows for each reason
 _PLAIN = (
     *("boolean", "byte", "short", "integer", "long", "float", "double", "decimal"),
     *("string", "char", "varchar", "date"),
@@ -181,7 +180,8 @@ def _rejected(found: Sequence[BadRecords]) -> Iterator[PreviewedBadRecords]:
     for read in found:
         if read.frame.isStreaming:
             continue
-        place = [name for name in ("topic", "partition", "offset", "path") if name in read.frame.columns]
+        parts = dict.fromkeys(name for one in COORDINATES for name in one.names)
+        place = [name for name in parts if name in read.frame.columns]
         value = F.substring("value", 1, CARRIED).alias("value")
         chosen = read.frame.select(CODE, *place, value, F.octet_length("value").alias("size"))
         counted = {row[CODE]: row["count"] for row in read.frame.groupBy(CODE).count().collect()}

@@ -101,8 +101,9 @@ ReadRecords = Callable[["DataFrame", BatchStamp], AbstractContextManager["DataFr
 class RecordFeed(Protocol):
     """The rows of a flow whose stream has only markers: snapshots, or a batch query that is applied once."""
 
-    def look(self, stop: StopSignal) -> bool:
-        """Record what is to be applied next, and return whether there is something."""
+    def look(self, *, applied: bool) -> bool:
+        """Record a marker for what is to be applied next, and return whether there is something to apply.
+        `applied`: whether all markers are applied; else there is one to apply, if there are any."""
 
     def records(
         self, batch: DataFrame, stamp: BatchStamp, checkpoint: Location

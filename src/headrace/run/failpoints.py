@@ -27,7 +27,7 @@ Point = Literal[
     "rows-fenced",
     "tombstones-dropped",
     "flow-renamed",
-    "identity-renamed",
+    "checkpoints-copied",
 ]
 VARIABLE = "HEADRACE_PAUSE_AT"
 FAIL_VARIABLE = "HEADRACE_FAIL_AT"

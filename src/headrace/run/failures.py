@@ -129,47 +129,49 @@ def as_error(
     for one in (carried, failure):
         if isinstance(one, HeadraceError):
             return one
-    name = _label(declared)
-    text = f"{type(failure).__name__}: {text_of(failure)}\n{text_of(carried)}"
-    failed = _failed_in_view(text, declared)
-    if failed is not None:
-        return failed
-    bad = BadRecord.find(text)
-    if bad is not None:
-        return bad.to_error(str(name), declared.location, remedies=show_record(bad.at))
+    name, text = _label(declared), f"{type(failure).__name__}: {text_of(failure)}\n{text_of(carried)}"
+    # Spark's text around the exception of a batch says only that a batch has failed.
+    cause = text if carried is None else f"{type(carried).__name__}: {text_of(carried)}"
+    failed = FailedQuery(
+        name=name,
+        target=_target(declared),
+        params={"name": str(declared.name)},
+        location=declared.location,
+        text=text,
+        cause=_shortened(cause),
+        logged=_logged(log_file),
+        sources=sources,
+        settings=settings,
+    )
+    if (in_view := _failed_in_view(text, declared)) is not None:
+        return in_view
+    if (bad := BadRecord.find(text)) is not None:
+        return bad.to_error(name, declared.location, remedies=show_record(bad.at))
     if _MALFORMED.search(text) is not None:
         return _malformed(text, declared, reading)
     if any(_is_driver_lost(one) for one in (carried, failure)):
-        return driver_lost(_logged(log_file))
+        return driver_lost(failed.logged)
     unread = carried or failure
     if isinstance(unread, OSError) and any(one.startswith("headrace.storage.") for one in _modules(unread)):
-        return _unreadable(declared, f"the system's error: {unread}", log_file)
-    # Spark's text around the exception of a batch says only that a batch has failed.
-    cause = text if carried is None else f"{type(carried).__name__}: {text_of(carried)}"
-    known = _known(text, _shortened(cause), declared, log_file, settings, sources)
-    if known is not None:
+        return _unreadable(failed, declared, f"the system's error: {unread}")
+    if (known := _known(failed, declared)) is not None:
         return known
     raised = raised_by(cause, expectations)
-    facts = [_shortened(cause), *([] if raised is None else [raised])]
+    facts = [failed.cause, *([] if raised is None else [raised])]
     if reading is not None:
         facts.append(f"the last batch that started is {reading}")
     return FlowFailedError(
         f"{name} failed",
         location=declared.location,
-        facts=(*facts, *_logged(log_file)),
+        facts=(*facts, *failed.logged),
         remedies=("print the stack trace:   headrace run --debug",),
-        params={"name": str(declared.name)},
+        params=failed.params,
     )
 
 
-def _unreadable(declared: Declared, fact: str, log_file: Path | None) -> StorageUnreadableError:
-    return StorageUnreadableError(
-        f"{_label(declared)}: the storage could not be read",
-        location=declared.location,
-        facts=(fact, _unchanged(declared), *_logged(log_file)),
-        remedies=("headrace doctor",),
-        params={"name": str(declared.name)},
-    )
+def _unreadable(failed: FailedQuery, declared: Declared, fact: str) -> HeadraceError:
+    facts = (fact, _unchanged(declared))
+    return failed.error(StorageUnreadableError, "the storage could not be read", facts, "headrace doctor")
 
 
 def _is_driver_lost(error: BaseException | None) -> bool:
@@ -250,78 +252,52 @@ def driver_lost(facts: Sequence[str] = ()) -> DriverLostError:
     )
 
 
-def _known(
-    text: str,
-    cause: str,
-    declared: Declared,
-    log_file: Path | None,
-    settings: ProjectSettings | None,
-    sources: Sequence[Source],
-) -> HeadraceError | None:
+def _known(failed: FailedQuery, declared: Declared) -> HeadraceError | None:
     """The error for a known message of Spark."""
-    name = _label(declared)
-    facts = (cause, *_logged(log_file))
+    text = failed.text
     if (mismatch := find_mismatch(text, "")) is not None and isinstance(declared, AppendFlow | AutoCdcFlow):
-        return state_changed(declared, mismatch, (NOT_COMMITTED, *_logged(log_file)))
+        return state_changed(declared, mismatch, (NOT_COMMITTED, *failed.logged))
     if "No space left on device" in text:
-        return StorageUnwritableError(
-            f"{name}: no space is left on the disk of the storage",
-            location=declared.location,
-            facts=(NOT_COMMITTED, *_logged(log_file)),
-            remedies=("free space on the disk, then start again:   headrace run",),
-            params={"name": str(declared.name)},
+        return failed.error(
+            StorageUnwritableError,
+            "no space is left on the disk of the storage",
+            (NOT_COMMITTED,),
+            "free space on the disk, then start again:   headrace run",
         )
     if (unreadable := _UNREADABLE.search(text)) is not None:
-        return _unreadable(declared, _shortened(unreadable[0]), log_file)
+        return _unreadable(failed, declared, _shortened(unreadable[0]))
     if (violated := _VIOLATED.search(text)) is not None:
-        return ConstraintViolatedError(
-            f"{name}: {violated[1].rstrip(' .:')}",
-            location=declared.location,
-            facts=(_unchanged(declared), *facts),
-            remedies=(
-                "correct the row at its source or in the query, then run again:   headrace run",
-                "or declare the condition as an expectation: expect_or_quarantine",
-            ),
-            params={"name": str(declared.name)},
+        return failed.error(
+            ConstraintViolatedError,
+            violated[1].rstrip(" .:"),
+            (_unchanged(declared), failed.cause),
+            "correct the row at its source or in the query, then run again:   headrace run",
+            "or declare the condition as an expectation: expect_or_quarantine",
         )
     if "java.lang.OutOfMemoryError" in text or "SparkOutOfMemoryError" in text:
-        return OutOfMemoryError(
-            f"{name}: the heap of Spark's JVM is too small",
-            location=declared.location,
-            facts=facts,
-            remedies=(
-                "give the JVM more memory: `runtime: {memory: 4g}` in headrace.yml",
-                "or make the batches smaller: `maxOffsetsPerTrigger` or `maxFilesPerTrigger` of the source",
-            ),
-            params={"name": str(declared.name)},
+        return failed.error(
+            OutOfMemoryError,
+            "the heap of Spark's JVM is too small",
+            (failed.cause,),
+            "give the JVM more memory: `runtime: {memory: 4g}` in headrace.yml",
+            "or make the batches smaller: `maxOffsetsPerTrigger` or `maxFilesPerTrigger` of the source",
         )
     if _TAKEN_OVER.search(text):
         return LeaseLostError(
-            f"another process has taken over flow {name} while this process did not respond",
+            f"another process has taken over flow {failed.name} while this process did not respond",
             facts=(
                 "the checkpoint has a batch of the other process; this process has written nothing since",
             ),
-            params={"flow": str(name)},
+            params={"flow": failed.name},
         )
-    failed = FailedQuery(
-        name=name,
-        target=_target(declared),
-        params={"name": str(declared.name)},
-        location=declared.location,
-        text=text,
-        cause=cause,
-        logged=_logged(log_file),
-        sources=sources,
-        settings=settings,
-    )
     if (known := next(filter(None, (kind.explain_failure(failed) for kind in KINDS)), None)) is not None:
         return known
     if _TRANSIENT.search(text):
         return FlowInterruptedError(
-            f"{name} was interrupted: {cause[:_CAUSE]}",
-            location=declared.location,
-            facts=facts,
-            params={"name": str(declared.name)},
+            f"{failed.name} was interrupted: {failed.cause[:_CAUSE]}",
+            location=failed.location,
+            facts=(failed.cause, *failed.logged),
+            params=failed.params,
         )
     return None
 

@@ -19,7 +19,6 @@ from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
 from headrace.run.attempts import Looks, report_look
 from headrace.run.batch import BatchFunction, QueryState, RecordFeed
-from headrace.run.batch_setup import BatchSetup
 from headrace.run.checks import DatasetChecks
 from headrace.run.context import Build, MakeSession
 from headrace.run.failures import Failures
@@ -130,6 +129,10 @@ _COMMIT_LOG_S = 2.0
 """How long a stop waits for Spark to write ``commits/N`` after a batch."""
 
 
+MakeBatches = Callable[[OpenedFlow, SparkSession, Lease, StopSignal, BatchLimits, QueryState], BatchFunction]
+"""Makes the function that Spark calls for each batch of one query."""
+
+
 @dataclass(kw_only=True)
 class FlowRunner:
     """Runs one flow until it is drained, stopped, or fails; may be run again after a failure. `is_outdated`:
@@ -139,7 +142,7 @@ class FlowRunner:
     gate: OpeningGate
     progress: Progress
     opener: FlowOpener
-    batches: BatchSetup
+    make_batches: MakeBatches
     checks: DatasetChecks
     session: MakeSession
     build: Build
@@ -163,7 +166,7 @@ class FlowRunner:
     def run(self, lease: Lease, stop: StopSignal) -> Outcome:
         """Open the flow's checkpoint and run its query."""
         outcome = self._run_query(lease, stop)
-        # A function gets the version that was applied last, so it is asked again after each batch.
+        # One snapshot is recorded when the one before is applied.
         batches = -1
         while outcome == "drained" and self._reruns_when_drained and self.progress.batches > batches:
             batches = self.progress.batches
@@ -179,12 +182,9 @@ class FlowRunner:
                 opened = self.opener.open(self.remedies)
             self.was_opened, self.remedies = True, Remedies()
             drained = is_drained(self.planned, opened, systems)
-            # Snapshots that were recorded before are applied before the source is asked again.
-            self._reruns_when_drained = self.snapshots is not None
-            is_new = opened.checkpoint is None or opened.checkpoint.last_planned < 0
-            if self.snapshots is not None and (drained or is_new):
+            if self.snapshots is not None:
                 try:
-                    self._reruns_when_drained = self.snapshots.look(stop)
+                    self._reruns_when_drained = self.snapshots.look(applied=drained)
                 except PlanAgain:
                     return "plan again"
             self.checks.run_left(self.opener.spark, stop)
@@ -201,7 +201,7 @@ class FlowRunner:
         )
         with closing(limits):
             with self._explained():
-                function = self.batches.make(opened, session, lease, stop, limits, state)
+                function = self.make_batches(opened, session, lease, stop, limits, state)
                 self.gate.wait(stop)
             try:
                 with self._explained():
@@ -292,11 +292,11 @@ class FlowRunner:
     ) -> Outcome:
         """Look after a query until it ends, is stopped, or needs a new plan."""
         fold_at = time.monotonic() + _FOLD_S
-        poller = SnapshotPoller(self.snapshots, state)
+        poller = SnapshotPoller(self.snapshots, state, lambda: query.lastProgress is not None)
         while not query.awaitTermination(_POLL_S):
             late.look(query)
             if not self.triggered:
-                outdated = self._looks.ask("the source of snapshots", lambda: poller.is_outdated(stop))
+                outdated = self._looks.ask("the source of snapshots", poller.is_outdated)
                 if outdated:
                     return "plan again"
             if self.state != "working" and query.status["message"] == _NOTHING_TO_READ:

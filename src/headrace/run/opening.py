@@ -25,11 +25,13 @@ from headrace.sources.registry import kind_of
 from headrace.sources.systems import Seeding
 from headrace.state.facts import CheckpointFacts, Continue, Open, Opening, RenameFlow, SourceFacts
 from headrace.state.identity import (
-    FILE,
     QUERY,
     CheckpointIdentity,
+    copy_checkpoints,
+    discard_checkpoints,
     generations,
     load_identity,
+    tidy_renamed,
     write_checkpoint,
 )
 from headrace.state.lease import Heart
@@ -180,6 +182,7 @@ class FlowOpener:
         # An earlier version has folded them; without their files that would not show any more.
         self.surveyor.target.remove_strays(self._planned.flow.name, lambda: self._rewind_ledger(table))
         self.fold(table.table_id)
+        tidy_renamed(self.surveyor.checkpoints, self.surveyor.declared_flows)
         unfinished = find_unfinished(self.surveyor.checkpoints, table)
         if unfinished is not None:
             unfinished.delete_folder()
@@ -293,7 +296,7 @@ class FlowOpener:
             self.fold(table.table_id)
 
     def _take_over(self, old: str) -> None:
-        """Rename the checkpoint of a renamed flow: first in the table, then on disk."""
+        """Rename the checkpoint of a renamed flow: first in the table, then in its folder."""
         flow, storage = self._planned.flow, self._settings.storage
         table = self._state()
         old_folder = storage.flow_checkpoints(flow.target, old)
@@ -313,10 +316,10 @@ class FlowOpener:
         # The flow of the old name may still run, in a process that has not seen the new one.
         with Heart() as heart:
             heart.acquire(storage.lease(flow.target, old), old)
-            self._rename(old, known[-1], identity, table)
+            self._rename(old, old_folder, identity, table)
 
     def _rename(
-        self, old: str, checkpoint: Location, identity: CheckpointIdentity, table: TargetState
+        self, old: str, old_folder: Location, identity: CheckpointIdentity, table: TargetState
     ) -> None:
         flow = self._planned.flow
         self.fold(table.table_id, old)
@@ -339,10 +342,9 @@ class FlowOpener:
             side.rename(self.spark, identity.checkpoint, held, flow.name)
         for kind in {source.kind for source in identity.sources}:
             kind_of(kind).take_over(self._ledger(old).folder, self._ledger().folder)
-        (checkpoint / FILE).replace_json(identity.with_flow(flow.name).to_json())
-        reach("identity-renamed", flow.name, 0)
-        self.surveyor.checkpoints.delete_folder()
-        checkpoint.parent.move(self.surveyor.checkpoints)
+        copy_checkpoints(old_folder, self.surveyor.checkpoints, identity.with_flow(flow.name))
+        reach("checkpoints-copied", flow.name, 0)
+        discard_checkpoints(old_folder)
 
 
 def _seeded_ranges(

@@ -3,28 +3,146 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from headrace.model.declarations import snapshots_of
+from headrace.model.ranges import Position, SourceRange
 from headrace.model.table_events import ForeignCommitSeen
 from headrace.plan.sources import marker_of
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
-from headrace.run.batch import RecordFeed
-from headrace.run.batch_setup import BatchSetup
+from headrace.run.bad_records import BadRecordSearch, DriftCheck, ReaderCounts
+from headrace.run.batch import BatchFunction, BatchRanges, QueryState, RecordFeed
 from headrace.run.checks import DatasetChecks
 from headrace.run.context import UpdateContext
+from headrace.run.failures import Failures
 from headrace.run.flow import FlowRunner, OpeningGate
-from headrace.run.opening import FlowOpener
+from headrace.run.limits import BatchLimits, most_tasks
+from headrace.run.narrowing import RecordSearch
+from headrace.run.opening import FlowOpener, OpenedFlow
 from headrace.run.readiness import inputs_of
-from headrace.run.reporting import FlowReports, Progress
+from headrace.run.reporting import BatchReporter, FlowReports, LagGauge, Progress
 from headrace.run.snapshots import OnceFeed, SnapshotFeed
-from headrace.run.split import RefreshSplit
+from headrace.run.split import BatchSplit, RefreshSplit
+from headrace.run.stop import StopSignal
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of, refresh_target, target_reader
 from headrace.run.views import ViewRunner
+from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import read_state
 from headrace.sinks.registry import keeps_state
+from headrace.sources.guard import FlowRun
+from headrace.sources.guards import SourceGuards
+from headrace.sources.ranges import load_next_positions
+from headrace.sources.registry import kind_of
+from headrace.state.lease import Lease
+from headrace.state.offset_log import is_seeded
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSetup:
+    """Makes the batch function of each query of a flow."""
+
+    surveyor: FlowSurveyor
+    context: UpdateContext
+    failures: Failures
+    progress: Progress  # the flow's counts so far
+    checks: DatasetChecks
+    snapshots: RecordFeed | None = None  # the rows in place of the markers, if the flow reads markers
+
+    def make(
+        self,
+        opened: OpenedFlow,
+        session: SparkSession,
+        lease: Lease,
+        stop: StopSignal,
+        limits: BatchLimits,
+        state: QueryState,
+    ) -> BatchFunction:
+        """Make the batch function of one query."""
+        planned, settings, feed = self.surveyor.planned, self.surveyor.settings, self.snapshots
+        run = FlowRun(
+            flow=planned.flow,
+            checkpoint=opened.path,
+            checkpoint_id=opened.identity.checkpoint,
+            facts=opened.sources,
+            planned=planned.sources,
+            systems=self.surveyor.systems,
+            ledger=self.surveyor.ledger,
+            on_data_loss=settings.on_data_loss,
+            session=session,
+        )
+        guards = SourceGuards(run)
+        guards.open(_positions(opened, run))
+        search = RecordSearch(
+            planned=planned,
+            build_ranges=self.context.queries.build_ranges,
+            as_records=self.context.queries.as_records,
+            failures=self.failures,
+            stop=stop,
+            checkpoint=opened.path,
+        )
+        return BatchFunction(
+            planned=planned,
+            lease=lease,
+            ranges=BatchRanges(run, guards, pipeline=settings.name, target=self.surveyor.target),
+            split=self._split(opened, session, search),
+            search=search,
+            target=flow_target(planned, settings, session, self.context.maintenance),
+            tasks=most_tasks(session),
+            reporter=self._reporter(opened, limits),
+            committed=self.checks.committed,
+            state=state,
+            turn=nullcontext
+            if keeps_state(planned.sink)
+            else partial(self.context.maintenance.turn, settings.storage.table(planned.flow.target)),
+            snapshots=None if feed is None else partial(feed.records, checkpoint=opened.path),
+        )
+
+    def _reporter(self, opened: OpenedFlow, limits: BatchLimits) -> BatchReporter:
+        return BatchReporter(
+            planned=self.surveyor.planned,
+            update=self.context.update,
+            emit=self.context.emit,
+            progress=self.progress,
+            measure_lag=LagGauge(self.surveyor.systems, opened.path, limits.record_bytes).measure,
+            after_batch={"the offsets": self._publish, "the limit": limits.follow},
+        )
+
+    def _split(self, opened: OpenedFlow, session: SparkSession, search: RecordSearch) -> BatchSplit:
+        planned = self.surveyor.planned
+        find = partial(self.context.queries.find_bad_records, planned=planned, checkpoint=opened.path)
+        return BatchSplit(
+            planned=planned,
+            quarantine=quarantine_of(planned.flow.target, self.surveyor.settings.storage),
+            update=self.context.update,
+            records=BadRecordSearch(
+                planned=planned,
+                count=ReaderCounts(session),
+                find=find,
+                read=search.read,
+                drift=DriftCheck(
+                    planned=planned, find=find, update=self.context.update, emit=self.context.emit
+                ),
+            ),
+            target=self.surveyor.target,
+            session=session,
+        )
+
+    def _publish(self, ranges: tuple[SourceRange, ...], duration_s: float) -> None:
+        """Publish the flow's offsets for its consumer group."""
+        group = f"headrace-{self.surveyor.settings.name}-{self.surveyor.planned.flow.name}"
+        for one in ranges:
+            kind_of(one.kind).publish(one, self.surveyor.systems, group)
+
+
+def _positions(opened: OpenedFlow, run: FlowRun) -> dict[int, Position]:
+    """The position of each source after the last batch in the table."""
+    if opened.checkpoint is not None:
+        return dict(opened.checkpoint.positions)
+    return load_next_positions(opened.path, 1, run.sources) if is_seeded(opened.path) else {}
 
 
 def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> FlowOpener:
@@ -99,14 +217,14 @@ def make_flow(
         gate=gate,
         progress=progress,
         opener=opener,
-        batches=BatchSetup(
+        make_batches=BatchSetup(
             surveyor=opener.surveyor,
             context=context,
             failures=failures,
             progress=progress,
             checks=checks,
             snapshots=snapshots,
-        ),
+        ).make,
         checks=checks,
         session=context.session,
         build=context.queries.build,

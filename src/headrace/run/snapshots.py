@@ -20,17 +20,17 @@ from headrace.errors import SnapshotKeysInvalidError
 from headrace.model.changes import END
 from headrace.model.declarations import AutoCdcFlow
 from headrace.model.names import quoted_column
-from headrace.model.snapshots import SnapshotFunction, SnapshotMarker, Version, version_text, version_type
+from headrace.model.snapshots import SnapshotMarker, Version, version_text, version_type
 from headrace.plan.evaluate import bound
 from headrace.plan.stages import PlannedFlow
 from headrace.run.batch import QueryState, RecordFeed
 from headrace.run.context import ReadSnapshots
-from headrace.run.stop import PlanAgain, StopSignal
+from headrace.run.stop import PlanAgain
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sinks.target import BatchStamp
 from headrace.sources.parts import FilePart
 from headrace.sources.registry import kind_of
-from headrace.state.snapshot_log import load_marker
+from headrace.state.snapshot_log import SnapshotLog, load_marker
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.table_log import newest_version
@@ -51,37 +51,30 @@ class SnapshotFeed:
     _rows: dict[str, DataFrame] = field(default_factory=dict, init=False)
     """The rows of the snapshots that were found, by version: a function is called once for each."""
     _reported: set[Version] = field(default_factory=set, init=False)
+    _log: SnapshotLog | None = field(default=None, init=False)
 
-    def look(self, stop: StopSignal) -> bool:
-        """Record the new versions of the source, and return whether there is one.
-
-        A function is asked for one version: it gets the version that was applied last.
-        """
-        self._rows.clear()
+    def look(self, *, applied: bool) -> bool:
         with self.reading(self.planned) as reader:
-            log, found_any = reader.log, False
-            markers = list(log.load())
-            is_function = isinstance(self._flow.snapshots, SnapshotFunction)
-            while not stop.requested:
-                found = reader.find(markers)
-                for version in set(found.skipped) - self._reported:
-                    self._reported.add(version)
-                    last = version_text(markers[-1].version)
-                    self.report(version_text(version), f"it is not greater than the last version, {last}")
-                if found.next is None:
-                    break
-                marker = found.next.marker(markers[-1].version if markers else None)
-                if self._differs(marker):
-                    if not found_any:
-                        raise PlanAgain
-                    break
-                self._rows[version_text(marker.version)] = found.next.rows
-                log.add(marker)
-                markers.append(marker)
-                found_any = True
-                if is_function:
-                    break
-            return found_any
+            log = self._log = self._log or reader.log
+            markers = log.load()
+            if markers and not applied:
+                return True
+            self._rows.clear()
+            last = markers[-1].version if markers else None
+            found = reader.find(markers)
+            for version in set(found.skipped) - self._reported:
+                self._reported.add(version)
+                assert last is not None
+                reason = f"it is not greater than the last version, {version_text(last)}"
+                self.report(version_text(version), reason)
+            if found.next is None:
+                return False
+            marker = found.next.marker(last)
+            if self._differs(marker):
+                raise PlanAgain
+            self._rows[version_text(marker.version)] = found.next.rows
+            log.add(marker)
+            return True
 
     @contextmanager
     def records(self, batch: DataFrame, stamp: BatchStamp, checkpoint: Location) -> Iterator[DataFrame]:
@@ -183,23 +176,24 @@ class SnapshotFeed:
 class SnapshotPoller:
     """Looks for new snapshots while a query runs. `feed`: the flow's snapshots; ``None`` if it reads no
     markers. `state`: the batches of the query. A source is asked again when its last version is in the table.
-    """
+    `has_begun`: whether Spark has looked for a marker that was there before the query."""
 
-    def __init__(self, feed: RecordFeed | None, state: QueryState) -> None:
+    def __init__(self, feed: RecordFeed | None, state: QueryState, has_begun: Callable[[], bool]) -> None:
         self._feed = feed
+        self._has_begun = has_begun
         self._state = state
         self._at = time.monotonic() + _LOOK_S
         self._waits_for: int | None = None
 
-    def is_outdated(self, stop: StopSignal) -> bool:
+    def is_outdated(self) -> bool:
         """Look for new snapshots if it is time, and return whether the flow needs a new plan for them."""
         if self._feed is None or time.monotonic() < self._at or self._state.busy:
             return False
-        if self._waits_for == self._state.last_batch:
+        if self._waits_for == self._state.last_batch or not self._has_begun():
             return False
         self._at = time.monotonic() + _LOOK_S
         try:
-            self._waits_for = self._state.last_batch if self._feed.look(stop) else None
+            self._waits_for = self._state.last_batch if self._feed.look(applied=True) else None
         except PlanAgain:
             return True
         return False
@@ -227,8 +221,7 @@ class OnceFeed:
     marker: Location
     build: Callable[[SparkSession], DataFrame]
 
-    def look(self, stop: StopSignal) -> bool:
-        """Create the marker, and return whether it was missing."""
+    def look(self, *, applied: bool) -> bool:
         return self.marker.create_json({"headrace": 1})
 
     @contextmanager

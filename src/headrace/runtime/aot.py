@@ -52,8 +52,7 @@ def use_options(cache: Path | None) -> tuple[str, ...]:
 
 
 def cache_path(java: Java, jars: Sequence[Path]) -> Path:
-    """Returns the path of the cache of this Java and these jars. Its name is a hash of everything that the
-    cache depends on."""
+    """The path of the cache; its name is a hash of everything that the cache depends on."""
     parts = [str(java.home), java.version, *collector_options()]
     for jar in class_path(jars).split(os.pathsep):
         found = Path(jar).stat()

@@ -95,8 +95,7 @@ def _static_settings() -> dict[str, str]:
 
 
 def build_session_settings(master: str | None) -> dict[str, str]:
-    """Returns the settings that a session can take after its start. `master`: the Spark master that the user
-    named, or None for the default of this machine."""
+    """The settings that a running session can take. `master`: the master that the user named, if any."""
     cores = _count_cores(master)
     settings = {
         # Spark prints the options of sources into plans, and plans into messages.

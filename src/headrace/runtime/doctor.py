@@ -225,7 +225,15 @@ def _refused(error: HeadraceError) -> Check:
 
 
 def _storage(project: ProjectSettings) -> Check:
-    root = project.storage.root.local_path
+    stored = project.storage.root
+    if stored.files.scheme != "file":
+        try:
+            stored.entries()
+        except OSError as error:
+            remedy = f"change `storage` in {project.file}"
+            return Check("storage", "fail", f"{stored} cannot be read: {error}", remedy)
+        return Check("storage", "ok", str(stored))
+    root = Path(stored.path)
     if root.exists() and not root.is_dir():
         return Check("storage", "fail", f"{root} is not a folder", f"change `storage` in {project.file}")
     if root.is_dir() and not os.access(root, os.W_OK | os.X_OK):

@@ -44,9 +44,8 @@ Watcher = Callable[[FetchProgress], None]
 def ensure_jars(
     *sets: JarSet, cache: JarCache | None = None, watcher: Watcher | None = None
 ) -> tuple[Path, ...]:
-    """Returns the paths of all jars of these sets; downloads those that are missing. `sets`: ``spark`` (Delta
-    and the Kafka connector), ``broker`` (Apache Kafka). `cache`: the folder of the jars; the user's shared
-    cache by default. `watcher`: is called with the progress; shows it on standard error by default."""
+    """Returns the paths of all jars of these sets; downloads missing jars. `cache`: by default that of the
+    user. `watcher`: gets the progress; by default, standard error shows it."""
     store = cache or JarCache()
     jars = locked_jars(*sets)
     if store.missing(jars):

@@ -65,8 +65,7 @@ class ClientErrors:
             raise refused_settings(self._connection, error.args[0].str()) from error
 
     def check(self, *, silent: bool = False) -> None:
-        """Raises an error if the cluster has refused the client. `silent`: whether the client has waited
-        longer than an answer takes."""
+        """Raises an error if the cluster has refused the client. `silent`: whether an answer is overdue."""
         if self._fault is None and (silent or self._is_lost()) and time.monotonic() >= self._next_probe:
             self._fault = find_fault(self._connection, self._reports)
             self._next_probe = time.monotonic() + _GRACE_S
@@ -133,8 +132,7 @@ SILENT.propagate = False
 
 
 def connection_errors(servers: str, timeout_s: float) -> list[str]:
-    """Connects to the addresses of a list such as ``a:9092,b:9092`` until one succeeds. Return the error of
-    each address, or an empty list if one connection succeeded."""
+    """The error of each address in a list such as ``a:9092,b:9092``; none if one connection succeeds."""
     reasons = []
     for server in servers.split(","):
         host, _, port = server.strip().rpartition(":")

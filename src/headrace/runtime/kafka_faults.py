@@ -254,8 +254,7 @@ class Listener:
 
 
 def look(server: str, connection: KafkaConnection, timeout_s: float) -> Listener | None:
-    """Sends a request to a listener with the connection's security protocol. Return the listener's login, or
-    ``None`` if it does not answer with this protocol."""
+    """The login of a listener, or None if it does not answer with the connection's security protocol."""
     with _connect(server, timeout_s) as plain:
         if not connection.protocol.endswith("SSL"):
             return _ask(plain)

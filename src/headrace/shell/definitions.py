@@ -31,6 +31,8 @@ from headrace.shell.stream_sql import (
     scans_of,
     table_columns,
 )
+from headrace.storage.local import link_folder, remove_link
+from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
 from headrace.syntax.locations import display_path
@@ -214,7 +216,7 @@ class Definitions:
         table_columns(table)
         if table.path is not None:
             folder = self._folder(table.path, table.location)
-            _link(self.settings.storage.table(name).local_path, folder, table.location)
+            _link(self.settings.storage.table(name), folder, table.location)
 
     def drop_table(self, name: TableName, location: SourceLocation) -> None:
         table = self.table(name)
@@ -227,9 +229,7 @@ class Definitions:
         if not table.is_kafka and is_table(self.settings.storage.table(name)):
             problem = f"the table `{name.short}` exists in the storage; headrace sql does not remove tables"
             raise invalid_sql(location, problem)
-        link = self.settings.storage.table(name).local_path
-        if link.is_symlink():
-            link.unlink()
+        remove_link(self.settings.storage.table(name))
         self.remove("table", str(name))
 
     def _folder(self, text: str, location: SourceLocation) -> Path:
@@ -246,8 +246,8 @@ class Definitions:
         if text is None:
             return
         folder = self._folder(text, stream.location)
-        link = self.settings.storage.flow_checkpoints(target, name).local_path
-        if link.resolve() != folder.resolve() and folder.is_dir() and any(folder.iterdir()):
+        link = self.settings.storage.flow_checkpoints(target, name)
+        if link.resolve() != locate(folder).resolve() and locate(folder).entries():
             problem = f"the checkpointLocation {folder} holds the checkpoint of another query"
             facts = ["a checkpoint belongs to one flow, and one that plain Spark has made has no ranges"]
             raise invalid_sql(stream.location, problem, "name an empty folder").with_(facts=facts)
@@ -260,15 +260,9 @@ class Definitions:
         return self.root / _CODE / f"{kind}_{name.casefold()}.sql"
 
 
-def _link(link: Path, folder: Path, location: SourceLocation) -> None:
-    """Make a link in the storage to a folder outside of it."""
-    if link.resolve() == folder.resolve():
-        return
-    if link.is_symlink() or link.exists():
-        raise invalid_sql(location, f"it is stored in {link.resolve()}, and cannot be moved to {folder}")
-    folder.mkdir(parents=True, exist_ok=True)
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(folder)
+def _link(link: Location, folder: Path, location: SourceLocation) -> None:
+    if (taken := link_folder(link, folder)) is not None:
+        raise invalid_sql(location, f"it is stored in {taken}, and cannot be moved to {folder}")
 
 
 def _write(file: Path, text: str) -> None:

@@ -239,7 +239,7 @@ class SinkStore(FlowTarget, TargetReader, Protocol):
         """Refuse what a run would fail with; writes nothing."""
 
     def create(self) -> None:
-        """Create what the rows and the state need, if it does not exist."""
+        """Create what the rows and the state need, if it does not exist, and add new columns."""
 
     def finish_refresh(self) -> None:
         """Record that nothing of a full refresh is left to do."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -40,6 +40,18 @@ class FailedQuery:
     sources: Sequence[Source]
     settings: ProjectSettings | None
 
+    def error(
+        self, kind: type[HeadraceError], what: str, facts: Iterable[str], *remedies: str, **params: Any
+    ) -> HeadraceError:
+        """An error of this query."""
+        return kind(
+            f"{self.name}: {what}",
+            location=self.location,
+            facts=(*facts, *self.logged),
+            remedies=remedies,
+            params={**self.params, **params},
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Meaning:
@@ -52,13 +64,8 @@ class Meaning:
     remedy: str | None = None  # the remedy; ``None`` for a full refresh
 
     def explain(self, failed: FailedQuery) -> HeadraceError:
-        return self.error(
-            f"{failed.name}: {self.what}",
-            location=failed.location,
-            facts=(*self.facts, failed.cause, *failed.logged),
-            remedies=(self.remedy or f"read everything again:   headrace full-refresh {failed.target}",),
-            params=failed.params,
-        )
+        remedy = self.remedy or f"read everything again:   headrace full-refresh {failed.target}"
+        return failed.error(self.error, self.what, (*self.facts, failed.cause), remedy)
 
 
 class SourceKind(ABC):

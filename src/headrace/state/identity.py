@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.errors import CheckpointCorruptError, CheckpointForeignError, StorageNewerError
+from headrace.errors import CheckpointCorruptError, CheckpointForeignError, HeadraceError, StorageNewerError
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
@@ -17,6 +17,8 @@ from headrace.storage.location import Location
 FILE = "headrace.json"
 QUERY = "headrace-query.json"
 """The file with the last query that used the checkpoint."""
+RENAMING = "renaming.json"
+"""The file in the folder of a flow's checkpoints while they are copied from the folder of its old name."""
 FORMAT = 1
 
 
@@ -131,13 +133,7 @@ class QueryRecord:
 
 
 def load_identity(checkpoint: Location) -> CheckpointIdentity:
-    """Read the identity of a checkpoint.
-
-    Raises:
-        CheckpointForeignError: It has no identity, so Headrace did not create it.
-        CheckpointCorruptError: The identity cannot be read.
-        StorageNewerError: A newer version of Headrace wrote it.
-    """
+    """Read the identity of a checkpoint."""
     path = checkpoint / FILE
     try:
         value = path.read_json()
@@ -188,10 +184,61 @@ def corrupt(path: Location, error: Exception) -> CheckpointCorruptError:
 def generations(flow_checkpoints: Location) -> tuple[Location, ...]:
     """Return the flow's checkpoints, oldest first.
 
-    A process that is killed while it creates one can leave a folder without any file, which is none.
+    A process that is killed while it creates one can leave a folder without any file, which is none. So are
+    checkpoints that are still copied.
     """
-    folders = (flow_checkpoints / name for name in flow_checkpoints.list_folders() if name.isdigit())
+    entries = flow_checkpoints.entries()
+    if any(entry.name == RENAMING for entry in entries):
+        return ()
+    numbers = sorted(entry.name for entry in entries if entry.is_folder and entry.name.isdigit())
+    folders = (flow_checkpoints / name for name in numbers)
     return tuple(folder for folder in folders if (folder / FILE).exists() or _has_content(folder))
+
+
+def copy_checkpoints(old: Location, new: Location, identity: CheckpointIdentity) -> None:
+    """Copy the checkpoints of a flow to the folder of its new name. They are valid from the last step on.
+
+    Args:
+        identity: What the newest checkpoint gets.
+    """
+    discard_checkpoints(new)
+    marker = new / RENAMING
+    marker.replace_json({"from": old.name})
+    newest = generations(old)[-1]
+    for file in old.walk():
+        if file != newest / FILE:
+            file.copy(new / "/".join(file.below(old)))
+    (new / newest.name / FILE).replace_json(identity.to_json())
+    marker.delete()
+
+
+def discard_checkpoints(flow_checkpoints: Location) -> None:
+    """Remove all checkpoints of a flow; after a crash, `tidy_renamed` can still tell what is left of them."""
+    marker, known = flow_checkpoints / RENAMING, generations(flow_checkpoints)
+    last = known[-1] / FILE if known else marker
+    for file in flow_checkpoints.walk():
+        if file != last:
+            file.delete()
+    flow_checkpoints.delete_folder()
+
+
+def tidy_renamed(flow_checkpoints: Location, declared: Collection[str]) -> None:
+    """Remove what a crash during a rename has left: a part of the copy, or what has the old name."""
+    if (flow_checkpoints / RENAMING).exists():
+        discard_checkpoints(flow_checkpoints)
+    for name in flow_checkpoints.parent.list_folders():
+        if name != flow_checkpoints.name and name not in declared:
+            old = flow_checkpoints.parent / name
+            if (found := _newest_id(old)) is not None and found == _newest_id(flow_checkpoints):
+                discard_checkpoints(old)
+
+
+def _newest_id(flow_checkpoints: Location) -> str | None:
+    known = generations(flow_checkpoints)
+    try:
+        return load_identity(known[-1]).checkpoint if known else None
+    except HeadraceError:
+        return None
 
 
 def find_checkpoints(storage: Storage) -> Iterator[tuple[TableName, str, tuple[Location, ...]]]:
@@ -217,9 +264,6 @@ def write_checkpoint(checkpoint: Location, identity: CheckpointIdentity, seed: M
         checkpoint: The folder; it must not exist.
         seed: Contents of the files, by their path in the folder. The last one is written first: Spark's
             offset log, which comes first, makes the checkpoint look like one that has planned a batch.
-
-    Raises:
-        StorageUnwritableError: The folder cannot be written, or holds a checkpoint already.
     """
     file = checkpoint / FILE
     if not file.create_json(identity.to_json()):

@@ -8,6 +8,7 @@ writers.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -73,9 +74,6 @@ class Ledger:
 
         Returns:
             What other writers have changed.
-
-        Raises:
-            StorageUnwritableError: The ledger cannot be written.
         """
         known = target.span
         expected = self.next_version(table_id)
@@ -126,11 +124,7 @@ class Ledger:
         return max((fold["versions"][1] for fold in folds), default=-1) + 1
 
     def folds(self) -> tuple[dict[str, Any], ...]:
-        """All folds, in the order of their versions.
-
-        Raises:
-            CheckpointCorruptError: A fold cannot be read.
-        """
+        """All folds, in the order of their versions."""
         found = []
         for name in self.folder.list_files():
             if not (name[0].isdigit() and name.endswith(".json")):
@@ -161,16 +155,18 @@ class Ledger:
         return () if start is None else tuple(fold for fold in mine if fold["versions"][0] >= start)
 
     def rewind(self, target: TargetCommits, table_id: str, version: int) -> bool:
-        """Move the folds of versions that the table no longer has out of the ledger; returns whether there
-        were any.
+        """Set aside the folds of versions that the table no longer has; returns whether there were any.
 
         The commits that still exist are read from the log again.
         """
-        aside = self.folder / "superseded"
         stale = self.stale_folds(target, table_id, version)
-        for fold in stale:
+        # The newest first: what a crash leaves is stale as before, from the first one on.
+        for fold in reversed(stale):
             path = self._path(fold["versions"][0], table_id)
-            path.move(aside / f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{path.name}")
+            text = path.read_text()
+            digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+            (self.folder / "superseded" / f"{path.stem}-{digest}.json").create(text)
+            path.delete()
         return bool(stale)
 
     def record_losses(self, losses: Iterable[Mapping[str, Any]]) -> None:
@@ -181,11 +177,7 @@ class Ledger:
         path.replace_json([*known, *({**loss, "at": now} for loss in losses)])
 
     def record_late(self, checkpoint: str, batch: int, rows: int) -> bool:
-        """Add the late rows of a batch; returns whether the batch was not counted yet.
-
-        Raises:
-            StorageUnwritableError: The ledger cannot be written.
-        """
+        """Add the late rows of a batch; returns whether the batch was not counted yet."""
         known = self._late()
         if known.get(checkpoint, {}).get("batch", -1) >= batch:
             return False
@@ -226,11 +218,7 @@ class Ledger:
 
 
 def record_view(folder: Location, pipeline: str, view: TableName, table_id: str) -> None:
-    """Record once that a view was created; it has no checkpoint that would show that.
-
-    Raises:
-        StorageUnwritableError: The ledger cannot be written.
-    """
+    """Record once that a view was created; it has no checkpoint that would show that."""
     path = folder / _VIEW
     record = {"headrace": 1, "pipeline": pipeline, "dataset": str(view), "table_id": table_id}
     with contextlib.suppress(OSError, ValueError):
@@ -244,9 +232,6 @@ def record_cost(folder: Location, cost: Mapping[str, Any]) -> None:
 
     Args:
         folder: ``ledger/<view>/view``.
-
-    Raises:
-        StorageUnwritableError: The ledger cannot be written.
     """
     (folder / _COST).replace_json({"headrace": 1, **cost})
 

@@ -1,14 +1,13 @@
 """The snapshots of a flow: one file for each version, in the order in which they are applied.
 
 The flow's query is a stream of these files, so a snapshot is applied exactly once, as a file is read.
+A marker is added when all others are applied: Spark orders files by their times, which the storage sets.
 """
 
 from __future__ import annotations
 
-import os
-import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.model.snapshots import SnapshotMarker
 from headrace.storage.location import Location
@@ -19,6 +18,7 @@ class SnapshotLog:
     """The markers of a flow's snapshots."""
 
     folder: Location  # ``<storage>/snapshots/<dataset>``
+    _loaded: dict[str, SnapshotMarker] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def pattern(self) -> str:
@@ -27,29 +27,21 @@ class SnapshotLog:
 
     def load(self) -> tuple[SnapshotMarker, ...]:
         """All markers, the oldest first."""
-        return tuple(load_marker(self.folder / name) for name in self._names())
+        names = self._names()
+        for name in names:
+            if name not in self._loaded:
+                self._loaded[name] = load_marker(self.folder / name)
+        return tuple(self._loaded[name] for name in names)
 
     def add(self, marker: SnapshotMarker) -> None:
-        """Add the marker of the next snapshot.
-
-        Spark reads files in the order of their modification times, so each is later than the one before.
-        The file gets its time before it gets its name, since a query may be running.
-        """
-        folder, names = self.folder.local_path, self._names()
-        modified_ms = time.time_ns() // 1_000_000
-        if names:
-            modified_ms = max(modified_ms, (folder / names[-1]).stat().st_mtime_ns // 1_000_000 + 1)
+        """Add the marker of the next snapshot; all others are applied."""
+        names = self._names()
         number = int(names[-1].partition("-")[0]) + 1 if names else 1
         # A checkpoint knows files by their paths, so no other file may get this name.
-        name = f"{number:012d}-{uuid.uuid4().hex[:8]}.json"
-        # Spark ignores names that begin with a dot.
-        staged = self.folder / f".{name}"
-        staged.create_json(marker.to_json())
-        os.utime(staged.local_path, ns=(modified_ms * 1_000_000,) * 2)
-        staged.move(self.folder / name)
+        (self.folder / f"{number:012d}-{uuid.uuid4().hex[:8]}.json").create_json(marker.to_json())
 
     def _names(self) -> list[str]:
-        return sorted(name for name in self.folder.list_files() if name[0].isdigit())
+        return [name for name in self.folder.list_files() if name[0].isdigit()]
 
 
 def load_marker(path: Location) -> SnapshotMarker:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from headrace.storage.location import FileState
+from headrace.storage.location import FileState, Location
 
 
 class LocalEntry:
@@ -119,9 +119,29 @@ class LocalFiles:
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
-    def move(self, path: str, new: str) -> None:
-        Path(new).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).rename(new)
+    def copy(self, path: str, new: str) -> None:
+        self.replace(new, Path(path).read_bytes())
+
+
+def link_folder(link: Location, folder: Path) -> Path | None:
+    """Make a link in a storage on a local disk to a folder outside of it. Return the folder that is there
+    instead; ``None`` if the link is made."""
+    path = link.local_path
+    if path.resolve() == folder.resolve():
+        return None
+    if path.is_symlink() or path.exists():
+        return path.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(folder)
+    return None
+
+
+def remove_link(link: Location) -> None:
+    """Remove a link that `link_folder` has made, if there is one."""
+    path = Path(link.path)
+    if path.is_symlink():
+        path.unlink()
 
 
 def lock_shared(stream: IO[Any]) -> None:

@@ -13,7 +13,8 @@ from headrace.storage.local import LocalFiles
 from headrace.storage.location import Files, Location
 
 _LOCAL = LocalFiles()
-_KINDS: Mapping[str, Files] = {_LOCAL.scheme: _LOCAL}
+KINDS: Mapping[str, Files] = {_LOCAL.scheme: _LOCAL}
+"""The kinds of storage, by URI scheme."""
 
 
 def locate(text: str | Path, folder: Path | None = None, source: SourceLocation | None = None) -> Location:
@@ -22,9 +23,6 @@ def locate(text: str | Path, folder: Path | None = None, source: SourceLocation 
     Args:
         text: A path, a ``file:`` URI, or a URI of another kind of storage.
         folder: Where relative paths begin; by default the current folder.
-
-    Raises:
-        StorageUnsupportedError: The URI is of a kind of storage that is not supported.
     """
     if isinstance(text, Path):
         return Location(os.path.normpath(text.absolute()), _LOCAL)
@@ -33,12 +31,14 @@ def locate(text: str | Path, folder: Path | None = None, source: SourceLocation 
         return Location(os.path.normpath((folder or Path.cwd()) / Path(text).expanduser()), _LOCAL)
     if (path := plain_path(text)) != text:
         return Location(os.path.normpath(path), _LOCAL)
+    if scheme != _LOCAL.scheme and (kind := KINDS.get(scheme)) is not None:
+        return Location(text.rstrip("/"), kind)
     raise StorageUnsupportedError(
         f"the location `{text}` is not supported",
         location=source,
         facts=("supported: a local path, and file:///PATH", "nothing was read or written"),
         remedies=("give a local path, such as ./lake",),
-        params={"storage": text, "scheme": scheme, "supported": sorted(_KINDS)},
+        params={"storage": text, "scheme": scheme, "supported": sorted(KINDS)},
     )
 
 

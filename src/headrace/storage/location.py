@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
@@ -82,8 +82,8 @@ class Files(Protocol):
     def delete_folder(self, path: str) -> None:
         """Delete a folder with everything in it; a missing one is fine."""
 
-    def move(self, path: str, new: str) -> None:
-        """Give a file or a folder another path, at which there is nothing yet."""
+    def copy(self, path: str, new: str) -> None:
+        """Write a copy of a file whole, in place of a file that has the new path."""
 
 
 @dataclass(frozen=True, order=True)
@@ -127,11 +127,7 @@ class Location:
 
     @property
     def local_path(self) -> Path:
-        """The path on a local disk.
-
-        Raises:
-            StorageUnsupportedError: The location is not on a local disk.
-        """
+        """The path on a local disk."""
         if self.files.scheme != "file":
             raise StorageUnsupportedError(
                 f"`{self.path}` is not on a local disk",
@@ -174,6 +170,15 @@ class Location:
             else:
                 yield self / entry.name
 
+    def walk_sizes(self) -> Iterator[tuple[Location, int]]:
+        """All files of the folder and of the folders in it, with their bytes, without files that vanish."""
+        for entry in self.entries():
+            if entry.is_folder:
+                yield from (self / entry.name).walk_sizes()
+            else:
+                with suppress(FileNotFoundError):
+                    yield self / entry.name, entry.size
+
     def entries(self) -> Sequence[Entry]:
         """The files and folders in the folder, without order; none if the folder does not exist."""
         return self.files.entries(self.path)
@@ -187,37 +192,21 @@ class Location:
         return sorted(entry.name for entry in self.entries() if entry.is_folder)
 
     def create(self, text: str) -> bool:
-        """Write the file whole if it does not exist, and return whether this call has written it.
-
-        Raises:
-            StorageUnwritableError: The storage refuses it.
-        """
+        """Write the file whole if it does not exist, and return whether this call has written it."""
         with self._writing():
             return self.files.create(self.path, text.encode())
 
     def create_json(self, value: Any) -> bool:
-        """Write the file as JSON if it does not exist, and return whether this call has written it.
-
-        Raises:
-            StorageUnwritableError: The storage refuses it.
-        """
+        """Write the file as JSON if it does not exist, and return whether this call has written it."""
         return self.create(json.dumps(value))
 
     def replace(self, text: str) -> None:
-        """Write the file whole: a reader sees the old content or the new one.
-
-        Raises:
-            StorageUnwritableError: The storage refuses it.
-        """
+        """Write the file whole: a reader sees the old content or the new one."""
         with self._writing():
             self.files.replace(self.path, text.encode())
 
     def replace_json(self, value: Any) -> None:
-        """Write the file as JSON: a reader sees the old content or the new one.
-
-        Raises:
-            StorageUnwritableError: The storage refuses it.
-        """
+        """Write the file as JSON: a reader sees the old content or the new one."""
         self.replace(json.dumps(value))
 
     def update_json(self, change: Callable[[Any], Any]) -> None:
@@ -226,9 +215,6 @@ class Location:
         Args:
             change: Gives the new value from the present one, which is ``None`` if the file is missing or
                 is not JSON. It may be called several times.
-
-        Raises:
-            StorageUnwritableError: The storage refuses it.
         """
         while True:
             try:
@@ -245,49 +231,29 @@ class Location:
             time.sleep(0.01)
 
     def swap(self, expected: bytes, text: str) -> bool:
-        """Replace the file if its content is still the expected one, and return whether that was so.
-
-        Raises:
-            StorageUnwritableError: The storage refuses it.
-        """
+        """Replace the file if its content is still the expected one, and return whether that was so."""
         with self._writing():
             return self.files.swap(self.path, expected, text.encode())
 
     def delete(self) -> None:
-        """Delete the file; a missing one is fine.
-
-        Raises:
-            StorageUnwritableError: The storage refuses it.
-        """
+        """Delete the file; a missing one is fine."""
         with self._writing():
             self.files.delete(self.path)
 
     def make_folder(self) -> None:
-        """Make the folder where the kind of storage has folders; an existing one is fine.
-
-        Raises:
-            StorageUnwritableError: The storage refuses it.
-        """
+        """Make the folder where the kind of storage has folders; an existing one is fine."""
         with self._writing():
             self.files.make_folder(self.path)
 
     def delete_folder(self) -> None:
-        """Delete the folder with everything in it; a missing one is fine.
-
-        Raises:
-            StorageUnwritableError: The storage refuses it.
-        """
+        """Delete the folder with everything in it; a missing one is fine."""
         with self._writing():
             self.files.delete_folder(self.path)
 
-    def move(self, new: Location) -> None:
-        """Give the file or the folder another path in the same storage, at which there is nothing yet.
-
-        Raises:
-            StorageUnwritableError: The storage refuses it.
-        """
-        with self._writing():
-            self.files.move(self.path, new.path)
+    def copy(self, new: Location) -> None:
+        """Write a copy of the file in the same storage, in place of a file that is there."""
+        with new._writing():
+            self.files.copy(self.path, new.path)
 
     def unwritable(self, error: OSError) -> StorageUnwritableError:
         """The error to raise if the storage refuses to write here."""

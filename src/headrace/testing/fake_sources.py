@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -101,29 +101,18 @@ def open_folder(name: str, given: Batches, path: Path, format: FileFormat) -> So
     return folder
 
 
+@dataclass(eq=False)
 class FakeSources:
-    """Replaces all sources of a pipeline, and records which of them it reads.
+    """Replaces all sources of a pipeline, and records which of them it reads."""
 
-    The tables of the real storage give the columns of sources; ``elsewhere`` registers a table of the
-    session's catalog.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        given: Mapping[str, Batches],
-        settings: ProjectSettings,
-        real: Storage,
-        elsewhere: Callable[[TableName], bool],
-    ) -> None:
-        self._folder = folder
-        self._given = given
-        self._settings = settings
-        self._real = real
-        self._elsewhere = elsewhere
-        self._sources: dict[str, Source] = {}
-        self._missing: dict[str, SourceLocation] = {}
-        self._fed = 0
+    _folder: Path
+    _given: Mapping[str, Batches]
+    _settings: ProjectSettings
+    _real: Storage  # the storage of the pipeline, whose tables give the columns of sources
+    _elsewhere: Callable[[TableName], bool]  # registers a table of the session's catalog
+    _sources: dict[str, Source] = field(default_factory=dict)
+    _missing: dict[str, SourceLocation] = field(default_factory=dict)
+    _fed: int = 0
 
     @property
     def batches(self) -> int:

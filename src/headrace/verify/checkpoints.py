@@ -16,6 +16,8 @@ _KEPT = 200
 
 IDENTITY = "headrace.json"
 """The file of a checkpoint that names its pipeline, its flow and its sources."""
+RENAMING = "renaming.json"
+"""The file beside the checkpoints of a renamed flow while they are copied."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,9 @@ def load_checkpoints(folder: StoredPath) -> tuple[CheckpointLog, ...]:
     The commit log is read before the offset log, and both before the table: whatever a running
     flow does in between can only make the table hold more than the checkpoint says.
     """
+    if any(file.name == RENAMING for file in folder.list_files()):
+        # A part of the checkpoints of a flow that had another name, which are whole in their own folder.
+        return ()
     found = [_load(path, int(path.name)) for path in folder.list_folders() if path.name.isdigit()]
     return tuple(sorted(found, key=lambda log: log.generation))
 

@@ -71,7 +71,7 @@ def verify_pipeline(
     storage = Storage(StoredPath.at(settings.storage.root.path))
     kinds = known_kinds()
     tables = _load_tables(storage, settings, datasets, since, kinds)
-    if not tables.evidence and not any(one.findings for one in tables.unread):
+    if not tables.evidence and not any(one.findings or one.kind == "sink" for one in tables.unread):
         raise NothingToVerifyError(
             f"the storage {settings.storage.root} holds no dataset of the pipeline {settings.name}",
             remedies=("headrace run",),

@@ -53,14 +53,9 @@ class GradeReport:
         return replace(self, findings=together, verdict=verdict)
 
     def to_json(self) -> dict[str, Any]:
-        data: dict[str, Any] = {
-            "verdict": self.verdict,
-            "text": self.text,
-            "reasons": list(self.reasons),
-            "findings": [finding.to_json() for finding in self.findings],
-            "figures": dict(self.figures),
-        }
-        return {**data, "details": dict(self.details)} if self.details else data
+        left_out = {"grade", "applies"} if self.details else {"grade", "applies", "details"}
+        data = {name: value for name, value in vars(self).items() if name not in left_out}
+        return {**data, "findings": [finding.to_json() for finding in self.findings]}
 
 
 def verdict_of(findings: Sequence[Finding], reasons: Sequence[str]) -> Verdict:
@@ -164,7 +159,7 @@ class DatasetProof:
     @property
     def is_not_created(self) -> bool:
         """Whether a run is still to create the table."""
-        return self.version < 0 and not self.findings
+        return self.version < 0 and self.kind != "sink" and not self.findings
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -202,20 +197,18 @@ class Proof:
     @property
     def unmet(self) -> tuple[str, ...]:
         """Why the required grade cannot be judged, one line for each flow."""
-        lines = []
-        for dataset in self.datasets:
-            for flow in dataset.flows:
-                for report in flow.grades:
-                    if report.grade == self.require and report.verdict in ("partial", "unjudged"):
-                        lines.append(f"{flow.flow}: {report.grade}: {'; '.join(report.reasons)}")
-        return tuple(lines)
+        flows = (flow for dataset in self.datasets for flow in dataset.flows)
+        return tuple(
+            f"{flow.flow}: {report.grade}: {'; '.join(report.reasons)}"
+            for flow in flows
+            for report in flow.grades
+            if report.grade == self.require and report.verdict in ("partial", "unjudged")
+        )
 
     @property
     def exit_code(self) -> int:
         """0 no finding, 1 findings, 3 a required grade cannot be judged."""
-        if not self.proven:
-            return 1
-        return 3 if self.unmet else 0
+        return 1 if not self.proven else 3 if self.unmet else 0
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -323,8 +323,8 @@ def _rows_of(
     found: dict[Key, Any] = {}
     rows = QueryBuilder().register("t", table.open_table(version)).execute(sql)
     for batch in pa.RecordBatchReader.from_stream(rows):
-        for row in _possible(batch, size, wanted).to_pylist():
-            key, *order = (_plain(value) for value in _split(list(row.values()), size))
+        for row in _possible(batch, size, wanted):
+            key, *order = (_plain(value) for value in _split(row, size))
             if key in wanted:
                 found[key] = max([*order, *([found[key]] if key in found else [])], default=None)
     return found
@@ -334,22 +334,23 @@ def _split(values: list[Any], size: int) -> list[Any]:
     return [tuple(values[:size]), *values[size:]]
 
 
-def _possible(batch: Any, size: int, wanted: Collection[Key]) -> Any:
-    """The rows of a batch that may have one of some keys; nested values are not compared here."""
+def _possible(batch: Any, size: int, wanted: Collection[Key]) -> Iterator[list[Any]]:
+    """The values of rows that may have one of some keys; nested values are not compared here."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    # Views cannot be filtered.
-    text, columns = pa.string(), zip(batch.schema.names, batch.columns, strict=True)
-    batch = pa.table(
-        {name: one.cast(text) if pa.types.is_string_view(one.type) else one for name, one in columns}
-    )
+    rows: Sequence[int] = range(batch.num_rows)
     for number in range(size):
         column = batch.column(number)
         if not pa.types.is_nested(column.type):
+            # Arrow cannot filter its views of strings and bytes, nor structs that have them.
+            view = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(column.type)
+            column = column if view is None else column.cast(view)
             values = pa.array({key[number] for key in wanted}, type=column.type)
-            batch = batch.filter(pc.is_in(column, values))
-    return batch
+            found = pc.is_in(column, values).to_pylist()
+            rows = [row for row in rows if found[row]]
+    for row in rows:
+        yield [column[row].as_py() for column in batch.columns]
 
 
 def _compare(records: _Records, table: _Held) -> GradeReport:

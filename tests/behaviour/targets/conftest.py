@@ -14,6 +14,7 @@ import pytest
 from headrace.contracts.changes import ChangeColumns, as_changes
 from headrace.model.counts import BatchCounts
 from headrace.model.declarations import ExpectationCount
+from headrace.model.names import TableName
 from headrace.model.ranges import SourceRange
 from headrace.sinks.delta.append import AppendTarget
 from headrace.sinks.delta.keyed import SharedTable
@@ -27,12 +28,14 @@ from headrace.sinks.target import (
     FlowTarget,
     OpenedGeneration,
     RefreshStamp,
+    SinkSpec,
     SplitRows,
     Target,
 )
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.state.facts import Open
 from headrace.storage.locate import locate
+from sqlite_sink import SqliteSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -171,6 +174,40 @@ class AppendHarness(FlowHarness):
         return sorted(itertools.chain(*batches))
 
 
+class SinkHarness(FlowHarness):
+    """Append to a sink that keeps the state of its flows itself."""
+
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        super().__init__(spark, path)
+        schema = {"fields": [{"name": "id"}, {"name": "name"}]}
+        spec = SinkSpec(name=TableName("default", "sink"), options={"path": str(path)}, schema=schema)
+        self.sink = SqliteSink(spec)
+        self.sink.create()
+
+    @property
+    def target(self) -> FlowTarget:
+        return self.sink
+
+    def visible(self, *batches: list[Row]) -> list[Row]:
+        return sorted(itertools.chain(*batches))
+
+    def _select(self, statement: str) -> list[str]:
+        with self.sink.transaction() as database:
+            return [text for (text,) in database.execute(statement)]
+
+    @property
+    def rows(self) -> list[Row]:
+        found = map(json.loads, self._select("SELECT row FROM rows"))
+        return sorted((row["id"], row["name"]) for row in found)
+
+    @property
+    def commits(self) -> int:
+        return len(self._select("SELECT said FROM commits"))
+
+    def metadata(self, version: int) -> dict[str, Any]:
+        return dict(json.loads(self._select("SELECT said FROM commits ORDER BY version")[version]))
+
+
 class PublicAppendHarness(AppendHarness):
     """Append to a Delta table, through Delta's public writer."""
 
@@ -241,6 +278,7 @@ HARNESSES: dict[str, type[Harness]] = {
     "merge": MergeHarness,
     "merge, by an index": IndexHarness,
     "replace": ReplaceHarness,
+    "sink with a state": SinkHarness,
 }
 
 
@@ -253,6 +291,14 @@ def harness(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path)
 @pytest.fixture(params=[name for name, one in HARNESSES.items() if issubclass(one, FlowHarness)])
 def flow(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> FlowHarness:
     """Every target of flows with a checkpoint."""
+    made = HARNESSES[request.param](spark, tmp_path / "table")
+    assert isinstance(made, FlowHarness)
+    return made
+
+
+@pytest.fixture(params=["append", "append, public writer", "merge", "merge, by an index"])
+def table(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> FlowHarness:
+    """Every way in which flows with a checkpoint write a Delta table."""
     made = HARNESSES[request.param](spark, tmp_path / "table")
     assert isinstance(made, FlowHarness)
     return made

@@ -17,7 +17,7 @@ from headrace.errors import CommitLostError
 from headrace.sinks.delta.table import delta_log
 from headrace.storage.locate import locate
 from headrace.storage.table_log import commit_file, versions
-from waiting import DEADLINE_S, until
+from waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -98,11 +98,9 @@ def waiting(rows: DataFrame, folder: Path) -> DataFrame:
     """Rows whose computation stands still while the folder has a file ``stop``."""
 
     def wait(name: str) -> str:
-        deadline = time.monotonic() + DEADLINE_S
         if (folder / "stop").exists():
             (folder / "stopped").touch()
-            while not (folder / "go").exists() and time.monotonic() < deadline:
-                time.sleep(0.02)
+            until((folder / "go").exists, "the log is cleaned")
         return name
 
     from pyspark.sql import functions as F

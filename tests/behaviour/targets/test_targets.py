@@ -180,9 +180,16 @@ def test_an_opening_is_refused_if_the_old_checkpoint_has_committed_since(flow: F
     with pytest.raises(BatchFencedError) as caught:
         open_new(flow, fenced_at=0)
     assert (caught.value.params["found"], flow.commits) == (1, before)
-    flow.spark.sql(f"ALTER TABLE delta.`{flow.path}` SET TBLPROPERTIES ('foreign' = 'x')")
     open_new(flow, fenced_at=1)
     assert flow.target.state().transactions == {flow.checkpoint: FENCED}
+
+
+def test_an_opening_passes_over_commits_of_others(table: FlowHarness) -> None:
+    table.open(table.checkpoint, Open(reason="first"))
+    table.write(0, *ONE)
+    table.spark.sql(f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ('foreign' = 'x')")
+    open_new(table, fenced_at=0)
+    assert table.target.state().transactions == {table.checkpoint: FENCED}
 
 
 def test_a_full_refresh_removes_all_rows_in_the_commit_that_opens_it(flow: FlowHarness) -> None:
@@ -207,30 +214,30 @@ def test_a_seeded_generation_holds_its_batch_0(flow: FlowHarness) -> None:
     assert flow.rows == flow.visible(ONE, TWO)
 
 
-def test_a_table_with_many_transaction_ids_is_not_computed_for_a_batch(flow: FlowHarness) -> None:
+def test_a_table_with_many_transaction_ids_is_not_computed_for_a_batch(table: FlowHarness) -> None:
     """Delta's checksums carry no transactions where a table has more than 100 ids."""
-    flow.open(flow.checkpoint, Open(reason="first"))
-    flow.write(0, *ONE)
-    log = flow.path / "_delta_log"
+    table.open(table.checkpoint, Open(reason="first"))
+    table.write(0, *ONE)
+    log = table.path / "_delta_log"
     version = max(int(file.stem) for file in log.glob("*.json")) + 1
     ids = [json.dumps({"txn": {"appId": f"other-{number}", "version": 1}}) for number in range(150)]
     info = json.dumps({"commitInfo": {"timestamp": int(time.time() * 1000), "operation": "WRITE"}})
     (log / f"{version:020d}.json").write_text("\n".join([info, *ids]))
-    flow.write(1, *TWO)
-    checksum = json.loads((log / f"{flow.commits - 1:020d}.crc").read_text())
+    table.write(1, *TWO)
+    checksum = json.loads((log / f"{table.commits - 1:020d}.crc").read_text())
     assert "setTransactions" not in checksum
-    context = flow.spark.sparkContext
+    context = table.spark.sparkContext
     context.setJobGroup("begins", "a batch begins")
     try:
-        assert flow.begin(1) is None, "the table holds it"
-        writer = flow.begin(2)
+        assert table.begin(1) is None, "the table holds it"
+        writer = table.begin(2)
         assert writer is not None
         with pytest.raises(TableBehindCheckpointError):
-            flow.begin(3)
+            table.begin(3)
         assert list(context.statusTracker().getJobIdsForGroup("begins")) == []
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)
-    open_new(flow)
+    open_new(table)
     with pytest.raises(CheckpointBehindTableError) as caught:
-        flow.begin(2)
+        table.begin(2)
     assert caught.value.params["held"] == FENCED

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
+from stores import At, on_disk
 
 from headrace.maintain.condition import is_ordering_due, record_ordering
 from headrace.model.maintenance import TablePolicy
@@ -17,12 +18,12 @@ from headrace.storage.table_snapshot import load_snapshot
 ORDERS = TableName("default", "orders")
 
 
-def test_a_table_is_ordered_again_after_so_many_commits(tmp_path: Path) -> None:
-    storage = Storage.at(tmp_path)
+def test_a_table_is_ordered_again_after_so_many_commits(at: At, tmp_path: Path) -> None:
+    storage = Storage(at(tmp_path))
     path, policy = storage.table(ORDERS), TablePolicy(small_files=3, z_order=("id",))
 
     def append() -> None:
-        write_deltalake(str(path), pa.table({"id": [1], "day": ["d"]}), mode="append")
+        write_deltalake(on_disk(path), pa.table({"id": [1], "day": ["d"]}), mode="append")
 
     def is_due(policy: TablePolicy = policy) -> bool:
         return is_ordering_due(storage, ORDERS, load_snapshot(path), policy)
@@ -34,7 +35,7 @@ def test_a_table_is_ordered_again_after_so_many_commits(tmp_path: Path) -> None:
     append()
     append()
     # A compaction in a run changes no rows.
-    DeltaTable(str(path)).optimize.compact()
+    DeltaTable(on_disk(path)).optimize.compact()
     assert not is_due() and is_due(replace(policy, commits=2))
     append()
     assert is_due()

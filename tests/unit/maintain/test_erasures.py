@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from stores import At, on_disk
 
 from decoded import files_with
 from headrace.maintain.condition import TableCondition
@@ -40,10 +41,10 @@ POLICY = TablePolicy(retention_s=0, allow_short_retention=True)
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[ReadTable]:
+def desk(at: At, tmp_path: Path) -> Iterator[ReadTable]:
     """A table with an erasure of the rows of day c in version 3, which is closed by version 4."""
-    desk = ReadTable(tmp_path)
-    DeltaTable(str(desk.path)).delete("day = 'c'")
+    desk = ReadTable(at(tmp_path))
+    DeltaTable(on_disk(desk.path)).delete("day = 'c'")
     record_erasure(desk.storage, TARGET, desk.table_id, awaits_refresh=False)
     desk.age(8)
     record = desk.storage.care(ORDERS)
@@ -59,7 +60,7 @@ def close(table: Location) -> None:
     claim = json.dumps({CLOSES: [erased_since(table, newest), newest + 1]})
     info = {"timestamp": int(time.time() * 1000), "operation": "STREAMING UPDATE", "userMetadata": claim}
     assert commit_file(table, newest + 1).create(json.dumps({"commitInfo": info}, separators=(",", ":")))
-    DeltaTable(str(table)).create_checkpoint()
+    DeltaTable(on_disk(table)).create_checkpoint()
 
 
 def read_until(desk: ReadTable, version: int, *, batches: int = 2) -> None:
@@ -84,11 +85,11 @@ def finish(desk: ReadTable) -> ErasedRest | None:
 
 def test_a_reader_that_has_read_all_rows_holds_nothing_of_an_erasure(desk: ReadTable) -> None:
     read_until(desk, 3)
-    assert files_with(desk.path.local_path, "day=c")
+    assert files_with(on_disk(desk.path), "day=c")
     assert finish(desk) is None
-    assert files_with(desk.path.local_path, "day=c") == []
+    assert files_with(on_disk(desk.path), "day=c") == []
     assert versions(desk.path) == (4,)
-    assert DeltaTable(str(desk.path)).to_pyarrow_table()["id"].to_pylist() == [2, 1, 0]
+    assert DeltaTable(on_disk(desk.path)).to_pyarrow_table()["id"].to_pylist() == [2, 1, 0]
     # The flow continues with the commit that closes the erasure, and with the rows behind it.
     desk.append(5)
     assert find_missing(desk.path, 3, 5) is None
@@ -119,7 +120,7 @@ def test_a_flow_with_a_single_batch_has_to_run_once(desk: ReadTable) -> None:
 
 def test_an_empty_file_that_no_commit_names_is_nothing_of_an_erasure(desk: ReadTable) -> None:
     read_until(desk, 3)
-    file = desk.path.local_path / "part-00000-empty.snappy.parquet"
+    file = on_disk(desk.path) / "part-00000-empty.snappy.parquet"
     for rows, left in ((["c"], 1), ([], 0)):
         pq.write_table(pa.table({"day": pa.array(rows, pa.string())}), file)
         young = (datetime.now(UTC) - timedelta(hours=1)).timestamp()

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from rich.console import Console
+from stores import At, on_disk
 
 from headrace.cli.commands.status import health_table
 from headrace.declare.spec import load_project
@@ -19,14 +20,14 @@ from headrace.storage.table_snapshot import load_snapshot
 from read_table import ORDERS, ReadTable
 
 
-def test_the_quarantine_of_a_table_has_a_health_of_its_own(tmp_path: Path) -> None:
+def test_the_quarantine_of_a_table_has_a_health_of_its_own(at: At, tmp_path: Path) -> None:
     settings = load_project(
-        text="name: shop\n", overrides={"storage": str(tmp_path), "maintenance.small_files": "3"}
+        text="name: shop\n", overrides={"storage": str(at(tmp_path)), "maintenance.small_files": "3"}
     )
     storage = settings.storage
-    write_deltalake(str(storage.table(ORDERS)), pa.table({"id": [1]}))
+    write_deltalake(on_disk(storage.table(ORDERS)), pa.table({"id": [1]}))
     for number in range(5):
-        write_deltalake(str(storage.quarantine(ORDERS)), pa.table({"id": [number]}), mode="append")
+        write_deltalake(on_disk(storage.quarantine(ORDERS)), pa.table({"id": [number]}), mode="append")
     found = list(examine_health(storage, settings.maintenance, storage.find_tables()))
     assert [one.target.title for one in found] == ["orders", "orders (quarantine)"]
     assert [one.to_json()["role"] for one in found] == ["table", "quarantine"]
@@ -36,17 +37,17 @@ def test_the_quarantine_of_a_table_has_a_health_of_its_own(tmp_path: Path) -> No
     ]
 
 
-def test_the_facts_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = ReadTable(tmp_path)
+def test_the_facts_of_a_table(at: At, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = ReadTable(at(tmp_path))
     table.add_reader(1)
     rows = pa.table({"id": list(range(4000)), "day": ["c"] * 4000})
-    write_deltalake(str(table.path), rows, mode="append", partition_by=["day"])
-    DeltaTable(str(table.path)).create_checkpoint()
+    write_deltalake(on_disk(table.path), rows, mode="append", partition_by=["day"])
+    DeltaTable(on_disk(table.path)).create_checkpoint()
     table.append(9)
     hide_rows(table.path, 1000)
     # 20 kB are a large file here.
     policy = {"maintenance.target_file_size": "32k"}
-    settings = load_project(text="name: shop\n", overrides={"storage": str(tmp_path), **policy})
+    settings = load_project(text="name: shop\n", overrides={"storage": str(at(tmp_path)), **policy})
     (health,) = examine_health(settings.storage, settings.maintenance, [ORDERS])
     found = health.to_json()
     snapshot = load_snapshot(table.path)
@@ -83,7 +84,7 @@ def hide_rows(table: Location, number: int) -> None:
     """Commit a deletion vector that hides rows of the largest file."""
     adds = [
         action
-        for file in sorted((table.local_path / "_delta_log").glob("*.json"))
+        for file in sorted((on_disk(table) / "_delta_log").glob("*.json"))
         for line in file.read_text().splitlines()
         for name, action in json.loads(line).items()
         if name == "add"
@@ -97,4 +98,4 @@ def hide_rows(table: Location, number: int) -> None:
     ]
     version = load_snapshot(table).version + 1
     text = "\n".join(json.dumps(one, separators=(",", ":")) for one in actions)
-    (table.local_path / "_delta_log" / f"{version:020d}.json").write_text(text)
+    (on_disk(table) / "_delta_log" / f"{version:020d}.json").write_text(text)

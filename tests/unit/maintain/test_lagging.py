@@ -10,12 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from stores import on_disk
 
 from headrace.cli.main import build_output, run
 from headrace.declare.spec import load_project
 from headrace.maintain.lagging import find_lagging
 from headrace.maintain.pins import RegisteredReader, add_reader
 from headrace.project.pipeline import Pipeline
+from headrace.storage.locate import locate
 from read_table import ORDERS, ReadTable
 
 
@@ -25,7 +27,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReadTable:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "headrace.yml").write_text("name: shop\nlibraries: [{file: orders.py}]\n")
     (tmp_path / "orders.py").touch()
-    desk = ReadTable(tmp_path / "lake")
+    desk = ReadTable(locate(tmp_path / "lake"))
     desk.add_reader(2)
     desk.append(3)
     desk.compact()
@@ -40,7 +42,7 @@ def command(capsys: pytest.CaptureFixture[str], *line: str, code: int = 0) -> An
 
 
 def stored(desk: ReadTable) -> int:
-    return len(list(desk.path.local_path.rglob("*.parquet")))
+    return len(list(on_disk(desk.path).rglob("*.parquet")))
 
 
 VACUUM = ("maintain", "orders", "--only", "vacuum")
@@ -111,7 +113,7 @@ def test_delta_may_delete_commits_earlier_than_a_vacuum_fails(desk: ReadTable) -
         mode="overwrite",
         configuration={"delta.enableExpiredLogCleanup": "true"},
     )
-    DeltaTable(str(desk.path)).alter.set_table_properties({"delta.enableExpiredLogCleanup": "true"})
+    DeltaTable(on_disk(desk.path)).alter.set_table_properties({"delta.enableExpiredLogCleanup": "true"})
     desk.age(0.1)
     settings = load_project(text="name: shop\n", overrides={"maintenance.log_retention": "1h"})
     (late,) = find_lagging(desk.storage, settings.maintenance)

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from stores import At, on_disk
 
 from headrace.declare.spec import load_project
 from headrace.maintain import condition
@@ -42,12 +43,12 @@ class NoCheckpoints:
 def make_older(path: Location, age: timedelta) -> None:
     """Let all commits and files of a table be older."""
     then = time.time() - age.total_seconds()
-    for file in (path.local_path / "_delta_log").glob("*.json"):
+    for file in (on_disk(path) / "_delta_log").glob("*.json"):
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         for line in lines:
             line.get("commitInfo", {})["timestamp"] = int(then * 1000)
         file.write_text("\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
-    for file in path.local_path.glob("*.parquet"):
+    for file in on_disk(path).glob("*.parquet"):
         os.utime(file, (then, then))
 
 
@@ -71,15 +72,15 @@ def lines(events: list[Event]) -> list[str]:
 
 @pytest.mark.parametrize(("retention", "age"), [("30 days", timedelta(days=40)), ("1h", timedelta(hours=2))])
 def test_a_run_cleans_logs_and_reports_what_it_could_not_compact(
-    tmp_path: Path, retention: str, age: timedelta
+    at: At, tmp_path: Path, retention: str, age: timedelta
 ) -> None:
     policy = {"maintenance.small_files": "3", "maintenance.log_retention": retention}
-    settings = load_project(text="name: shop\n", overrides={"storage": str(tmp_path), **policy})
+    settings = load_project(text="name: shop\n", overrides={"storage": str(at(tmp_path)), **policy})
     path = settings.storage.table(ORDERS)
     cleans = {"delta.enableExpiredLogCleanup": "false"}
     for number in range(6):
-        write_deltalake(str(path), pa.table({"id": [number]}), mode="append", configuration=cleans)
-    DeltaTable(str(path)).create_checkpoint()
+        write_deltalake(on_disk(path), pa.table({"id": [number]}), mode="append", configuration=cleans)
+    DeltaTable(on_disk(path)).create_checkpoint()
     make_older(path, age)
     events: list[Event] = []
 
@@ -97,7 +98,7 @@ def test_a_run_cleans_logs_and_reports_what_it_could_not_compact(
         "orders  log cleaned: 5 commits before version 5",
     ]
     assert (cleaned.dataset, cleaned.outcome["log"]["commits"]) == (ORDERS, 5)
-    assert versions(path) == (5,) and DeltaTable(str(path)).to_pyarrow_table().num_rows == 6
+    assert versions(path) == (5,) and DeltaTable(on_disk(path)).to_pyarrow_table().num_rows == 6
     assert load_maintenance(settings.storage, ORDERS)["log"]["first"] == 5
     # The log is looked at once a day.
     an_hour_ago = (datetime.now(UTC) - timedelta(hours=1)).isoformat(timespec="seconds")
@@ -112,17 +113,17 @@ def test_a_run_cleans_logs_and_reports_what_it_could_not_compact(
 
 
 def test_a_continuous_run_vacuums_tables_and_their_quarantine(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    at: At, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = load_project(
-        text="name: shop\n", overrides={"storage": str(tmp_path), "maintenance.vacuum_every": "1s"}
+        text="name: shop\n", overrides={"storage": str(at(tmp_path)), "maintenance.vacuum_every": "1s"}
     )
     storage = settings.storage
     a_month_ago = time.time() - 30 * 86400
     strays = []
     for path in (storage.table(ORDERS), storage.quarantine(ORDERS)):
-        write_deltalake(str(path), pa.table({"id": [1]}), mode="append")
-        strays.append(path.local_path / "left-by-a-killed-writer.parquet")
+        write_deltalake(on_disk(path), pa.table({"id": [1]}), mode="append")
+        strays.append(on_disk(path) / "left-by-a-killed-writer.parquet")
         strays[-1].write_bytes(b"12345")
         os.utime(strays[-1], (a_month_ago, a_month_ago))
     events: list[Event] = []
@@ -160,12 +161,12 @@ def finish(settings: ProjectSettings, table: TableName = ORDERS) -> list[Event]:
 
 
 def test_a_triggered_run_vacuums_a_table_once_a_day_when_it_is_older_than_its_retention(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    at: At, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = load_project(text="name: shop\n", overrides={"storage": str(tmp_path)})
+    settings = load_project(text="name: shop\n", overrides={"storage": str(at(tmp_path))})
     storage, path = settings.storage, settings.storage.table(ORDERS)
-    write_deltalake(str(path), pa.table({"id": [1, 2]}))
-    write_deltalake(str(path), pa.table({"id": [3]}), mode="overwrite")
+    write_deltalake(on_disk(path), pa.table({"id": [1, 2]}))
+    write_deltalake(on_disk(path), pa.table({"id": [3]}), mode="overwrite")
     listed: list[str] = []
     listing = condition.list_stored
     monkeypatch.setattr(condition, "list_stored", lambda one: listed.append(str(one)) or listing(one))
@@ -175,7 +176,7 @@ def test_a_triggered_run_vacuums_a_table_once_a_day_when_it_is_older_than_its_re
     make_older(path, timedelta(days=8))
     (event,) = finish(settings)
     assert isinstance(event, OperationProgressed) and event.outcome["vacuumed"]["files"] == 1
-    assert len(list(path.local_path.glob("*.parquet"))) == 1
+    assert len(list(on_disk(path).glob("*.parquet"))) == 1
     # It is a day until the next vacuum.
     listed.clear()
     assert finish(settings) == [] == listed
@@ -189,54 +190,56 @@ def test_a_triggered_run_vacuums_a_table_once_a_day_when_it_is_older_than_its_re
     "policy", [{"maintenance.vacuum": "false"}, {"maintenance.retention": "10m"}], ids=["off", "too short"]
 )
 def test_a_triggered_run_does_not_vacuum_what_the_policy_forbids(
-    tmp_path: Path, policy: dict[str, str]
+    at: At, tmp_path: Path, policy: dict[str, str]
 ) -> None:
     allowed = {"maintenance.allow_short_retention": "true"}
-    settings = load_project(text="name: shop\n", overrides={"storage": str(tmp_path), **policy, **allowed})
+    settings = load_project(
+        text="name: shop\n", overrides={"storage": str(at(tmp_path)), **policy, **allowed}
+    )
     path = settings.storage.table(ORDERS)
     for number in range(2):
-        write_deltalake(str(path), pa.table({"id": [number]}), mode="overwrite")
+        write_deltalake(on_disk(path), pa.table({"id": [number]}), mode="overwrite")
     make_older(path, timedelta(days=40))
     assert finish(settings) == []
-    assert len(list(path.local_path.glob("*.parquet"))) == 2
+    assert len(list(on_disk(path).glob("*.parquet"))) == 2
 
 
 @pytest.mark.parametrize(("retention", "age"), [("30 days", 8), ("1 day", 2)])
 def test_the_logs_of_quarantine_and_tombstones_are_cleaned_after_a_week(
-    tmp_path: Path, retention: str, age: int
+    at: At, tmp_path: Path, retention: str, age: int
 ) -> None:
     settings = load_project(
-        text="name: shop\n", overrides={"storage": str(tmp_path), "maintenance.log_retention": retention}
+        text="name: shop\n", overrides={"storage": str(at(tmp_path)), "maintenance.log_retention": retention}
     )
     storage = settings.storage
     paths = [storage.table(ORDERS), storage.quarantine(ORDERS), storage.tombstones(ORDERS)]
     for path in paths:
         for number in range(3):
-            write_deltalake(str(path), pa.table({"id": [number]}), mode="append")
-        DeltaTable(str(path)).create_checkpoint()
+            write_deltalake(on_disk(path), pa.table({"id": [number]}), mode="append")
+        DeltaTable(on_disk(path)).create_checkpoint()
         make_older(path, timedelta(days=age))
     cleaned = [one for one in lines(finish(settings)) if "log cleaned" in one]
     assert [one.partition("  ")[0] for one in cleaned] == ["orders (quarantine)", "orders (tombstones)"]
     # Delta itself cleans the log of this table.
     assert [len(versions(path)) for path in paths] == [3, 1, 1]
-    assert DeltaTable(str(paths[1])).to_pyarrow_table().num_rows == 3
+    assert DeltaTable(on_disk(paths[1])).to_pyarrow_table().num_rows == 3
     assert load_maintenance(storage, ORDERS, "quarantine")["log"]["first"] == 2
 
 
-def test_a_vacuum_that_is_refused_because_a_reader_lags_is_a_line(tmp_path: Path) -> None:
-    table = ReadTable(tmp_path)
+def test_a_vacuum_that_is_refused_because_a_reader_lags_is_a_line(at: At, tmp_path: Path) -> None:
+    table = ReadTable(at(tmp_path))
     table.add_reader(2)
     table.append(3)
     table.compact()
     table.age(40)
-    settings = load_project(text="name: shop\n", overrides={"storage": str(tmp_path)})
-    files = sorted(table.path.local_path.rglob("*.parquet"))
+    settings = load_project(text="name: shop\n", overrides={"storage": str(at(tmp_path))})
+    files = sorted(on_disk(table.path).rglob("*.parquet"))
     (event,) = finish(settings)
     assert isinstance(event, OperationProgressed) and event.status == "FAILED"
     assert event.error is not None and event.error["code"] == "READER_LAGS"
     (line,) = lines([event])
     assert line.startswith("orders  not vacuumed: [READER_LAGS] flow large has not read commits of orders")
-    assert sorted(table.path.local_path.rglob("*.parquet")) == files
+    assert sorted(on_disk(table.path).rglob("*.parquet")) == files
     # A reader that does not lag that much is named in the line of the vacuum.
     settings.storage.care(ORDERS).delete()
     table.age(20)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from stores import At, on_disk
 
 from headrace.maintain.condition import (
     TableCondition,
@@ -39,8 +40,8 @@ NOW = datetime.now(UTC)
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> ReadTable:
-    return ReadTable(tmp_path)
+def desk(at: At, tmp_path: Path) -> ReadTable:
+    return ReadTable(at(tmp_path))
 
 
 def test_each_partition_keeps_one_file_of_a_compaction(desk: ReadTable) -> None:
@@ -52,7 +53,7 @@ def test_each_partition_keeps_one_file_of_a_compaction(desk: ReadTable) -> None:
     assert not desk.examine(TablePolicy(target_file_size=4)).foldable
     # Both partitions need it, so no condition is needed.
     assert choose_partitions(found.snapshot, found.policy) == ()
-    write_deltalake(str(desk.path), pa.table({"id": [1], "day": ["d"]}), mode="append")
+    write_deltalake(on_disk(desk.path), pa.table({"id": [1], "day": ["d"]}), mode="append")
     chosen = choose_partitions(load_snapshot(desk.path), TablePolicy())
     assert sorted(str(one["day"]) for one in chosen) == ["a b", "c"]
 
@@ -66,10 +67,10 @@ def test_files_that_were_removed_within_the_retention_are_kept(desk: ReadTable) 
     found = desk.examine()
     assert len(found.vacuum.expired) == 6 and found.vacuum.readable_from == 3
     # Delta's own vacuum would delete the same files.
-    assert len(DeltaTable(str(desk.path)).vacuum(retention_hours=168, dry_run=True, full=True)) == 6
+    assert len(DeltaTable(on_disk(desk.path)).vacuum(retention_hours=168, dry_run=True, full=True)) == 6
     delete_stored(desk.path, found.vacuum.expired)
     assert desk.examine().stored_files == 2
-    assert DeltaTable(str(desk.path)).to_pyarrow_table().num_rows == 6
+    assert DeltaTable(on_disk(desk.path)).to_pyarrow_table().num_rows == 6
 
 
 def test_a_reader_keeps_the_files_that_it_has_not_read(desk: ReadTable) -> None:
@@ -113,7 +114,7 @@ def test_a_pinned_version_keeps_its_files_until_the_pin_ends(desk: ReadTable) ->
     found = desk.examine().vacuum
     assert (len(found.expired), len(found.held)) == (0, 6)
     assert "pin of version 1" in str(found.holders[0])
-    assert DeltaTable(str(desk.path), version=1).to_pyarrow_table().num_rows == 4
+    assert DeltaTable(on_disk(desk.path), version=1).to_pyarrow_table().num_rows == 4
     assert not load_pins(desk.storage, ORDERS, NOW + timedelta(days=3))
     assert [one.version for one in remove_pins(desk.storage, ORDERS, 1)] == [1]
     assert desk.expired() == 6
@@ -133,7 +134,7 @@ def test_a_registered_reader_keeps_what_it_has_not_read_up_to_its_limit(desk: Re
     found = register(1, days=9).vacuum
     assert (len(found.expired), len(found.held), found.passed) == (0, 6, ())
     assert str(found.holders[0]) == "reader bi"
-    assert DeltaTable(str(desk.path), version=1).to_pyarrow_table().num_rows == 4
+    assert DeltaTable(on_disk(desk.path), version=1).to_pyarrow_table().num_rows == 4
     # It has read all there is: the files of the newest version are enough for it.
     assert len(register(3, days=9).vacuum.expired) == 6
     found = register(1, days=7).vacuum
@@ -143,8 +144,8 @@ def test_a_registered_reader_keeps_what_it_has_not_read_up_to_its_limit(desk: Re
     assert desk.examine().vacuum.passed == ()
 
 
-def test_only_closed_partitions_are_compacted_each_once(tmp_path: Path) -> None:
-    path = Storage.at(tmp_path).table(ORDERS)
+def test_only_closed_partitions_are_compacted_each_once(at: At, tmp_path: Path) -> None:
+    path = Storage(at(tmp_path)).table(ORDERS)
     today, policy = NOW.date(), TablePolicy(closed_partitions=3600)
     days = [str(today - timedelta(days=back)) for back in (0, 2, 3)]
 
@@ -156,12 +157,12 @@ def test_only_closed_partitions_are_compacted_each_once(tmp_path: Path) -> None:
 
     for number in range(2):
         rows = pa.table({"id": [number] * 3, "day": days})
-        write_deltalake(str(path), rows, mode="append", partition_by=["day"])
+        write_deltalake(on_disk(path), rows, mode="append", partition_by=["day"])
     assert due() == sorted(days[1:])
-    DeltaTable(str(path)).optimize.compact(partition_filters=[("day", "!=", days[0])])
+    DeltaTable(on_disk(path)).optimize.compact(partition_filters=[("day", "!=", days[0])])
     assert due() == []
     # A late row.
-    write_deltalake(str(path), pa.table({"id": [9], "day": [days[2]]}), mode="append")
+    write_deltalake(on_disk(path), pa.table({"id": [9], "day": [days[2]]}), mode="append")
     assert due() == [days[2]] and choose_closed_partitions(load_snapshot(path), policy) == ({"day": days[2]},)
 
 
@@ -169,8 +170,8 @@ def test_the_log_is_cleaned_up_to_what_readers_and_ledger_need(desk: ReadTable) 
     for number in range(3, 9):
         desk.append(number)
         if number == 5:
-            DeltaTable(str(desk.path)).create_checkpoint()
-    DeltaTable(str(desk.path)).create_checkpoint()
+            DeltaTable(on_disk(desk.path)).create_checkpoint()
+    DeltaTable(on_disk(desk.path)).create_checkpoint()
     desk.age(40)
     newest = load_snapshot(desk.path).version
     assert desk.examine().log.first == newest == 8
@@ -183,14 +184,14 @@ def test_the_log_is_cleaned_up_to_what_readers_and_ledger_need(desk: ReadTable) 
     assert desk.examine().log.files == ()
     # The ledger of its own flow has no commit yet.
     desk.add_reader(8, index=99)
-    desk.storage.flow_checkpoints(ORDERS, "orders").make_folder()
+    (desk.storage.checkpoint(ORDERS, "orders", 1) / "metadata").create("{}")
     assert desk.examine().log.files == ()
     desk.storage.flow_checkpoints(ORDERS, "orders").delete_folder()
     desk.add_reader(7)
     delete_log(desk.path, desk.examine().log)
     left = load_snapshot(desk.path)
     assert (left.commits[0], left.version, len(left.files)) == (5, 8, 18)
-    assert DeltaTable(str(desk.path), version=6).to_pyarrow_table().num_rows == 14
+    assert DeltaTable(on_disk(desk.path), version=6).to_pyarrow_table().num_rows == 14
     assert desk.examine(TablePolicy(cleans_log=False)).log.files == ()
 
 
@@ -200,7 +201,7 @@ def test_a_file_that_no_commit_names_yet_is_kept_for_a_day(desk: ReadTable) -> N
     named = len(desk.examine(policy).vacuum.expired)
     assert named == 6
     # A compaction that has not committed yet has written it.
-    written = desk.path.local_path / "day=c" / "part-new.parquet"
+    written = on_disk(desk.path) / "day=c" / "part-new.parquet"
     written.write_bytes(b"PAR1")
     assert len(desk.examine(policy).vacuum.expired) == named
     then = time.time() - 2 * 86400

@@ -40,6 +40,7 @@ BRONZE = TableName("default", "bronze")
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
+    # Its event log is a Delta table, which `deltalake` writes by its path.
     return Lake(tmp_path / "lake")
 
 

@@ -6,10 +6,10 @@ from datetime import date, datetime
 from pathlib import Path
 
 import pytest
+from stores import At
 
 from headrace.model.snapshots import Version
 from headrace.plan.snapshots import format_of, is_complete, list_snapshots, parse_name
-from headrace.storage.locate import locate
 
 
 @pytest.mark.parametrize(
@@ -33,20 +33,20 @@ def test_the_name_of_a_snapshot_is_its_version(name: str, version: Version | Non
     assert type(parse_name(name)) is type(version)
 
 
-def test_a_snapshot_is_complete_if_it_has_files_and_nothing_writes_it(tmp_path: Path) -> None:
+def test_a_snapshot_is_complete_if_it_has_files_and_nothing_writes_it(at: At, tmp_path: Path) -> None:
     for name in ("2/part-0.parquet", "10/part-0.parquet", "3/_SUCCESS", "4/_temporary/0", "4/part-0.parquet"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     for name in ("5.csv", ".6.csv", "_7.csv", "other.csv"):
         (tmp_path / name).touch()
-    found = {path.name: version for path, version in list_snapshots(locate(tmp_path))}
+    found = {path.name: version for path, version in list_snapshots(at(tmp_path))}
     assert found == {"2": 2, "3": 3, "4": 4, "10": 10, "5.csv": 5, "other.csv": None}
-    complete = {name for name in found if is_complete(locate(tmp_path / name))}
+    complete = {name for name in found if is_complete(at(tmp_path / name))}
     assert complete == {"2", "10", "5.csv", "other.csv"}
-    assert list_snapshots(locate(tmp_path / "missing")) == []
+    assert list_snapshots(at(tmp_path / "missing")) == []
 
 
-def test_all_files_of_a_snapshot_have_one_format(tmp_path: Path) -> None:
+def test_all_files_of_a_snapshot_have_one_format(at: At, tmp_path: Path) -> None:
     for name, format in (
         ("1/a.json.gz", "json"),
         ("1/k=1/b.jsonl", "json"),
@@ -55,4 +55,4 @@ def test_all_files_of_a_snapshot_have_one_format(tmp_path: Path) -> None:
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-        assert format_of(locate(tmp_path / name.partition("/")[0])) == format
+        assert format_of(at(tmp_path / name.partition("/")[0])) == format

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
+from stores import At, on_disk
 
 from headrace.model.names import TableName
 from headrace.plan.stored import load_stored
@@ -49,9 +50,9 @@ def checkpoint(path: Path, version: int, actions: list[dict[str, Any]]) -> None:
     (path / "_delta_log" / "_last_checkpoint").write_text(json.dumps({"version": version}))
 
 
-def test_the_newest_commit_with_metadata_wins(tmp_path: Path) -> None:
-    storage = Storage.at(tmp_path)
-    path = storage.table(ORDERS).local_path
+def test_the_newest_commit_with_metadata_wins(at: At, tmp_path: Path) -> None:
+    storage = Storage(at(tmp_path))
+    path = on_disk(storage.table(ORDERS))
     commit(path, 0, {"metaData": metadata(old="1")})
     commit(path, 1, {"metaData": metadata(**{"headrace.pipeline": "shop", "headrace.checkpoint.web": "c1"})})
     commit(path, 2, {"add": {"path": "x"}})
@@ -67,9 +68,9 @@ def clustering(*columns: list[str], removed: bool = False) -> dict[str, Any]:
     return {"domainMetadata": {"domain": "delta.clustering", "configuration": said, "removed": removed}}
 
 
-def test_the_newest_clustering_is_told_by_logical_names(tmp_path: Path) -> None:
-    storage = Storage.at(tmp_path)
-    path = storage.table(ORDERS).local_path
+def test_the_newest_clustering_is_told_by_logical_names(at: At, tmp_path: Path) -> None:
+    storage = Storage(at(tmp_path))
+    path = on_disk(storage.table(ORDERS))
     inner = {"type": "struct", "fields": [{"name": "at", "type": "long", "metadata": {}}]}
     renamed = {"name": "place", "type": inner, "metadata": {"delta.columnMapping.physicalName": "c-1"}}
     schema = {"type": "struct", "fields": [*SCHEMA["fields"], renamed]}
@@ -95,9 +96,9 @@ def test_the_newest_clustering_is_told_by_logical_names(tmp_path: Path) -> None:
     assert clustered() == ()
 
 
-def test_a_checkpoint_answers_when_old_commits_are_gone(tmp_path: Path) -> None:
-    storage = Storage.at(tmp_path)
-    path = storage.table(ORDERS).local_path
+def test_a_checkpoint_answers_when_old_commits_are_gone(at: At, tmp_path: Path) -> None:
+    storage = Storage(at(tmp_path))
+    path = on_disk(storage.table(ORDERS))
     commit(path, 11, {"add": {"path": "x"}})
     checkpoint(path, 10, [None, metadata(**{"headrace.kind": "materialized_view"})])  # type: ignore[list-item]
     stored = load_stored(storage, ORDERS)
@@ -105,10 +106,10 @@ def test_a_checkpoint_answers_when_old_commits_are_gone(tmp_path: Path) -> None:
     assert (stored.version, stored.kind) == (11, "materialized_view")
 
 
-def test_what_is_no_table_is_not_found(tmp_path: Path) -> None:
-    storage = Storage.at(tmp_path)
+def test_what_is_no_table_is_not_found(at: At, tmp_path: Path) -> None:
+    storage = Storage(at(tmp_path))
     assert load_stored(storage, ORDERS) is None
     assert storage.find_tables() == ()
-    commit(storage.table(ORDERS).local_path, 0, {"metaData": metadata()})
+    commit(on_disk(storage.table(ORDERS)), 0, {"metaData": metadata()})
     (storage.tables / "shop" / "folder").make_folder()
     assert storage.find_tables() == (ORDERS,)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from stores import At, on_disk
 
 from headrace.model.names import TableName
 from headrace.project.demo.driver import Crash, await_batch, end_leftover, look_at_crash
@@ -19,8 +20,8 @@ BRONZE = TableName("default", "bronze")
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    storage = Storage.at(tmp_path)
+def storage(at: At, tmp_path: Path) -> Storage:
+    storage = Storage(at(tmp_path))
     identity = CheckpointIdentity.create(
         pipeline="demo", flow="bronze", dataset=str(BRONZE), generation=1, table_id="t", sources=()
     )
@@ -55,7 +56,7 @@ def test_a_crash_after_the_commit_says_that_the_table_holds_the_batch(storage: S
     plan(storage, "offsets", 0, 1)
     plan(storage, "commits", 0)
     checkpoint = load_identity(storage.checkpoint(BRONZE, "bronze", 1)).checkpoint
-    log = storage.table(BRONZE).local_path / "_delta_log"
+    log = on_disk(storage.table(BRONZE)) / "_delta_log"
     log.mkdir(parents=True)
     said = json.dumps({"headrace": 1, "checkpoint": checkpoint, "batch": 1})
     lines = [

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from stores import At, on_disk
 
 from headrace.declare.spec import load_project
 from headrace.errors import PinInvalidError, TableUnknownError
@@ -29,6 +30,7 @@ from headrace.project.pipeline import Pipeline
 from headrace.sinks.delta.compaction import Compaction
 from headrace.state.identity import CheckpointIdentity, write_checkpoint
 from headrace.state.lease import VIEW, Heart
+from headrace.storage.location import Location
 from waiting import DEADLINE_S, until
 
 ORDERS = TableName("default", "orders")
@@ -37,7 +39,7 @@ ORDERS = TableName("default", "orders")
 class Desk:
     """A storage with one table of three small files, whose Spark does not start."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Location) -> None:
         self.settings = load_project(
             text="name: shop\n", overrides={"storage": str(folder), "maintenance.small_files": "2"}
         )
@@ -52,7 +54,7 @@ class Desk:
         write_checkpoint(self.storage.checkpoint(ORDERS, "feed", 1), flow, {})
 
     def append(self, number: int) -> None:
-        write_deltalake(str(self.storage.table(ORDERS)), pa.table({"id": [number]}), mode="append")
+        write_deltalake(on_disk(self.storage.table(ORDERS)), pa.table({"id": [number]}), mode="append")
 
     def session(self) -> Any:
         if self.is_broken:
@@ -79,8 +81,8 @@ class Session:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
-    desk = Desk(tmp_path)
+def desk(at: At, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    desk = Desk(at(tmp_path))
 
     def compact(*_: Any, **__: Any) -> Compaction:
         desk.compacted += 1
@@ -186,7 +188,7 @@ def test_a_table_that_does_not_exist_is_refused(desk: Desk) -> None:
 
 
 def leave_old_file(desk: Desk) -> Path:
-    stray = desk.storage.table(ORDERS).local_path / "left-by-a-killed-writer.parquet"
+    stray = on_disk(desk.storage.table(ORDERS)) / "left-by-a-killed-writer.parquet"
     stray.write_bytes(b"12345")
     two_days_ago = time.time() - 2 * 86400
     os.utime(stray, (two_days_ago, two_days_ago))
@@ -216,7 +218,7 @@ def test_the_files_that_a_compaction_has_replaced_are_vacuumed_by_the_same_comma
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def compact(*_: Any, **__: Any) -> Compaction:
-        DeltaTable(str(desk.storage.table(ORDERS))).optimize.compact()
+        DeltaTable(on_disk(desk.storage.table(ORDERS))).optimize.compact()
         return Compaction(added=1, removed=3, added_bytes=1, removed_bytes=3, duration_s=0.1)
 
     monkeypatch.setattr(project_maintenance, "compact_files", compact)
@@ -255,7 +257,7 @@ def test_a_vacuum_and_a_pin_at_once_see_each_other(
 ) -> None:
     """The vacuum deletes a file that version 2 and older ones need."""
     pins = Pipeline(desk.settings).pins
-    DeltaTable(str(desk.storage.table(ORDERS))).delete("id = 0")
+    DeltaTable(on_disk(desk.storage.table(ORDERS))).delete("id = 0")
     options = MaintenanceOptions(steps=("vacuum",), retention_s=0, allow_short_retention=True)
     maintenance = TableMaintenance(settings=desk.settings, engine=cast("Engine", desk), options=options)
     before = count_files(desk)
@@ -284,4 +286,4 @@ def test_a_vacuum_and_a_pin_at_once_see_each_other(
 
 
 def count_files(desk: Desk) -> int:
-    return len(list(desk.storage.table(ORDERS).local_path.glob("*.parquet")))
+    return len(list(on_disk(desk.storage.table(ORDERS)).glob("*.parquet")))

@@ -12,6 +12,7 @@ from typing import cast
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from stores import At, on_disk
 
 from headrace.declare.spec import load_project
 from headrace.errors import TableInUseError
@@ -28,8 +29,8 @@ ORDERS, OLD = TableName("default", "orders"), TableName("default", "old")
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> ProjectSettings:
-    settings = load_project(text="name: shop\n", overrides={"storage": str(tmp_path)})
+def settings(at: At, tmp_path: Path) -> ProjectSettings:
+    settings = load_project(text="name: shop\n", overrides={"storage": str(at(tmp_path))})
     storage = settings.storage
     for name in (ORDERS, OLD):
         add_checkpoint(settings, name, 1)
@@ -40,8 +41,8 @@ def settings(tmp_path: Path) -> ProjectSettings:
 
 def write(path: Location, **properties: str) -> None:
     """A table with one commit; `deltalake` refuses to set properties of others."""
-    write_deltalake(str(path), pa.table({"id": [1]}))
-    commit = path.local_path / "_delta_log" / f"{0:020d}.json"
+    write_deltalake(on_disk(path), pa.table({"id": [1]}))
+    commit = on_disk(path) / "_delta_log" / f"{0:020d}.json"
     lines = [json.loads(line) for line in commit.read_text().splitlines()]
     for line in lines:
         if "metaData" in line:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from lake import HandFlow, Lake
+from stores import At
 
 import headrace as hr
 from headrace.errors import (
@@ -24,11 +25,11 @@ SPEC = "name: shop\nstorage: ./lake\nkafka: {bootstrap.servers: 127.0.0.1:9}\n"
 
 
 @pytest.fixture
-def flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HandFlow:
+def flow(at: At, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HandFlow:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HEADRACE_PROFILE", raising=False)
     (tmp_path / "headrace.yml").write_text(SPEC)
-    flow = Lake(tmp_path / "lake").table().flow()
+    flow = Lake(tmp_path / "lake", at).table().flow()
     flow.append({0: (0, 10)})
     flow.append({0: (10, 20)})
     return flow

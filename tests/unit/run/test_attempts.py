@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from stores import At
 
 from headrace.errors import (
     BrokerUnreachableError,
@@ -93,10 +94,10 @@ class Update:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Any:
+def make(at: At, tmp_path: Path) -> Any:
     def create(mode: str = "triggered", stop_after: int = 10**6) -> Update:
         limit = TRIGGERED_ATTEMPTS if mode == "triggered" else None
-        return Update(Storage.at(tmp_path), limit, WaitlessStop(stop_after))
+        return Update(Storage(at(tmp_path)), limit, WaitlessStop(stop_after))
 
     return create
 

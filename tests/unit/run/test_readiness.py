@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stores import At
 
 from headrace.model.names import TableName
 from headrace.run.readiness import Feed, FeedState, Skip, Verdict, is_written, judge_inputs
-from headrace.storage.locate import locate
 
 BRONZE = TableName("default", "bronze")
 DAYS = TableName("default", "days")
@@ -76,29 +76,29 @@ CLEARS = {"flow": "f", "checkpoint": "d", "opens": {"reason": "full-refresh"}}
 BATCH = {"flow": "f", "checkpoint": "c", "batch": 0}
 
 
-def test_a_table_is_written_by_its_first_batch_also_by_an_empty_one(tmp_path: Path) -> None:
-    assert not is_written(locate(tmp_path))
+def test_a_table_is_written_by_its_first_batch_also_by_an_empty_one(at: At, tmp_path: Path) -> None:
+    assert not is_written(at(tmp_path))
     commit(tmp_path, 0)
     commit(tmp_path, 1, metadata=OPENS)
-    assert not is_written(locate(tmp_path))
+    assert not is_written(at(tmp_path))
     commit(tmp_path, 2, metadata=BATCH, txn=("c", 0))
-    assert is_written(locate(tmp_path))
+    assert is_written(at(tmp_path))
     commit(tmp_path, 3, metadata=CLEARS, add=False)
-    assert not is_written(locate(tmp_path)), "emptied by a full refresh"
+    assert not is_written(at(tmp_path)), "emptied by a full refresh"
 
 
-def test_another_writer_s_rows_count(tmp_path: Path) -> None:
+def test_another_writer_s_rows_count(at: At, tmp_path: Path) -> None:
     commit(tmp_path, 0)
     commit(tmp_path, 1, add=True)
     commit(tmp_path, 2, metadata=OPENS)
-    assert is_written(locate(tmp_path))
+    assert is_written(at(tmp_path))
 
 
-def test_a_table_whose_oldest_commits_were_cleaned_is_not_new(tmp_path: Path) -> None:
+def test_a_table_whose_oldest_commits_were_cleaned_is_not_new(at: At, tmp_path: Path) -> None:
     commit(tmp_path, 7)
-    assert is_written(locate(tmp_path))
+    assert is_written(at(tmp_path))
 
 
-def test_a_view_is_written_by_its_refresh(tmp_path: Path) -> None:
+def test_a_view_is_written_by_its_refresh(at: At, tmp_path: Path) -> None:
     commit(tmp_path, 0, metadata={"view": "v"})
-    assert is_written(locate(tmp_path))
+    assert is_written(at(tmp_path))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,13 +14,14 @@ from headrace.errors import SourceLocation
 from headrace.model.declarations import AutoCdcFlow
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
-from headrace.model.snapshots import SnapshotFunction, SnapshotMarker, StoredSnapshots
+from headrace.model.snapshots import SnapshotMarker, StoredSnapshots
 from headrace.plan.snapshots import FoundSnapshots, Snapshot
+from headrace.run.batch import QueryState
 from headrace.run.flow import FlowRunner
-from headrace.run.snapshots import SnapshotFeed
+from headrace.run.snapshots import SnapshotFeed, SnapshotPoller
 from headrace.run.stop import PlanAgain, StopSignal
 from headrace.state.snapshot_log import SnapshotLog
-from headrace.storage.locate import locate
+from headrace.storage.location import Location
 
 COLUMNS = ("id", "value")
 
@@ -59,16 +59,16 @@ Make = Callable[..., tuple[SnapshotFeed, Source, list[tuple[str, str]]]]
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Make:
-    def build(*, is_function: bool = False) -> tuple[SnapshotFeed, Source, list[tuple[str, str]]]:
-        source, reported = Source(SnapshotLog(locate(tmp_path / "snapshots"))), []
+def make(location: Location) -> Make:
+    def build() -> tuple[SnapshotFeed, Source, list[tuple[str, str]]]:
+        source, reported = Source(SnapshotLog(location / "snapshots")), []
         flow = AutoCdcFlow(
             name="t",
             target=TableName("default", "t"),
             query=PythonQuery(lambda: None, SourceLocation("t.py", 1)),
             keys=("id",),
             sequence_by="version",
-            snapshots=SnapshotFunction(lambda _: None) if is_function else StoredSnapshots("./given"),
+            snapshots=StoredSnapshots("./given"),
         )
 
         @contextmanager
@@ -77,7 +77,7 @@ def make(tmp_path: Path) -> Make:
 
         feed = SnapshotFeed(
             planned=cast(Any, SimpleNamespace(flow=flow, schema=schema(COLUMNS))),
-            table=locate(tmp_path / "t"),
+            table=location / "t",
             reading=reading,
             report=lambda version, reason: reported.append((version, reason)),
         )
@@ -90,38 +90,59 @@ def recorded(source: Source) -> list[object]:
     return [one.version for one in source.log.load()]
 
 
-def test_all_versions_of_a_folder_are_recorded_and_a_function_is_asked_for_one(make: Make) -> None:
+def test_a_version_is_recorded_when_the_one_before_is_applied(make: Make) -> None:
     feed, source, _ = make()
-    assert not feed.look(StopSignal())
+    assert not feed.look(applied=True) and not feed.look(applied=False)
     source.versions = dict.fromkeys((1, 2, 5), COLUMNS)
-    assert feed.look(StopSignal()) and not feed.look(StopSignal())
+    assert feed.look(applied=False) and recorded(source) == [1]
+    assert feed.look(applied=False) and list(feed._rows) == ["1"], (
+        "a second attempt has the rows of the first"
+    )
+    # The process has ended before the version was applied.
+    again, others, _ = make()
+    others.versions = source.versions
+    for _ in range(2):
+        assert again.look(applied=False) and recorded(source) == [1]
+    assert others.asked == []
+    assert again.look(applied=True) and feed.look(applied=True) and not feed.look(applied=True)
     assert recorded(source) == [1, 2, 5]
     assert [one.after for one in source.log.load()] == [None, 1, 2]
-    source.log.folder.delete_folder()
-    feed, source, _ = make(is_function=True)
-    source.versions = dict.fromkeys((1, 2), COLUMNS)
-    assert feed.look(StopSignal()) and recorded(source) == [1]
-    assert feed.look(StopSignal()) and recorded(source) == [1, 2]
-    assert source.asked == [None, 1]
+
+
+def test_a_continuous_run_records_a_version_when_the_one_before_is_applied(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.run.snapshots._LOOK_S", 0.0)
+    feed, source, _ = make()
+    source.versions = dict.fromkeys((1, 2, 3), COLUMNS)
+    state, begun = QueryState(StopSignal()), []
+    poller = SnapshotPoller(feed, state, lambda: bool(begun))
+    assert not poller.is_outdated() and recorded(source) == [], "a marker from before may not be applied"
+    begun.append(True)
+    for last in (-1, 0, 1):
+        state.last_batch, state.busy = last, True
+        assert not poller.is_outdated() and len(recorded(source)) == last + 1
+        state.busy = False
+        for _ in range(2):
+            assert not poller.is_outdated() and recorded(source) == list(range(1, last + 3))
 
 
 def test_a_version_out_of_order_is_reported_once(make: Make) -> None:
     feed, source, reported = make()
     source.versions = {5: COLUMNS}
-    feed.look(StopSignal())
-    source.skipped = (3,)
-    feed.look(StopSignal())
-    feed.look(StopSignal())
+    for _ in range(3):
+        feed.look(applied=True)
+        source.skipped = (3,)
     assert reported == [("3", "it is not greater than the last version, 5")]
 
 
 def test_a_snapshot_with_a_new_column_waits_for_a_new_plan(make: Make) -> None:
     feed, source, _ = make()
     source.versions = {1: ("ID",), 2: (*COLUMNS, "more"), 3: COLUMNS}
-    assert feed.look(StopSignal()), "the versions before it are applied first"
+    assert feed.look(applied=True), "the versions before it are applied first"
     assert recorded(source) == [1]
     with pytest.raises(PlanAgain):
-        feed.look(StopSignal())
+        feed.look(applied=True)
     assert recorded(source) == [1]
 
 

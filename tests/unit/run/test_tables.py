@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stores import At, on_disk
 
 from headrace.errors import SchemaMismatchError, SourceLocation, TableFolderTakenError, TableLostError
 from headrace.model.declarations import AppendFlow, StreamingTable
@@ -48,8 +49,8 @@ STAGE = OpenTableStage(
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    return Storage.at(tmp_path)
+def storage(at: At, tmp_path: Path) -> Storage:
+    return Storage(at(tmp_path))
 
 
 def check(
@@ -60,7 +61,7 @@ def check(
         return held
 
     if held is not None:
-        log = storage.table(NAME).local_path / "_delta_log"
+        log = on_disk(storage.table(NAME)) / "_delta_log"
         log.mkdir(parents=True, exist_ok=True)
         (log / f"{0:020d}.json").write_text("")
     return check_table(stage, [FLOW], storage, read, emptied=emptied)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from stores import At
 
 from headrace.sinks.delta import checkpointer
 from headrace.sinks.delta.checkpointer import LogCheckpointer
-from headrace.storage.locate import locate
 
 
 def test_flows_that_commit_at_the_same_time_start_one_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    at: At, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = threading.Barrier(2)
     started: list[str] = []
@@ -37,7 +37,7 @@ def test_flows_that_commit_at_the_same_time_start_one_thread(
     log = LogCheckpointer(cast(Any, None), every=1)
     monkeypatch.setattr(checkpointer.threading, "Thread", Thread)
     with ThreadPoolExecutor(2) as pool:
-        offers = [pool.submit(log.offer, locate(tmp_path / "t"), version) for version in (8, 9)]
+        offers = [pool.submit(log.offer, at(tmp_path / "t"), version) for version in (8, 9)]
         for offer in offers:
             offer.result(10)
     assert started == ["headrace-checkpoints"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from stores import At
+
 from headrace.sinks.delta.reader import DeltaCommits
-from headrace.storage.locate import locate
 
 
-def test_the_batches_of_a_flow_come_newest_first(tmp_path: Path) -> None:
+def test_the_batches_of_a_flow_come_newest_first(at: At, tmp_path: Path) -> None:
     log = tmp_path / "_delta_log"
     log.mkdir()
 
@@ -26,13 +27,14 @@ def test_the_batches_of_a_flow_come_newest_first(tmp_path: Path) -> None:
     # Auto compaction repeats the metadata of the batch before it.
     commit(4, flow="a", checkpoint="c", batch=0, input=5)
     commit(5, 1, flow="a", checkpoint="c", batch=1, input=8)
-    assert [
-        one["input"] for one in DeltaCommits(locate(tmp_path)).newest_batches() if one["flow"] == "a"
-    ] == [8, 5]
+    assert [one["input"] for one in DeltaCommits(at(tmp_path)).newest_batches() if one["flow"] == "a"] == [
+        8,
+        5,
+    ]
 
 
-def test_batches_are_read_only_after_a_version(tmp_path: Path) -> None:
-    log = locate(tmp_path) / "_delta_log"
+def test_batches_are_read_only_after_a_version(at: At, tmp_path: Path) -> None:
+    log = at(tmp_path) / "_delta_log"
     log.make_folder()
     for version in range(5):
         held = {"headrace": 1, "flow": "a", "checkpoint": "c", "batch": version}
@@ -41,4 +43,4 @@ def test_batches_are_read_only_after_a_version(tmp_path: Path) -> None:
         (log / f"{version:020d}.json").replace(f"{json.dumps(info)}\n{json.dumps(txn)}\n")
     for version in range(3):
         (log / f"{version:020d}.json").replace("damaged {")
-    assert [one["batch"] for one in DeltaCommits(locate(tmp_path)).newest_batches(2)] == [4, 3]
+    assert [one["batch"] for one in DeltaCommits(at(tmp_path)).newest_batches(2)] == [4, 3]

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from lake import Lake
 from rejected_rows import SCHEMA, rejected, write_rejected
+from stores import At
 
 from headrace.errors import QuarantineChangedError
 from headrace.sinks.delta.commit import mark_replaying, settle_replay
 from headrace.sinks.delta.row_states import unsettled_replays
 from headrace.sinks.target import BatchStamp
-from headrace.storage.locate import locate
 from headrace.storage.location import Location
 
 STAMP = BatchStamp(
@@ -25,13 +25,13 @@ STAMP = BatchStamp(
 
 
 @pytest.fixture
-def quarantine(tmp_path: Path) -> Location:
+def quarantine(at: At, tmp_path: Path) -> Location:
     """Two rejected rows of a flow, and one of another."""
-    table = Lake(tmp_path / "lake").table()
+    table = Lake(tmp_path / "lake", at).table()
     flow, other = table.flow(), table.flow("other")
     write_rejected(flow, [rejected(flow, 1), rejected(flow, 2)])
     write_rejected(other, [rejected(other, 3)])
-    return locate(tmp_path / "lake" / "quarantine" / "default" / "bronze")
+    return at(tmp_path / "lake" / "quarantine" / "default" / "bronze")
 
 
 def rows(quarantine: Location) -> dict[str, dict[str, Any]]:

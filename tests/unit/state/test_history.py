@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from headrace.sources.kafka.facts import ended_offsets as ended
 from headrace.sources.ranges import join_marks
 from headrace.state.history import History, load_history
 from headrace.state.ledger import Ledger
-from headrace.storage.locate import locate
+from headrace.storage.location import Location
 from unit.state.test_ledger import TABLE_ID, Table, txn
 
 DATASET = TableName("default", "sales")
@@ -34,7 +33,7 @@ def source(topic: str, until: int, start: int = 0) -> dict[str, Any]:
 class Flow:
     """The commits of flows of one table."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Location) -> None:
         self.root = root
         self.table = Table(root / "table")
 
@@ -55,22 +54,22 @@ class Flow:
         self.table.commit(txn(checkpoint, number), userMetadata=json.dumps(said))
 
     def ledger(self, flow: str = "sales") -> Ledger:
-        return Ledger(locate(self.root) / "ledger" / flow, DATASET, flow)
+        return Ledger(self.root / "ledger" / flow, DATASET, flow)
 
     def history(self, checkpoint: str | None, flow: str = "sales") -> History:
         return load_history(
-            self.ledger(flow), DeltaCommits(locate(self.table.path)), TABLE_ID, self.table.version, checkpoint
+            self.ledger(flow), DeltaCommits(self.table.path), TABLE_ID, self.table.version, checkpoint
         )
 
     def lose_log(self) -> None:
         """What Delta does to a log that has grown old."""
         for version in range(self.table.version + 1):
-            self.table.file(version).unlink()
+            self.table.file(version).delete()
 
 
 @pytest.fixture
-def flow(tmp_path: Path) -> Flow:
-    return Flow(tmp_path)
+def flow(location: Location) -> Flow:
+    return Flow(location)
 
 
 @pytest.mark.parametrize("folded", [False, True], ids=["from the log", "from the ledger"])
@@ -82,7 +81,7 @@ def test_each_topic_is_known_as_far_as_the_last_checkpoint_that_read_it(flow: Fl
     flow.batch("two", 0, source("us", 3))
     flow.batch("other", 0, source("asia", 7), flow="beside")
     if folded:
-        flow.ledger().fold(DeltaCommits(locate(flow.table.path)), TABLE_ID, join_marks)
+        flow.ledger().fold(DeltaCommits(flow.table.path), TABLE_ID, join_marks)
         flow.lose_log()
     assert ended(flow.history("two")) == {"id of eu": {0: 9}, "id of us": {0: 3}}
     assert flow.history(None) == History()
@@ -101,14 +100,14 @@ def test_a_flow_knows_what_it_has_read_under_another_name(flow: Flow) -> None:
     flow.batch("one", 0, source("eu", 5), flow="old")
     flow.opens("two", "reset", "one", flow="old")
     flow.batch("two", 0, source("us", 3), flow="old")
-    flow.ledger("old").fold(DeltaCommits(locate(flow.table.path)), TABLE_ID, join_marks)
+    flow.ledger("old").fold(DeltaCommits(flow.table.path), TABLE_ID, join_marks)
     flow.opens("two", "renamed", None)
     flow.batch("two", 1, source("us", 4))
     # A flow of the old name, which has begun anew, is another one.
     flow.opens("three", "first", None, flow="old")
     flow.batch("three", 0, source("eu", 1), flow="old")
     for name in ("sales", "old"):
-        flow.ledger(name).fold(DeltaCommits(locate(flow.table.path)), TABLE_ID, join_marks)
+        flow.ledger(name).fold(DeltaCommits(flow.table.path), TABLE_ID, join_marks)
     flow.lose_log()
     assert ended(flow.history("two")) == {"id of eu": {0: 5}, "id of us": {0: 4}}
     assert ended(flow.history("three", "old")) == {"id of eu": {0: 1}}
@@ -138,8 +137,8 @@ def test_what_the_ledger_holds_of_versions_that_were_taken_back_is_not_known(flo
     flow.opens("one", "first", None)
     flow.batch("one", 0, source("eu", 5))
     flow.batch("one", 1, source("eu", 9, 5), source("us", 4) | {"index": 1})
-    flow.ledger().fold(DeltaCommits(locate(flow.table.path)), TABLE_ID, join_marks)
-    flow.table.file(flow.table.version).unlink()
+    flow.ledger().fold(DeltaCommits(flow.table.path), TABLE_ID, join_marks)
+    flow.table.file(flow.table.version).delete()
     flow.table.version -= 1
     assert ended(flow.history("one")) == {"id of eu": {0: 5}}
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from crashes import crash_before_each_write
 
 from headrace.errors import (
     CheckpointCorruptError,
@@ -14,14 +16,19 @@ from headrace.errors import (
     StorageNewerError,
     StorageUnwritableError,
 )
+from headrace.model.names import TableName
 from headrace.state.identity import (
     FILE,
     CheckpointIdentity,
     SourceIdentity,
+    copy_checkpoints,
+    discard_checkpoints,
     generations,
     load_identity,
+    tidy_renamed,
     write_checkpoint,
 )
+from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
 
@@ -107,3 +114,40 @@ def test_a_checkpoint_of_a_newer_version_is_never_guessed_at(location: Location)
     (location / FILE).replace(json.dumps({**identity().to_json(), "headrace": 2}))
     with pytest.raises(StorageNewerError):
         load_identity(location)
+
+
+def test_a_crash_at_any_step_of_a_rename_leaves_one_checkpoint_and_the_next_start_goes_on(
+    location: Location,
+) -> None:
+    old = replace(identity(2), flow="old")
+    seed = {"offsets/0": "v1", "commits/0": "v1", "state/0/.1.zip.crc": "sum", "state/0/1.zip": "rows"}
+
+    def folder(root: Location, flow: str) -> Location:
+        return Storage(root).flow_checkpoints(TableName("default", "sales"), flow)
+
+    def prepare(root: Location) -> None:
+        write_checkpoint(folder(root, "old") / "0001", replace(old, checkpoint="replaced"), seed)
+        write_checkpoint(folder(root, "old") / "0002", old, seed)
+
+    def rename(root: Location) -> None:
+        copy_checkpoints(folder(root, "old"), folder(root, "sales"), old.with_flow("sales"))
+        discard_checkpoints(folder(root, "old"))
+
+    crashed = crash_before_each_write(location, prepare, rename)
+    assert len(crashed) > 20, "each write is a step"
+    left = []
+    for root in crashed:
+        tidy_renamed(folder(root, "sales"), {"sales"})
+        found = {flow: known for flow in ("old", "sales") if (known := generations(folder(root, flow)))}
+        ((flow, (replaced, newest)),) = found.items()
+        assert load_identity(newest) == old.with_flow(flow)
+        for path in (replaced, newest):
+            assert {
+                "/".join(file.below(path)): file.read_text() for file in path.walk() if file.name != FILE
+            } == seed
+        left.append(flow)
+        if flow == "old":
+            assert folder(root, "sales").entries() == []
+            rename(root)
+        assert generations(folder(root, "sales")) and not generations(folder(root, "old"))
+    assert left == sorted(left) and {*left} == {"old", "sales"}

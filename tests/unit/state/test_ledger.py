@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crashes import crash_before_each_write
+from stores import At
 
 from headrace.errors import CheckpointCorruptError
 from headrace.model.names import TableName
 from headrace.sinks.delta.reader import DeltaCommits
 from headrace.sources.ranges import join_marks
 from headrace.state.ledger import Ledger, compact
-from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.table_log import commit_mark
 
@@ -24,19 +25,18 @@ Offsets = dict[str, int]
 class Table:
     """A Delta log as Headrace and others write it, without Spark."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Location) -> None:
         self.path = path
         self.version = -1
-        (path / "_delta_log").mkdir(parents=True)
 
     def commit(self, *actions: dict[str, Any], **info: Any) -> int:
         self.version += 1
         said = {"commitInfo": {"timestamp": 1000 + self.version, "operation": "WRITE", **info}}
         lines = [json.dumps(action, separators=(",", ":")) for action in (said, *actions)]
-        self.file(self.version).write_text("\n".join(lines))
+        self.file(self.version).replace("\n".join(lines))
         return self.version
 
-    def file(self, version: int) -> Path:
+    def file(self, version: int) -> Location:
         return self.path / "_delta_log" / f"{version:020d}.json"
 
     def batch(
@@ -84,8 +84,8 @@ def add(*, data: bool = True) -> dict[str, Any]:
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Table:
-    return Table(tmp_path / "tables" / "default" / "sales")
+def table(location: Location) -> Table:
+    return Table(location / "tables" / "default" / "sales")
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_batches_that_follow_each_other_become_one_entry(table: Table, ledger: L
     table.commit()
     for number in range(4):
         table.batch(number, {"0": number * 5}, {"0": number * 5 + 5}, rows=5)
-    assert ledger.fold(DeltaCommits(locate(table.path)), TABLE_ID, join_marks) == ()
+    assert ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks) == ()
     (fold,) = ledger.folds()
     assert (fold["dataset"], fold["flow"], fold["table_id"]) == ("default.sales", "sales", TABLE_ID)
     assert fold["versions"] == [0, 4]
@@ -129,10 +129,10 @@ def test_batches_that_follow_each_other_become_one_entry(table: Table, ledger: L
 def test_a_fold_grows_and_takes_nothing_twice(table: Table, ledger: Ledger) -> None:
     table.commit()
     table.batch(0, {"0": 0}, {"0": 5})
-    ledger.fold(DeltaCommits(locate(table.path)), TABLE_ID, join_marks)
-    ledger.fold(DeltaCommits(locate(table.path)), TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     table.batch(1, {"0": 5}, {"0": 9})
-    ledger.fold(DeltaCommits(locate(table.path)), TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     (fold,) = ledger.folds()
     assert fold["versions"] == [0, 2]
     assert [(entry["batches"], entry["accepted"]) for entry in fold["batches"]] == [([0, 1], 2)]
@@ -145,7 +145,7 @@ def test_a_fold_that_has_grown_large_is_followed_by_another(
     monkeypatch.setattr("headrace.state.ledger._ENTRIES", 2)
     for number in range(0, 10, 2):
         table.batch(number, {"0": number}, {"0": number + 1})
-        ledger.fold(DeltaCommits(locate(table.path)), TABLE_ID, join_marks)
+        ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     assert [fold["versions"] for fold in ledger.folds()] == [[0, 1], [2, 3], [4, 4]]
     assert [entry["batch"] for entry in entries(ledger)] == [0, 2, 4, 6, 8]
 
@@ -154,56 +154,56 @@ def test_a_batch_is_found_when_the_table_s_log_is_gone(table: Table, ledger: Led
     table.commit()
     for number in range(3):
         table.batch(number, {"0": number}, {"0": number + 1})
-    ledger.fold(DeltaCommits(locate(table.path)), TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     for version in range(4):
-        table.file(version).unlink()
+        table.file(version).delete()
     table.commit()
-    said = ledger.last_batch(DeltaCommits(locate(table.path)), "headrace-sales", 2)
+    said = ledger.last_batch(DeltaCommits(table.path), "headrace-sales", 2)
     assert said is not None
     assert said["sources"][0]["until"] == {"t": {"0": 3}}
-    assert ledger.last_batch(DeltaCommits(locate(table.path)), "headrace-sales", 3) is None
-    assert ledger.last_batch(DeltaCommits(locate(table.path)), "headrace-other", 2) is None
+    assert ledger.last_batch(DeltaCommits(table.path), "headrace-sales", 3) is None
+    assert ledger.last_batch(DeltaCommits(table.path), "headrace-other", 2) is None
 
 
 def test_a_batch_is_not_searched_in_commits_that_are_folded(table: Table, ledger: Ledger) -> None:
     table.batch(0, {"0": 0}, {"0": 5})
     for _ in range(5):
         table.commit()
-    ledger.fold(DeltaCommits(locate(table.path)), TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     for version in range(1, 5):
-        table.file(version).write_text("damaged")
+        table.file(version).replace("damaged")
     table.commit()
-    said = ledger.last_batch(DeltaCommits(locate(table.path)), "headrace-sales", 0)
+    said = ledger.last_batch(DeltaCommits(table.path), "headrace-sales", 0)
     assert said is not None and said["batch"] == 0
 
 
 def test_a_commit_below_a_gap_of_the_log_is_not_folded(table: Table, ledger: Ledger) -> None:
     table.batch(0, {"0": 0}, {"0": 5})
-    ledger.fold(DeltaCommits(locate(table.path)), TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     table.batch(1, {"0": 5}, {"0": 9})
     for _ in range(5):
         table.commit()
     for version in (0, 2, 3):
-        table.file(version).unlink()
-    ledger.fold(DeltaCommits(locate(table.path)), TABLE_ID, join_marks)
+        table.file(version).delete()
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     assert [entry["batch"] for fold in ledger.folds() for entry in fold["batches"]] == [0]
-    assert ledger.last_batch(DeltaCommits(locate(table.path)), "headrace-sales", 1) is None
+    assert ledger.last_batch(DeltaCommits(table.path), "headrace-sales", 1) is None
     (fold,) = (fold for fold in ledger.folds() if fold["versions"][1] == 6)
     path = ledger.folder / f"{fold['versions'][0]:020d}-{TABLE_ID[:8]}.json"
-    path.replace_json({**fold, "versions": [0, 1], "mark": commit_mark(locate(table.path), 1)})
-    assert ledger.stale_folds(DeltaCommits(locate(table.path)), TABLE_ID, 6), "an earlier run has folded it"
+    path.replace_json({**fold, "versions": [0, 1], "mark": commit_mark(table.path, 1)})
+    assert ledger.stale_folds(DeltaCommits(table.path), TABLE_ID, 6), "an earlier run has folded it"
 
 
 def test_a_batch_that_no_fold_holds_yet_is_found_in_the_log(table: Table, ledger: Ledger) -> None:
     table.batch(0, {"0": 0}, {"0": 5})
-    said = ledger.last_batch(DeltaCommits(locate(table.path)), "headrace-sales", 0)
+    said = ledger.last_batch(DeltaCommits(table.path), "headrace-sales", 0)
     assert said is not None and said["batch"] == 0
 
 
 def test_each_flow_of_a_table_keeps_its_own_batches(table: Table, ledger: Ledger) -> None:
     table.batch(0, {"0": 0}, {"0": 5})
     table.batch(0, {"0": 0}, {"0": 7}, flow="returns")
-    assert ledger.fold(DeltaCommits(locate(table.path)), TABLE_ID, join_marks) == ()
+    assert ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks) == ()
     assert [entry["checkpoint"] for entry in entries(ledger)] == ["headrace-sales"]
 
 
@@ -212,7 +212,7 @@ def test_metadata_without_its_transaction_is_no_batch(table: Table, ledger: Ledg
     table.batch(0, {"0": 0}, {"0": 5})
     said = json.dumps(metadata(0, {"0": 0}, {"0": 5}))
     table.commit(add(data=False), userMetadata=said, operation="OPTIMIZE")
-    assert ledger.fold(DeltaCommits(locate(table.path)), TABLE_ID, join_marks) == ()
+    assert ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks) == ()
     assert [entry["version"] for entry in entries(ledger)] == [0]
 
 
@@ -221,13 +221,13 @@ def test_a_writer_beside_ours_is_reported_once(table: Table, ledger: Ledger) -> 
     version = table.commit(add(), operation="WRITE", engineInfo="delta-rs")
     table.commit(operation="SET TBLPROPERTIES")
     table.commit(add(data=False), operation="OPTIMIZE")
-    (foreign,) = ledger.fold(DeltaCommits(locate(table.path)), TABLE_ID, join_marks)
+    (foreign,) = ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     assert (foreign["version"], foreign["operation"], foreign["engine"]) == (version, "WRITE", "delta-rs")
-    assert ledger.fold(DeltaCommits(locate(table.path)), TABLE_ID, join_marks) == ()
+    assert ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks) == ()
 
 
 def test_rows_that_others_moved_are_counted_while_their_files_are_there(
-    tmp_path: Path, ledger: Ledger
+    tmp_path: Path, at: At, ledger: Ledger
 ) -> None:
     import deltalake
     import pyarrow as pa
@@ -236,7 +236,7 @@ def test_rows_that_others_moved_are_counted_while_their_files_are_there(
     deltalake.write_deltalake(path, pa.table({"id": list(range(10))}))
     deltalake.DeltaTable(path).delete("id < 3")
     deltalake.write_deltalake(path, pa.table({"id": [20, 21]}), mode="append")
-    ledger.fold(DeltaCommits(locate(path)), TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(at(path)), TABLE_ID, join_marks)
     (fold,) = ledger.folds()
     assert [(o["version"], o["operation"], o["added"], o["removed"]) for o in fold["others"]] == [
         (0, "WRITE", 10, 0),
@@ -246,7 +246,7 @@ def test_rows_that_others_moved_are_counted_while_their_files_are_there(
     deltalake.DeltaTable(path).delete("id = 5")
     for file in path.glob("*.parquet"):
         file.unlink()
-    ledger.fold(DeltaCommits(locate(path)), TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(at(path)), TABLE_ID, join_marks)
     assert ledger.folds()[-1]["others"][3]["removed"] is None
 
 
@@ -255,30 +255,30 @@ def test_what_the_log_lost_unseen_stays_a_hole_in_the_ledger(table: Table, ledge
     for number in range(5):
         table.batch(number, {"0": number}, {"0": number + 1})
         if number == 1:
-            ledger.fold(DeltaCommits(locate(table.path)), TABLE_ID, join_marks)
+            ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     for version in range(4):
-        table.file(version).unlink()
-    ledger.fold(DeltaCommits(locate(table.path)), TABLE_ID, join_marks)
+        table.file(version).delete()
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     assert [fold["versions"] for fold in ledger.folds()] == [[0, 2], [4, 5]]
 
 
 def test_user_metadata_of_others_is_left_alone(table: Table, ledger: Ledger) -> None:
     for text in ("a note", '"headrace"', '{"headrace', '["headrace"]'):
         table.commit(add(), userMetadata=text)
-    assert len(ledger.fold(DeltaCommits(locate(table.path)), TABLE_ID, join_marks)) == 4
+    assert len(ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)) == 4
 
 
 def test_a_table_made_anew_is_folded_from_its_first_version(table: Table, ledger: Ledger) -> None:
     for number in range(3):
         table.batch(number, {"0": number}, {"0": number + 1})
-    ledger.fold(DeltaCommits(locate(table.path)), TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     assert ledger.next_version("table-2") == 0
-    ledger.fold(DeltaCommits(locate(table.path)), "table-2", join_marks)
+    ledger.fold(DeltaCommits(table.path), "table-2", join_marks)
     assert ledger.next_version("table-2") == 3
 
 
-def test_a_table_without_a_log_folds_nothing(tmp_path: Path, ledger: Ledger) -> None:
-    assert ledger.fold(DeltaCommits(locate(tmp_path / "nowhere")), TABLE_ID, join_marks) == ()
+def test_a_table_without_a_log_folds_nothing(location: Location, ledger: Ledger) -> None:
+    assert ledger.fold(DeltaCommits(location / "nowhere"), TABLE_ID, join_marks) == ()
     assert ledger.folds() == ()
 
 
@@ -293,11 +293,11 @@ def test_losses_are_added_to_those_already_known(ledger: Ledger) -> None:
 
 def test_a_fold_that_cannot_be_read_is_named(table: Table, ledger: Ledger) -> None:
     table.batch(0, {"0": 0}, {"0": 5})
-    ledger.fold(DeltaCommits(locate(table.path)), TABLE_ID, join_marks)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     (name,) = ledger.folder.list_files()
     (ledger.folder / name).replace("{half")
     with pytest.raises(CheckpointCorruptError) as caught:
-        ledger.fold(DeltaCommits(locate(table.path)), TABLE_ID, join_marks)
+        ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     assert caught.value.params["path"] == str(ledger.folder / name)
 
 
@@ -338,11 +338,48 @@ def test_compaction_changes_nothing_that_it_was_given() -> None:
 def test_folds_of_versions_that_a_restored_copy_took_back_are_put_aside(table: Table, ledger: Ledger) -> None:
     for number in range(3):
         table.batch(number, {"0": number}, {"0": number + 1})
-    ledger.fold(DeltaCommits(locate(table.path)), TABLE_ID, join_marks)
-    table.file(2).unlink()
-    assert ledger.rewind(DeltaCommits(locate(table.path)), TABLE_ID, 1)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
+    table.file(2).delete()
+    assert ledger.rewind(DeltaCommits(table.path), TABLE_ID, 1)
     assert ledger.folds() == ()
     assert len((ledger.folder / "superseded").list_files()) == 1
-    assert not ledger.rewind(DeltaCommits(locate(table.path)), TABLE_ID, 1)
-    ledger.fold(DeltaCommits(locate(table.path)), TABLE_ID, join_marks)
+    assert not ledger.rewind(DeltaCommits(table.path), TABLE_ID, 1)
+    ledger.fold(DeltaCommits(table.path), TABLE_ID, join_marks)
     assert [fold["versions"] for fold in ledger.folds()] == [[0, 1]]
+
+
+def test_a_crash_at_any_step_of_a_rewind_loses_no_fold_and_the_next_one_goes_on(location: Location) -> None:
+    def flow_ledger(root: Location) -> Ledger:
+        return Ledger(root / "ledger", TableName("default", "sales"), "sales")
+
+    def commit(root: Location, count: int, mark: str) -> Location:
+        table = Table(root / "table")
+        table.path.delete_folder()
+        for _ in range(count):
+            table.commit(engineInfo=mark)
+        return table.path
+
+    def prepare(root: Location) -> None:
+        for count in (2, 4, 6):
+            # A table of other numbers between two folds keeps them apart.
+            table, made = commit(root, count, "before"), flow_ledger(root)
+            versions = [made.next_version(TABLE_ID), count - 1]
+            record = {"table_id": TABLE_ID, "versions": versions, "batches": [count], "others": []}
+            made._path(versions[0], TABLE_ID).replace_json({**record, "mark": commit_mark(table, count - 1)})
+        # The copy that was restored has used versions 3 to 5 again.
+        commit(root, 6, "before")
+        for version in range(3, 6):
+            Table(root / "table").file(version).replace(json.dumps({"commitInfo": {"engineInfo": "after"}}))
+
+    def rewind(root: Location) -> None:
+        assert flow_ledger(root).rewind(DeltaCommits(root / "table"), TABLE_ID, 5)
+
+    crashed = crash_before_each_write(location, prepare, rewind)
+    assert len(crashed) == 5, "two folds, each copied and deleted"
+    for root in crashed:
+        made = flow_ledger(root)
+        made.rewind(DeltaCommits(root / "table"), TABLE_ID, 5)
+        assert [fold["batches"] for fold in made.folds()] == [[2]]
+        aside = made.folder / "superseded"
+        kept = [(aside / name).read_json()["batches"] for name in aside.list_files()]
+        assert sorted(kept) == [[4], [6]], "each is kept once"

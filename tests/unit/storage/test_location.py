@@ -78,19 +78,21 @@ def test_of_many_that_swap_a_file_one_succeeds(location: Location) -> None:
     assert file.read_text() == str(done.index(True))
 
 
-def test_files_and_folders_are_deleted_and_moved(location: Location) -> None:
+def test_files_are_copied_and_deleted_and_so_are_folders(location: Location) -> None:
     for name in ("a/one", "a/deep/two", "b"):
         (location / name).replace(name)
-    (location / "a").move(location / "c" / "d")
-    assert (location / "c" / "d" / "deep" / "two").read_text() == "a/deep/two"
-    assert not (location / "a").exists()
-    (location / "b").move(location / "e")
-    assert (location / "e").read_text() == "b"
     for _ in range(2):
-        (location / "c").delete_folder()
-        (location / "e").delete()
-    assert not (location / "c").exists()
-    assert not (location / "e").exists()
+        (location / "a" / "deep" / "two").copy(location / "c" / "d")
+    assert (location / "c" / "d").read_text() == (location / "a" / "deep" / "two").read_text() == "a/deep/two"
+    (location / "b").copy(location / "c" / "d")
+    assert (location / "c" / "d").read_text() == "b"
+    for _ in range(2):
+        (location / "a").delete_folder()
+        (location / "b").delete()
+    assert not (location / "a").exists()
+    assert not (location / "b").exists()
+    with pytest.raises(StorageUnwritableError):
+        (location / "b").copy(location / "e")
 
 
 def test_a_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:

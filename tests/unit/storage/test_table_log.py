@@ -12,11 +12,10 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from object_files import memory_location
+from stores import At, memory_location
 
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
-from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.row_counts import count_moved_rows, count_rows_on_disk
 from headrace.storage.table_log import (
@@ -52,27 +51,27 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-def test_commits_are_followed_to_the_end_of_the_log(table: Path) -> None:
-    assert [commit.version for commit in follow_commits(locate(table), 2)] == [2, 3]
-    assert [commit.version for commit in follow_commits(locate(table), 4)] == []
+def test_commits_are_followed_to_the_end_of_the_log(at: At, table: Path) -> None:
+    assert [commit.version for commit in follow_commits(at(table), 2)] == [2, 3]
+    assert [commit.version for commit in follow_commits(at(table), 4)] == []
     (table / "_delta_log" / f"{1:020d}.json").unlink()
-    assert [commit.version for commit in follow_commits(locate(table), 0, 2)] == [0, 2]
+    assert [commit.version for commit in follow_commits(at(table), 0, 2)] == [0, 2]
 
 
-def test_a_version_is_marked_by_its_commit(table: Path) -> None:
-    assert mark_version(locate(table), 2) == {"version": 2, "commit": commit_mark(locate(table), 2)}
-    assert mark_version(locate(table), -1) is None
-    assert mark_newest(locate(table)) == mark_version(locate(table), 3)
-    assert mark_newest(locate(table.parent)) is None
+def test_a_version_is_marked_by_its_commit(at: At, table: Path) -> None:
+    assert mark_version(at(table), 2) == {"version": 2, "commit": commit_mark(at(table), 2)}
+    assert mark_version(at(table), -1) is None
+    assert mark_newest(at(table)) == mark_version(at(table), 3)
+    assert mark_newest(at(table.parent)) is None
 
 
-def test_every_commit_has_a_mark_of_its_own(table: Path) -> None:
-    marks = [commit_mark(locate(table), version) for version in range(4)]
+def test_every_commit_has_a_mark_of_its_own(at: At, table: Path) -> None:
+    marks = [commit_mark(at(table), version) for version in range(4)]
     assert len(set(marks)) == 4
-    assert commit_mark(locate(table), 4) is None
+    assert commit_mark(at(table), 4) is None
 
 
-def test_commits_bear_out_only_what_they_say_themselves(tmp_path: Path) -> None:
+def test_commits_bear_out_only_what_they_say_themselves(at: At, tmp_path: Path) -> None:
     log = tmp_path / "_delta_log"
     log.mkdir()
 
@@ -86,105 +85,107 @@ def test_commits_bear_out_only_what_they_say_themselves(tmp_path: Path) -> None:
     commit(1, txn("a", 0))
     commit(2, txn("a", 1), txn("b", 7))
     commit(3)
-    assert checksum_matches_log(locate(tmp_path), 3, {})
-    assert checksum_matches_log(locate(tmp_path), 3, {"a": 1, "b": 7})
-    assert checksum_matches_log(locate(tmp_path), 3, {"a": 1, "never": None})
-    assert checksum_matches_log(locate(tmp_path), 1, {"a": 0, "b": None})
-    assert not checksum_matches_log(locate(tmp_path), 3, {"a": 2})
-    assert not checksum_matches_log(locate(tmp_path), 3, {"a": None})
-    assert not checksum_matches_log(locate(tmp_path), 3, {"never": 0})
+    assert checksum_matches_log(at(tmp_path), 3, {})
+    assert checksum_matches_log(at(tmp_path), 3, {"a": 1, "b": 7})
+    assert checksum_matches_log(at(tmp_path), 3, {"a": 1, "never": None})
+    assert checksum_matches_log(at(tmp_path), 1, {"a": 0, "b": None})
+    assert not checksum_matches_log(at(tmp_path), 3, {"a": 2})
+    assert not checksum_matches_log(at(tmp_path), 3, {"a": None})
+    assert not checksum_matches_log(at(tmp_path), 3, {"never": 0})
     commit(1, '{"txn":{"appId"')
-    assert checksum_matches_log(locate(tmp_path), 3, {"a": 1}), "what lies behind the answer is not read"
-    assert not checksum_matches_log(locate(tmp_path), 3, {"never": None})
+    assert checksum_matches_log(at(tmp_path), 3, {"a": 1}), "what lies behind the answer is not read"
+    assert not checksum_matches_log(at(tmp_path), 3, {"never": None})
     for version in (0, 1):
         (log / f"{version:020d}.json").unlink()
-    assert not checksum_matches_log(locate(tmp_path), 3, {"never": None}), (
+    assert not checksum_matches_log(at(tmp_path), 3, {"never": None}), (
         "a log that was cleaned does not say everything"
     )
 
 
-def test_a_property_is_known_from_the_commit_that_set_it_last(table: Path) -> None:
+def test_a_property_is_known_from_the_commit_that_set_it_last(at: At, table: Path) -> None:
     name = "delta.appendOnly"
 
     def turn(value: str) -> None:
         deltalake.DeltaTable(table).alter.set_table_properties({name: value})
 
-    assert property_since(locate(table), name) == 4, "the version that is to come"
+    assert property_since(at(table), name) == 4, "the version that is to come"
     turn("true")
     deltalake.write_deltalake(table, pa.table({"id": [5]}), mode="append")
     deltalake.DeltaTable(table).alter.set_table_description("with another commit of metadata")
-    assert property_since(locate(table), name) == 4
+    assert property_since(at(table), name) == 4
     turn("false")
-    assert property_since(locate(table), name) == 8
+    assert property_since(at(table), name) == 8
     turn("true")
-    assert property_since(locate(table), name) == 8
+    assert property_since(at(table), name) == 8
     for version in (0, 4, 6, 7, 8):
         (table / "_delta_log" / f"{version:020d}.json").unlink()
-    assert property_since(locate(table), name) is None
+    assert property_since(at(table), name) is None
 
 
-def test_a_table_that_goes_on_from_an_older_copy_has_other_commits(table: Path, tmp_path: Path) -> None:
-    seen = mark_version(locate(table), 3)
+def test_a_table_that_goes_on_from_an_older_copy_has_other_commits(
+    at: At, table: Path, tmp_path: Path
+) -> None:
+    seen = mark_version(at(table), 3)
     assert seen is not None
-    assert describe_rollback(locate(table), seen) is None
+    assert describe_rollback(at(table), seen) is None
     copy = tmp_path / "copy"
     shutil.copytree(table, copy)
     for version in (2, 3):
         (copy / "_delta_log" / f"{version:020d}.json").unlink()
-    assert "ends at version 1" in str(describe_rollback(locate(copy), seen))
+    assert "ends at version 1" in str(describe_rollback(at(copy), seen))
     for number in itertools.repeat(9, 2):
         deltalake.write_deltalake(copy, pa.table({"id": [number]}), mode="append")
-    assert "another commit" in str(describe_rollback(locate(copy), seen))
+    assert "another commit" in str(describe_rollback(at(copy), seen))
 
 
-def test_what_the_log_has_forgotten_contradicts_nothing(table: Path) -> None:
-    seen = mark_version(locate(table), 1)
+def test_what_the_log_has_forgotten_contradicts_nothing(at: At, table: Path) -> None:
+    seen = mark_version(at(table), 1)
     assert seen is not None
     (table / "_delta_log" / f"{1:020d}.json").unlink()
-    assert describe_rollback(locate(table), seen) is None
+    assert describe_rollback(at(table), seen) is None
 
 
-def test_an_erasure_is_told_from_other_changes(table: Path) -> None:
+def test_an_erasure_is_told_from_other_changes(at: At, table: Path) -> None:
     deltalake.DeltaTable(table).delete("id = 1")
     deltalake.DeltaTable(table).update({"id": "7"}, predicate="id = 2")
-    appended, deleted, updated = (load_commit(locate(table), version) for version in (3, 4, 5))
+    appended, deleted, updated = (load_commit(at(table), version) for version in (3, 4, 5))
     assert (appended.changes_data, appended.removes_data) == (True, False)
     assert (deleted.removes_data, deleted.is_erasure) == (True, True)
     assert (updated.removes_data, updated.is_erasure) == (True, False)
 
 
-def test_the_log_of_a_table_in_an_object_store_is_read_alike(table: Path) -> None:
+def test_the_log_of_a_table_in_an_object_store_is_read_alike(at: At, table: Path) -> None:
     stored = memory_location() / "tables" / "default" / "orders"
     for file in (table / "_delta_log").iterdir():
         (stored / "_delta_log" / file.name).replace(file.read_text())
-    assert versions(stored) == versions(locate(table)) == (0, 1, 2, 3)
-    assert list(iter_commits(stored)) == list(iter_commits(locate(table)))
-    assert mark_version(stored, 3) == mark_version(locate(table), 3)
+    assert versions(stored) == versions(at(table)) == (0, 1, 2, 3)
+    assert list(iter_commits(stored)) == list(iter_commits(at(table)))
+    assert mark_version(stored, 3) == mark_version(at(table), 3)
     assert Storage(stored.parent.parent.parent).find_tables() == (TableName("default", "orders"),)
     assert count_moved_rows(stored, 3) == (1, 0)
 
 
-def test_the_newest_commits_come_first(table: Path) -> None:
-    assert [commit.version for commit in newest_commits(locate(table))] == [3, 2, 1, 0]
-    assert [commit.version for commit in newest_commits(locate(table), 2)] == [3, 2]
-    assert load_commit(locate(table), 3).at.timestamp() * 1000 == load_commit(locate(table), 3).timestamp_ms
+def test_the_newest_commits_come_first(at: At, table: Path) -> None:
+    assert [commit.version for commit in newest_commits(at(table))] == [3, 2, 1, 0]
+    assert [commit.version for commit in newest_commits(at(table), 2)] == [3, 2]
+    assert load_commit(at(table), 3).at.timestamp() * 1000 == load_commit(at(table), 3).timestamp_ms
 
 
-def test_the_actions_of_a_commit_are_read_by_name(table: Path) -> None:
-    assert [name for name, _ in read_actions(commit_file(locate(table), 0), "add", "metaData")] == [
+def test_the_actions_of_a_commit_are_read_by_name(at: At, table: Path) -> None:
+    assert [name for name, _ in read_actions(commit_file(at(table), 0), "add", "metaData")] == [
         "metaData",
         "add",
     ]
 
 
-def test_versions_can_be_read_from_a_checkpoint_on(table: Path, tmp_path: Path) -> None:
-    assert (list(readable_versions(locate(table))), last_checkpoint(locate(table))) == ([0, 1, 2, 3], -1)
+def test_versions_can_be_read_from_a_checkpoint_on(at: At, table: Path, tmp_path: Path) -> None:
+    assert (list(readable_versions(at(table))), last_checkpoint(at(table))) == ([0, 1, 2, 3], -1)
     deltalake.DeltaTable(table, version=2).create_checkpoint()
     for version in range(2):
         (table / "_delta_log" / f"{version:020d}.json").unlink()
-    assert (list(readable_versions(locate(table))), last_checkpoint(locate(table))) == ([2, 3], 2)
-    assert is_table(locate(table))
-    assert not is_table(locate(tmp_path))
+    assert (list(readable_versions(at(table))), last_checkpoint(at(table))) == ([2, 3], 2)
+    assert is_table(at(table))
+    assert not is_table(at(tmp_path))
 
 
 def test_the_rows_of_a_file_are_counted_by_its_path_in_spark(tmp_path: Path) -> None:
@@ -213,8 +214,8 @@ def _checkpoint(log: Location, version: int, form: str = "", **transactions: int
 
 
 @pytest.mark.parametrize("kind", ["disk", "objects"])
-def test_a_commit_below_a_gap_is_not_part_of_the_table(tmp_path: Path, kind: str) -> None:
-    table = locate(tmp_path / "table") if kind == "disk" else memory_location()
+def test_a_commit_below_a_gap_is_not_part_of_the_table(at: At, tmp_path: Path, kind: str) -> None:
+    table = at(tmp_path / "table") if kind == "disk" else memory_location()
     log = table / "_delta_log"
     log.make_folder()
     for version in range(4):
@@ -240,9 +241,9 @@ def test_a_commit_below_a_gap_is_not_part_of_the_table(tmp_path: Path, kind: str
 
 
 @pytest.mark.parametrize("form", ["", "80a083e8-7026-4e79-81be-64bd76c43a11."], ids=["classic", "V2"])
-def test_a_commit_that_a_checkpoint_covers_is_not_part_of_the_table(tmp_path: Path, form: str) -> None:
+def test_a_commit_that_a_checkpoint_covers_is_not_part_of_the_table(location: Location, form: str) -> None:
     """The log was cleaned up to the version that a writer then wrote again: no gap shows it."""
-    table = locate(tmp_path / "table")
+    table = location / "table"
     log = table / "_delta_log"
     log.make_folder()
     _checkpoint(log, 5, form, ours=4)
@@ -252,14 +253,14 @@ def test_a_commit_that_a_checkpoint_covers_is_not_part_of_the_table(tmp_path: Pa
     assert is_part(table, 5, 6) and load_held_batch(table, "ours") == 6
 
 
-def test_the_first_commit_of_a_table_is_part_of_it(table: Path) -> None:
-    assert is_followed(locate(table), -1)
+def test_the_first_commit_of_a_table_is_part_of_it(at: At, table: Path) -> None:
+    assert is_followed(at(table), -1)
     deltalake.DeltaTable(table).create_checkpoint()
-    assert [is_followed(locate(table), version) for version in (-1, 2, 3)] == [False, False, True]
+    assert [is_followed(at(table), version) for version in (-1, 2, 3)] == [False, False, True]
 
 
-def test_a_restore_names_the_commits_that_it_has_undone(tmp_path: Path) -> None:
-    log = locate(tmp_path) / "_delta_log"
+def test_a_restore_names_the_commits_that_it_has_undone(at: At, tmp_path: Path) -> None:
+    log = at(tmp_path) / "_delta_log"
     log.make_folder()
     add = '{"add":{"path":"a","dataChange":true}}'
     for version in range(4):
@@ -272,11 +273,11 @@ def test_a_restore_names_the_commits_that_it_has_undone(tmp_path: Path) -> None:
         "commitInfo": {"operation": "RESTORE", "operationParameters": {"version": 0, "timestamp": None}}
     }
     (log / f"{4:020d}.json").replace(json.dumps(restore, separators=(",", ":")))
-    commit = load_commit(locate(tmp_path), 4)
+    commit = load_commit(at(tmp_path), 4)
     assert commit.restores == 0
-    assert undone_versions(locate(tmp_path), commit) == (1, 3), "batch 2 has no rows"
-    assert undone_versions(locate(tmp_path), load_commit(locate(tmp_path), 3)) == ()
+    assert undone_versions(at(tmp_path), commit) == (1, 3), "batch 2 has no rows"
+    assert undone_versions(at(tmp_path), load_commit(at(tmp_path), 3)) == ()
     # By its time: version 1 was the newest one.
     restore["commitInfo"]["operationParameters"] = {"version": None, "timestamp": "1970-01-01 00:00:01.5"}
     (log / f"{4:020d}.json").replace(json.dumps(restore, separators=(",", ":")))
-    assert undone_versions(locate(tmp_path), load_commit(locate(tmp_path), 4)) == (3,)
+    assert undone_versions(at(tmp_path), load_commit(at(tmp_path), 4)) == (3,)

@@ -303,9 +303,7 @@ def _idle_limit_s() -> float:
 
 
 def is_over_when_idle(idle_s: float, available: int, total: int, *, is_lost: bool) -> bool:
-    """Whether an idle engine ends now. `idle_s`: the seconds since a command used it last. `available`: the
-    available memory of the machine in bytes. `total`: the memory of the machine in bytes. `is_lost`: whether
-    no command can find it any more."""
+    """Whether an idle engine ends now; memory in bytes. `is_lost`: no command can find it any more."""
     is_short = available < max(_MEMORY_NEEDED, _MEMORY_SHARE * total)
     return idle_s > _idle_limit_s() or (idle_s > _GRACE_S and (is_short or is_lost))
 

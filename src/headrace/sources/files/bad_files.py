@@ -42,7 +42,7 @@ def explain_bad_file(
     text = "\n".join(_texts(error))
     bad = BadRecord.find(text)
     if bad is not None:
-        return explain_bad_record(bad, flow)
+        return _explain_bad_record(bad, flow) if "path" in bad.at else None
     found = _PATH.search(text)
     if found is None:
         return None
@@ -79,12 +79,9 @@ def find_line(path: str, record: str, *, is_prefix: bool = False) -> int | None:
     return None
 
 
-def explain_bad_record(bad: BadRecord, flow: Declared) -> HeadraceError:
-    """The error for a record that could not be decoded; for a record of a file with its path and line."""
-    name, uri = str(flow.name), bad.at.get("path")
-    if uri is None:
-        return bad.to_error(name, flow.location)
-    path = plain_path(str(uri))
+def _explain_bad_record(bad: BadRecord, flow: Declared) -> HeadraceError:
+    """The error for a record of a file that could not be decoded, with its path and line."""
+    name, path = str(flow.name), plain_path(str(bad.at["path"]))
     line = _find_invalid_line(path) if bad.code == NOT_UTF8 else _find_bad_line(path, bad)
     where = path if line is None else f"{path}, line {line}"
     remedies = (*_print_remedy(path, line), *(_NOT_UTF8_REMEDIES if bad.code == NOT_UTF8 else _REMEDIES))

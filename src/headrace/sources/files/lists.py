@@ -113,10 +113,11 @@ class FileLists:
             path.delete()
 
     def take_over(self, other: FileLists) -> None:
-        """Take over another flow's lists, of its checkpoint and of those before it."""
-        for checkpoint in other.folder.list_folders():
-            if not (self.folder / checkpoint).exists():
-                (other.folder / checkpoint).move(self.folder / checkpoint)
+        """Take over another flow's lists, of its checkpoint and of those before it. After a crash, the next
+        call takes over the rest."""
+        for file in other.folder.walk():
+            file.copy(self.folder / "/".join(file.below(other.folder)))
+            file.delete()
 
     def _load_all(self, checkpoint: str) -> dict[int, tuple[ReadFile, ...]]:
         found: dict[int, tuple[ReadFile, ...]] = {}

@@ -271,24 +271,17 @@ class KafkaKind(SourceKind):
                 params={**fault.params, **failed.params},
             )
         if (unknown := find_unknown_id(failed.text)) is not None:
-            return SchemaIdUnknownError(
-                f"{failed.name}: a record has the schema id {unknown}, which its subject in the schema "
-                "registry does not have",
-                location=failed.location,
-                facts=(NOT_COMMITTED, "the flow asks the registry again at its next attempt"),
-                remedies=(
-                    "register the schema under the subject, or name another: hr.read_kafka(.., subject=..)",
-                ),
-                params={**failed.params, "id": unknown},
+            return failed.error(
+                SchemaIdUnknownError,
+                f"a record has the schema id {unknown}, which its subject in the registry does not have",
+                (NOT_COMMITTED, "the flow asks the registry again at its next attempt"),
+                "register the schema under the subject, or name another: hr.read_kafka(.., subject=..)",
+                id=unknown,
             )
         if (broker := _BROKER.search(failed.text)) is not None:
-            return BrokerUnreachableError(
-                f"{failed.name}: the Kafka broker does not answer",
-                location=failed.location,
-                facts=(f"Kafka's client reports: {broker[0]}", *failed.logged),
-                remedies=("headrace doctor",),
-                params=failed.params,
-            )
+            report = f"Kafka's client reports: {broker[0]}"
+            what = "the Kafka broker does not answer"
+            return failed.error(BrokerUnreachableError, what, (report,), "headrace doctor")
         return None
 
     def sink_options(self, settings: ProjectSettings) -> Mapping[str, str]:

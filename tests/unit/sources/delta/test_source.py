@@ -8,6 +8,7 @@ from typing import Any, cast
 import deltalake
 import pyarrow as pa
 import pytest
+from stores import At, on_disk
 
 from headrace.errors import SourceLocation, StorageUnsupportedError
 from headrace.model.names import TableName
@@ -30,11 +31,13 @@ def is_drained(storage: Storage, version: int, *, erasures_only: bool = True) ->
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> Storage:
+def storage(at: At, tmp_path: Path) -> Storage:
     """A table of versions 0 to 2."""
-    storage = Storage.at(tmp_path)
+    storage = Storage(at(tmp_path))
     for number in range(3):
-        deltalake.write_deltalake(str(storage.table(UPSTREAM)), pa.table({"id": [number, 10]}), mode="append")
+        deltalake.write_deltalake(
+            on_disk(storage.table(UPSTREAM)), pa.table({"id": [number, 10]}), mode="append"
+        )
     return storage
 
 
@@ -44,7 +47,7 @@ def test_a_stream_at_the_end_has_nothing_to_read(storage: Storage) -> None:
 
 
 def test_commits_that_bring_a_stream_nothing_are_passed_over(storage: Storage) -> None:
-    table = deltalake.DeltaTable(str(storage.table(UPSTREAM)))
+    table = deltalake.DeltaTable(on_disk(storage.table(UPSTREAM)))
     table.optimize.compact()
     table.delete("id = 1")
     assert is_drained(storage, 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from crashes import crash_before_each_write
 
 from headrace.errors import CheckpointCorruptError
 from headrace.sources.files.lists import (
@@ -54,6 +55,28 @@ def test_packed_lists_say_the_same(location: Location) -> None:
         "000000000003-000000000003.jsonl",
         "000000000004.jsonl",
     ]
+
+
+def test_a_crash_at_any_step_of_a_takeover_loses_no_list_and_the_next_one_goes_on(location: Location) -> None:
+    def lists(root: Location, flow: str) -> FileLists:
+        return FileLists.of_ledger(root / flow)
+
+    def prepare(root: Location) -> None:
+        for checkpoint in ("b", "c"):
+            for number in range(4):
+                lists(root, "old").write(checkpoint, number, [read(number)])
+            lists(root, "old").pack(checkpoint, 1)
+
+    def take_over(root: Location) -> None:
+        lists(root, "new").take_over(lists(root, "old"))
+
+    crashed = crash_before_each_write(location, prepare, take_over)
+    assert len(crashed) == 13, "six files, each copied and deleted"
+    for root in crashed:
+        take_over(root)
+        for checkpoint in ("b", "c"):
+            assert lists(root, "new").load_source(checkpoint, 0, 3) == tuple(map(read, range(4)))
+            assert lists(root, "old").load_source(checkpoint, 0, 3) == ()
 
 
 def test_a_list_that_cannot_be_read_is_refused(location: Location) -> None:

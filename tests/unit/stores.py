@@ -1,25 +1,43 @@
 """The files of an object store, as `headrace.storage.location.Files` describes them.
 
-The tests of what lies in a storage run over obstore's memory store, too: it has the conditional puts of S3,
-and no folders, so nothing can depend on what only a local disk offers.
+The tests of what lies in a storage run over obstore's memory store, too: it has the conditional puts of S3.
+It has no folders, rename or append, so nothing can depend on what only a local disk offers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import BinaryIO
+from pathlib import Path
+from typing import BinaryIO, ClassVar
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 from obstore.store import MemoryStore
 
+from headrace.storage.local import LocalEntry, LocalFiles
 from headrace.storage.location import FileState, Location
+
+At = Callable[[Path], Location]
+"""Gives the location of a folder of this disk, which a test writes by hand: on a local disk, or in an object
+store whose objects are the files of this disk."""
 
 
 def memory_location() -> Location:
     """The root of a storage of its own in memory."""
     return Location("memory://lake", ObjectFiles(MemoryStore()))
+
+
+def object_location(folder: Path) -> Location:
+    """A folder of this disk as a part of an object store."""
+    return Location(f"memory://{folder}", ObjectsOnDisk())
+
+
+def on_disk(location: Location) -> Path:
+    """Where the files of a location are that `At` has given."""
+    return Path(_key(location.path))
 
 
 @dataclass(frozen=True)
@@ -91,7 +109,8 @@ class ObjectFiles:
         return True
 
     def delete(self, path: str) -> None:
-        obstore.delete(self._store, _key(path))
+        with contextlib.suppress(FileNotFoundError):
+            obstore.delete(self._store, _key(path))
 
     def resolve(self, path: str) -> str:
         return path
@@ -102,12 +121,62 @@ class ObjectFiles:
     def delete_folder(self, path: str) -> None:
         obstore.delete(self._store, self._below(path))
 
-    def move(self, path: str, new: str) -> None:
-        for key in self._below(path) or [_key(path)]:
-            obstore.rename(self._store, key, _key(new) + key.removeprefix(_key(path)), overwrite=False)
+    def copy(self, path: str, new: str) -> None:
+        obstore.copy(self._store, _key(path), _key(new))
 
     def _below(self, folder: str) -> list[str]:
         return [one["path"] for one in obstore.list(self._store, f"{_key(folder)}/").collect()]
+
+
+class ObjectsOnDisk:
+    """The files of this disk as objects: their folders cannot be made, and are not there without a file."""
+
+    scheme = "memory"
+    silence_s = 60.0
+    table_options: ClassVar[dict[str, str]] = {}
+
+    def __init__(self) -> None:
+        self._disk = LocalFiles()
+
+    def open(self, path: str) -> BinaryIO:
+        return self._disk.open(_key(path))
+
+    def exists(self, path: str) -> bool:
+        return _is_object(Path(_key(path)))
+
+    def look(self, path: str) -> FileState | None:
+        return self._disk.look(_key(path)) if Path(_key(path)).is_file() else None
+
+    def entries(self, folder: str) -> list[LocalEntry]:
+        return [one for one in self._disk.entries(_key(folder)) if _is_object(Path(_key(folder), one.name))]
+
+    def create(self, path: str, data: bytes) -> bool:
+        return self._disk.create(_key(path), data)
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._disk.replace(_key(path), data)
+
+    def swap(self, path: str, expected: bytes, data: bytes) -> bool:
+        return self._disk.swap(_key(path), expected, data)
+
+    def delete(self, path: str) -> None:
+        self._disk.delete(_key(path))
+
+    def resolve(self, path: str) -> str:
+        return path
+
+    def make_folder(self, path: str) -> None:
+        """Folders of an object store are parts of names."""
+
+    def delete_folder(self, path: str) -> None:
+        self._disk.delete_folder(_key(path))
+
+    def copy(self, path: str, new: str) -> None:
+        self._disk.copy(_key(path), _key(new))
+
+
+def _is_object(path: Path) -> bool:
+    return path.is_file() or any(one.is_file() for one in path.rglob("*"))
 
 
 def _key(path: str) -> str:
