@@ -105,14 +105,9 @@ _MODULES = {
     "reset": "refresh",
 }
 """The modules of `headrace.cli.commands` with several commands; the others are called as their command."""
-ALIASES = {"dry-run": "plan"}
-"""Commands of Spark's `spark-pipelines`, with ours."""
-_GARBAGE = 50_000
-"""So many new objects let Python look for garbage; by default, 700."""
-
-_END_S = 15.0
-"""Seconds that a command gets to clean up after the signal that ends it."""
-
+ALIASES = {"dry-run": "plan"}  # commands of Spark's `spark-pipelines`, with ours
+_GARBAGE = 50_000  # so many new objects let Python look for garbage; by default, 700
+_END_S = 15.0  # seconds that a command gets to clean up after the signal that ends it
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 

@@ -154,30 +154,15 @@ def _declared(settings: ProjectSettings) -> Iterator[str]:
 
 def _names(tree: ast.Module) -> Iterator[str]:
     """The names that decorators and calls declare; a name that is computed is not found."""
+    from headrace.declare.outside_names import called_name, literal_text
+
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             for decorator in node.decorator_list:
-                if _function(decorator) in _DECLARING:
-                    yield _literal(decorator, "name") or node.name
-        elif isinstance(node, ast.Call) and _function(node) == "create_streaming_table":
-            yield from filter(None, [_literal(node, "name", first=True)])
-
-
-def _function(node: ast.expr) -> str | None:
-    called = node.func if isinstance(node, ast.Call) else node
-    match called:
-        case ast.Attribute():
-            return called.attr
-        case ast.Name():
-            return called.id
-    return None
-
-
-def _literal(node: ast.expr, keyword: str, *, first: bool = False) -> str | None:
-    if not isinstance(node, ast.Call):
-        return None
-    given = [one.value for one in node.keywords if one.arg == keyword] + (node.args[:1] if first else [])
-    match given:
-        case [ast.Constant(value=str(name)), *_]:
-            return name
-    return None
+                if called_name(decorator) in _DECLARING:
+                    named = decorator.keywords if isinstance(decorator, ast.Call) else []
+                    name = next((literal_text(one.value) for one in named if one.arg == "name"), "")
+                    yield name if name and name.isprintable() else node.name
+        elif isinstance(node, ast.Call) and called_name(node) == "create_streaming_table":
+            given = [one.value for one in node.keywords if one.arg == "name"] + node.args[:1]
+            yield from (name for name in map(literal_text, given[:1]) if name and name.isprintable())

@@ -27,8 +27,7 @@ from headrace.model.texts import wrap
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-_LONGEST = 200
-"""Characters of a line that are shown."""
+_LONGEST = 200  # characters of a line that are shown
 
 
 def error_lines(error: HeadraceError, folders: Sequence[Path] = (), width: int | None = None) -> list[str]:
@@ -115,14 +114,11 @@ class RedactingFormatter(logging.Formatter):
         return self._redactor(super().format(record))
 
 
-PROGRESS_AFTER_S = 2.0
-"""Seconds after which a command shows its progress."""
-
+PROGRESS_AFTER_S = 2.0  # seconds after which a command shows its progress
 _LOOK_S = 0.1
 
 
-EXIT_CHANGES = 4
-"""`headrace plan --exit-code`: a run would change something."""
+EXIT_CHANGES = 4  # `headrace plan --exit-code`: a run would change something
 
 
 @dataclass(frozen=True)

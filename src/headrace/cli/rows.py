@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from headrace.model.changes import COLUMN_SEQUENCES, SEQUENCE
+from headrace.model.texts import counted
 from headrace.observe.read import Rows, shown
 
 _LONG = ("string", "binary", "struct", "array", "map", "variant")
@@ -84,3 +85,9 @@ def table_rows(rows: Rows, *, with_sequences: bool = False) -> tuple[RowsTable, 
 def split_columns(text: str | None) -> list[str]:
     """The columns that ``--columns A,B`` names."""
     return [name.strip() for name in text.split(",") if name.strip()] if text else []
+
+
+def with_count(table: RowsTable, rows: Sequence[object], of: str = "", *, is_cut: bool) -> Group:
+    """A table of rows with their number below it."""
+    more = "; use --limit to see more" if is_cut else ""
+    return Group(table, Text(f"{counted(len(rows), 'row')}{of}{more}", style="dim"))

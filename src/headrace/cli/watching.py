@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 _NOT_BEGUN = "stopping; the update has not begun"
 _ABORTING = "aborting; the next run replays what was not committed"
-_NOTES_S = 1.0
-"""Seconds that a command waits at its end for the last lines of the display."""
+_NOTES_S = 1.0  # seconds that a command waits at its end for the last lines of the display
 
 
 @contextmanager
@@ -51,8 +50,7 @@ class Watch:
         self._display: Display | None = None
         if not output.is_json:
             self._display = open_display(output.stdout, settings.database)
-        self.started = False
-        """Whether the update has begun: from then on it is stopped with care."""
+        self.started = False  # whether the update has begun: from then on it is stopped with care
 
     def __enter__(self) -> Watch:
         self._stack.enter_context(self._before)

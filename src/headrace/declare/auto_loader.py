@@ -18,8 +18,7 @@ from headrace.runtime.lazy_pyspark import DataFrame, DataType, F, StructType, T
 from headrace.sources.formats import FormatRead
 
 CLOUD_FILES = "cloudfiles"
-READ_FILES = "headrace.read_files"
-"""An option with the name of the SQL function that reads."""
+READ_FILES = "headrace.read_files"  # an option with the name of the SQL function that reads
 
 _FORMATS = {
     "json": "json",
@@ -35,8 +34,7 @@ _FORMATS = {
 }
 """The formats of files by the ends of their names."""
 _CORRUPT = "_corrupt_record"
-_TEXTS = ("json", "csv")
-"""Formats that have no types of their own."""
+_TEXTS = ("json", "csv")  # formats that have no types of their own
 
 
 def read_cloud_files(read: FormatRead) -> DataFrame:

@@ -151,8 +151,7 @@ def create_auto_cdc_flow(
     )
 
 
-apply_changes = create_auto_cdc_flow
-"""The older name of `create_auto_cdc_flow`."""
+apply_changes = create_auto_cdc_flow  # the older name of `create_auto_cdc_flow`
 
 
 def history_columns(
@@ -286,9 +285,6 @@ def create_auto_cdc_from_snapshot_flow(
         name: The flow's name; by default the table's.
         spark_conf: Spark settings of this flow.
         trigger: When its batches start, as `table` takes it.
-
-    Raises:
-        ArgumentInvalidError: An argument has an invalid value.
 
     Example:
         >>> import headrace as hr

@@ -206,8 +206,7 @@ def _run(file: Path, active: ActivePipeline, dbutils: Dbutils, ran: set[Path]) -
 _PREFIX = re.compile(r"^# MAGIC(?: %sql\b)?", re.IGNORECASE)
 _NOTEBOOK = b"# Databricks notebook source"
 _RUN_ARGUMENTS = re.compile(r"\s+\$\w+\s*=")
-_CALL = "__headrace_cell__"
-"""The function that runs a cell which is a comment of the file."""
+_CALL = "__headrace_cell__"  # the function that runs a cell which is a comment of the file
 
 
 def run_file(file: Path, namespace: dict[str, Any], active: ActivePipeline, ran: set[Path]) -> None:
@@ -302,8 +301,7 @@ def activate(active: ActivePipeline) -> Iterator[ActivePipeline]:
 
 _AUTO_CDC = "create_auto_cdc_flow"
 _HEADRACE = Path(headrace.__file__).parent
-_SHOWN_LINES = 6
-"""The lines of an exception's text that the error shows; Spark's texts can be very long."""
+_SHOWN_LINES = 6  # the lines of an exception's text that the error shows; Spark's texts can be very long
 
 
 def build_file_error(error: BaseException, file: Path, root: Path) -> HeadraceError:

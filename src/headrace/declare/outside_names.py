@@ -25,8 +25,7 @@ _SQL_PATH = re.compile(rf"""['"`]({FOREIGN_PATH.pattern}[^'"`\n]*)""")
 _READERS = frozenset(
     {"table", "read", "read_stream", "readStream", "changes", "read_table_stream", "read_changes"}
 )
-_UNKNOWN = "\0"
-"""Stands for a value that a string takes in when it runs."""
+_UNKNOWN = "\0"  # stands for a value that a string takes in when it runs
 
 
 @dataclass(frozen=True)
@@ -70,10 +69,10 @@ def _in_python(text: str, path: str, made: set[str]) -> Iterator[OutsideName]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             made.update(_made(node))
-            name = _text(node.args[0]) if node.args and _called(node) in _READERS else ""
+            name = literal_text(node.args[0]) if node.args and called_name(node) in _READERS else ""
             if re.fullmatch(_NAME, name):
                 yield OutsideName("table", name.replace("`", ""), SourceLocation(path, node.args[0].lineno))
-        if isinstance(node, ast.Constant | ast.JoinedStr) and (value := _text(node)):
+        if isinstance(node, ast.Constant | ast.JoinedStr) and (value := literal_text(node)):
             known = value.partition(_UNKNOWN)[0]
             if FOREIGN_PATH.match(known) and " " not in known:
                 yield OutsideName("path", known, SourceLocation(path, node.lineno))
@@ -81,8 +80,9 @@ def _in_python(text: str, path: str, made: set[str]) -> Iterator[OutsideName]:
                 yield from _in_sql(value, path, node.lineno, made)
 
 
-def _called(node: ast.Call) -> str:
-    match node.func:
+def called_name(node: ast.expr) -> str:
+    """The name of a called function or of a decorator, without its module; empty for other expressions."""
+    match node.func if isinstance(node, ast.Call) else node:
         case ast.Attribute(attr=name) | ast.Name(id=name):
             return name
         case _:
@@ -91,18 +91,20 @@ def _called(node: ast.Call) -> str:
 
 def _made(node: ast.Call) -> Iterator[str]:
     arguments = [one.value for one in node.keywords if one.arg in ("name", "target")]
-    if _called(node) == "create_streaming_table":
+    if called_name(node) == "create_streaming_table":
         arguments += node.args[:1]
-    yield from (_text(one).casefold() for one in arguments)
+    yield from (literal_text(one).casefold() for one in arguments)
 
 
-def _text(node: ast.expr) -> str:
+def literal_text(node: ast.expr) -> str:
     """The value of a string, with a mark for each value that it takes in."""
     match node:
         case ast.Constant(value=str(text)):
             return text
         case ast.JoinedStr(values=parts):
-            return "".join(_text(part) if isinstance(part, ast.Constant) else _UNKNOWN for part in parts)
+            return "".join(
+                literal_text(part) if isinstance(part, ast.Constant) else _UNKNOWN for part in parts
+            )
         case _:
             return ""
 

@@ -13,8 +13,7 @@ from types import CodeType, ModuleType
 
 from headrace.model.mappings import PathMap
 
-_MARK = "__headrace_pipeline__"
-"""Set on every module that came from a pipeline's folder."""
+_MARK = "__headrace_pipeline__"  # set on every module that came from a pipeline's folder
 
 
 def forget_modules() -> None:

@@ -34,8 +34,7 @@ _SPARKS_OWN = {
 }
 _SERVER = re.compile(r"\S+:\d+")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_PROBE = "probe"
-"""librdkafka's value for the certificate authorities of the machine."""
+_PROBE = "probe"  # librdkafka's value for the certificate authorities of the machine
 
 
 def check_keys(

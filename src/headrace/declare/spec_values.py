@@ -29,8 +29,7 @@ DOTENV = ".env"
 _VARIABLE = re.compile(r"\$(\$)?\{([^}]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FILE = "file:"
-_LARGEST = 1 << 20
-"""The size limit in bytes of a file that holds a value."""
+_LARGEST = 1 << 20  # the size limit in bytes of a file that holds a value
 
 
 def load_dotenv(folder: Path, shown: str) -> dict[str, str]:
@@ -296,6 +295,9 @@ class _Builder:
         length = end.column - start.column if end.line == start.line else None
         return SourceLocation(self.path, start.line + 1, start.column + 1, length or None)
 
+    def _invalid(self, node: Node, problem: str) -> SpecInvalidError:
+        return SpecInvalidError(f"{self.path}: {problem}", location=self.location(node))
+
     def value(self, node: Node) -> Value:
         match node:
             case ScalarNode():
@@ -305,15 +307,11 @@ class _Builder:
             case MappingNode():
                 return self.mapping(node)
             case _:
-                raise SpecInvalidError(
-                    f"{self.path}: {node.tag} is not supported", location=self.location(node)
-                )
+                raise self._invalid(node, f"{node.tag} is not supported")
 
     def mapping(self, node: MappingNode) -> Mapped:
         if any(outer is node for outer in self._open):
-            raise SpecInvalidError(
-                f"{self.path}: an alias must not contain itself", location=self.location(node)
-            )
+            raise self._invalid(node, "an alias must not contain itself")
         self._open.append(node)
         try:
             return self._entries(node)
@@ -327,7 +325,7 @@ class _Builder:
         for key_node, value_node in node.value:
             location = self.location(key_node)
             if not isinstance(key_node, ScalarNode):
-                raise SpecInvalidError(f"{self.path}: a key must be text", location=location)
+                raise self._invalid(key_node, "a key must be text")
             key = str(key_node.value)
             if key_node.tag == "tag:yaml.org,2002:merge" or (key == "<<" and key_node.style is None):
                 for base in self.merge_bases(value_node):
@@ -349,7 +347,7 @@ class _Builder:
         for base in node.value if isinstance(node, SequenceNode) else [node]:
             value = self.value(base)
             if not isinstance(value, Mapped):
-                raise SpecInvalidError(f"{self.path}: << needs a mapping", location=self.location(base))
+                raise self._invalid(base, "<< needs a mapping")
             yield value
 
 

@@ -100,10 +100,6 @@ def examine_table(
 
     Args:
         snapshot: Its newest version, if it was read already.
-
-    Raises:
-        OSError: The log or the folder cannot be read.
-        ValueError: The log is damaged, or has a feature that is not supported.
     """
     found = load_snapshot(table) if snapshot is None else snapshot
     if found.unknown_features:

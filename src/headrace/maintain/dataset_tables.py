@@ -59,11 +59,7 @@ Care = Literal["compacted", "ordered", "vacuumed", "erased", "log", "log_look", 
 def record_maintenance(
     storage: Storage, table: TableName, care: Care, outcome: Mapping[str, Any], role: Role = "table"
 ) -> None:
-    """Record what was done to a table, with the current time.
-
-    Raises:
-        StorageUnwritableError: A vacuum cannot be recorded. Other records are only information.
-    """
+    """Record what was done to a table, with the current time."""
     at = datetime.now(UTC).isoformat(timespec="seconds")
 
     def change(held: Any) -> dict[str, Any]:
@@ -78,11 +74,7 @@ def record_maintenance(
 
 
 def forget_maintenance(storage: Storage, table: TableName, care: Care, role: Role = "table") -> None:
-    """Remove a record.
-
-    Raises:
-        StorageUnwritableError: The storage cannot be written.
-    """
+    """Remove a record."""
     if care in load_maintenance(storage, table, role):
         storage.care(table, role).update_json(
             lambda held: {key: value for key, value in held.items() if key != care}

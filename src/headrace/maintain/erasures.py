@@ -82,11 +82,7 @@ class ErasedRest:
 
 
 def record_erasure(storage: Storage, target: DatasetTable, table_id: str, *, awaits_refresh: bool) -> None:
-    """Record that files and log entries of a table up to its newest version may have erased rows.
-
-    Raises:
-        StorageUnwritableError: The storage cannot be written.
-    """
+    """Record that files and log entries of a table up to its newest version may have erased rows."""
     version = newest_version(target.path(storage))
     at = datetime.now(UTC).isoformat()
     found = {"at": at, "table_id": table_id, "version": version, "awaits_refresh": awaits_refresh}
@@ -187,9 +183,6 @@ def finish_erasure(
     """Delete the log entries of an erasure whose files are gone.
 
     Returns what is left of it, and whether anything was deleted.
-
-    Raises:
-        StorageUnwritableError: A file cannot be deleted.
     """
     condition = examine()
     rest = find_rest(storage, target, condition)

@@ -71,10 +71,6 @@ def find_holders(
 
     Args:
         role: The dataset's own table, its quarantine table or its tombstone table.
-
-    Raises:
-        PinInvalidError: The file of the pins is damaged.
-        OSError: A file of the storage cannot be read.
     """
     path = DatasetTable(table, role).path(storage)
     if role != "table":

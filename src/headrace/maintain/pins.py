@@ -25,12 +25,7 @@ class Pin:
 
 
 def load_pins(storage: Storage, table: TableName, now: datetime | None = None) -> tuple[Pin, ...]:
-    """The pins of a table that have not ended, by version.
-
-    Raises:
-        PinInvalidError: The file of the pins is damaged.
-        OSError: It cannot be read.
-    """
+    """The pins of a table that have not ended, by version."""
     try:
         held = storage.pins(table).read_json()
         found = [
@@ -59,11 +54,7 @@ def find_pins(storage: Storage) -> Iterator[Pin]:
 
 
 def add_pin(storage: Storage, pin: Pin) -> None:
-    """Keep a version from now on; a pin of the same version is replaced.
-
-    Raises:
-        StorageUnwritableError: The storage cannot be written.
-    """
+    """Keep a version from now on; a pin of the same version is replaced."""
     load_pins(storage, pin.table)
     storage.pins(pin.table).update_json(
         lambda held: [*(one for one in held or () if one["version"] != pin.version), pin.to_json()]
@@ -71,11 +62,7 @@ def add_pin(storage: Storage, pin: Pin) -> None:
 
 
 def remove_pins(storage: Storage, table: TableName, version: int | None) -> tuple[Pin, ...]:
-    """Remove the pins of a version, or all pins of a table; returns those that were removed.
-
-    Raises:
-        StorageUnwritableError: The storage cannot be written.
-    """
+    """Remove the pins of a version, or all pins of a table; returns those that were removed."""
     removed = tuple(one for one in load_pins(storage, table) if version in (None, one.version))
     versions = {one.version for one in removed}
     if removed:
@@ -104,12 +91,7 @@ class RegisteredReader:
 
 
 def load_readers(storage: Storage, table: TableName) -> tuple[RegisteredReader, ...]:
-    """The registered readers of a table, by name.
-
-    Raises:
-        PinInvalidError: The file of the readers is damaged.
-        OSError: The file cannot be read.
-    """
+    """The registered readers of a table, by name."""
     file = storage.registered_readers(table)
     try:
         held = file.read_json()
@@ -138,11 +120,7 @@ def load_readers(storage: Storage, table: TableName) -> tuple[RegisteredReader, 
 
 
 def add_reader(storage: Storage, reader: RegisteredReader) -> None:
-    """Register a reader, or replace its entry.
-
-    Raises:
-        StorageUnwritableError: The storage cannot be written.
-    """
+    """Register a reader, or replace its entry."""
     load_readers(storage, reader.table)
     storage.registered_readers(reader.table).update_json(
         lambda held: [*(one for one in held or () if one["reader"] != reader.name), reader.to_json()]
@@ -150,11 +128,7 @@ def add_reader(storage: Storage, reader: RegisteredReader) -> None:
 
 
 def remove_reader(storage: Storage, table: TableName, name: str) -> tuple[RegisteredReader, ...]:
-    """Remove a reader, and return it.
-
-    Raises:
-        StorageUnwritableError: The storage cannot be written.
-    """
+    """Remove a reader, and return it."""
     removed = tuple(one for one in load_readers(storage, table) if one.name == name)
     if removed:
         storage.registered_readers(table).update_json(

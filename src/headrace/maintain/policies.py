@@ -125,12 +125,7 @@ def _number(value: str | None) -> int | None:
 def load_policy(
     storage: Storage, maintenance: MaintenanceSettings, target: DatasetTable, snapshot: TableSnapshot
 ) -> TablePolicy:
-    """The policy of a table. The policy of a dataset's own table holds for its other tables, too.
-
-    Raises:
-        OSError: The log of the dataset's own table cannot be read.
-        ValueError: That log is damaged.
-    """
+    """The policy of a table. The policy of a dataset's own table holds for its other tables, too."""
     name, is_own = target.dataset, target.role == "table"
     properties = snapshot.properties if is_own else load_properties(storage.table(name))
     policy = with_watermark(maintenance.of(name, properties), storage, name)
@@ -138,12 +133,7 @@ def load_policy(
 
 
 def load_properties(table: Location, version: int | None = None) -> Mapping[str, str]:
-    """The properties of a table: those of the checksum of its newest commit, if there is one.
-
-    Raises:
-        OSError: The log cannot be read.
-        ValueError: The log is damaged.
-    """
+    """The properties of a table: those of the checksum of its newest commit, if there is one."""
     try:
         return dict(
             load_checksum(table, newest_version(table) if version is None else version)["metadata"][

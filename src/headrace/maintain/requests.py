@@ -20,11 +20,7 @@ _ASKED, _TAKEN = "asked", "taken"
 
 
 def ask_flow(storage: Storage, table: TableName) -> str:
-    """Ask the process that runs the flow of a table to compact it; returns the id of the request.
-
-    Raises:
-        StorageUnwritableError: The storage cannot be written.
-    """
+    """Ask the process that runs the flow of a table to compact it; returns the id of the request."""
     own = uuid.uuid4().hex
     _request(storage, table).replace(_text(own, _ASKED))
     return own
@@ -48,11 +44,7 @@ def take_request(storage: Storage, table: TableName) -> str | None:
 
 
 def answer_request(storage: Storage, table: TableName, request: str, outcome: Mapping[str, Any]) -> None:
-    """Write what was done, and remove the request.
-
-    Raises:
-        StorageUnwritableError: The storage cannot be written.
-    """
+    """Write what was done, and remove the request."""
     _answer(storage, table).replace_json({"id": request, **outcome})
     _remove(_request(storage, table), request)
 
@@ -67,11 +59,7 @@ def load_answer(storage: Storage, table: TableName, request: str) -> Mapping[str
 
 
 def withdraw_request(storage: Storage, table: TableName, request: str) -> None:
-    """Remove a request and its answer, because the command no longer waits.
-
-    Raises:
-        StorageUnwritableError: The storage cannot be written.
-    """
+    """Remove a request and its answer, because the command no longer waits."""
     _remove(_request(storage, table), request)
     _remove(_answer(storage, table), request)
 

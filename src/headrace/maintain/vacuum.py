@@ -169,11 +169,7 @@ class _Needs:
 
 
 def delete_stored(table: Location, files: Iterable[StoredFile]) -> None:
-    """Delete files of a table's folder, with the checksum files that Hadoop writes beside them.
-
-    Raises:
-        StorageUnwritableError: A file cannot be deleted.
-    """
+    """Delete files of a table's folder, with the checksum files that Hadoop writes beside them."""
     for one in files:
         (table / one.path).delete()
         path = PurePosixPath(one.path)

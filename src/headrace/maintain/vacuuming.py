@@ -23,10 +23,6 @@ def check_vacuum(target: DatasetTable, condition: TableCondition, remedies: Sequ
 
     Args:
         remedies: How to allow a short retention; by default, how to allow it for the table's policy.
-
-    Raises:
-        RetentionTooShortError: The retention is below 7 days, and the policy does not allow this.
-        ReaderLagsError: A flow has not read commits for longer than `reader_lag`.
     """
     policy, name = condition.policy, target.dataset
     if policy.retention_s < SAFE_RETENTION_S and not policy.allow_short_retention:
@@ -52,11 +48,7 @@ def check_vacuum(target: DatasetTable, condition: TableCondition, remedies: Sequ
 def vacuum_table(
     storage: Storage, target: DatasetTable, condition: TableCondition, examine: Callable[[], TableCondition]
 ) -> bool:
-    """Delete the files that no reader needs any more; returns whether there were any.
-
-    Raises:
-        StorageUnwritableError: A file cannot be deleted.
-    """
+    """Delete the files that no reader needs any more; returns whether there were any."""
     # The oldest version that can still be pinned is recorded before the pins are read again: a version that
     # is pinned meanwhile is either kept here, or refused by `headrace pin`.
     before = (

@@ -18,8 +18,7 @@ from headrace.sources.source import Source
 from headrace.sources.systems import StreamRead
 from headrace.storage.location import Location
 
-Treat = Callable[["DataFrame", SourceKind], "DataFrame"]
-"""Changes the records of a source of the given kind."""
+Treat = Callable[["DataFrame", SourceKind], "DataFrame"]  # changes the records of a source of the given kind
 
 
 def evaluate_ranges(

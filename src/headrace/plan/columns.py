@@ -8,15 +8,12 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-Schema = Mapping[str, Any]
-"""Columns as ``StructType.jsonValue()`` gives them."""
-
+Schema = Mapping[str, Any]  # columns as ``StructType.jsonValue()`` gives them
 WIDENED = frozenset({("TINYINT", "SMALLINT"), ("TINYINT", "INT"), ("SMALLINT", "INT")})
 """Pairs of types (of the query, of the table) that Delta's writer converts."""
 
 _UNSTORABLE = frozenset({"void", "null", "interval"})
-_CHARACTERS = " ,;{}()\n\t="
-"""The characters that Delta refuses in a column's name."""
+_CHARACTERS = " ,;{}()\n\t="  # the characters that Delta refuses in a column's name
 
 
 def redact_comments(part: Any, redact: Callable[[str], str]) -> Any:

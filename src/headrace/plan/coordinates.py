@@ -12,8 +12,7 @@ from headrace.plan.stages import Coordinates
 from headrace.sources.bad_records import METRICS
 from headrace.sources.registry import COORDINATES, columns_with, kind_for
 
-Part = str
-"""A part of the coordinates, or the timestamp."""
+Part = str  # a part of the coordinates, or the timestamp
 _TIMESTAMP: Final = "timestamp"
 
 _ROW_BY_ROW = frozenset(

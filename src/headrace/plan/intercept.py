@@ -53,8 +53,7 @@ class Interception:
     tables: TableHook | None = None  # called before each read of a table; ``None`` leaves such reads to Spark
     # Whether the pipeline declares a dataset; a temporary view never hides its name.
     declared: Callable[[TableName], bool] = field(default=lambda _: False)
-    views: list[str] = field(default_factory=list)
-    """The temporary views that the code has made."""
+    views: list[str] = field(default_factory=list)  # the temporary views that the code has made
     replaced: dict[str, TableName] = field(default_factory=dict)
     """The datasets that temporary views of their names replace in SQL."""
     notes: dict[str, Note] = field(default_factory=dict)

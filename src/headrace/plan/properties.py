@@ -23,12 +23,10 @@ PIPELINE: Final = "headrace.pipeline"
 DATASET: Final = "headrace.dataset"
 KIND: Final = "headrace.kind"
 PRIVATE: Final = "headrace.private"
-REPLAYABLE: Final = "headrace.replayable"
-"""``true`` if each record of the sources gives one change."""
+REPLAYABLE: Final = "headrace.replayable"  # ``true`` if each record of the sources gives one change
 COORDINATES: Final = "headrace.coordinates"
 TIMESTAMP: Final = "headrace.timestamp"
-KEYS: Final = "headrace.keys"
-"""The keys by which changes are applied to a table, as a JSON array."""
+KEYS: Final = "headrace.keys"  # the keys by which changes are applied to a table, as a JSON array
 SCD_TYPE: Final = "headrace.scd_type"
 """``1``: the table has the current row of each key. ``2``: it has the history of each key."""
 

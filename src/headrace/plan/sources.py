@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from headrace.plan.resolver import Resolved
 
 
-KnownFolders = Callable[[str], TableName | None]
-"""Gives the dataset of a folder with an empty table."""
+KnownFolders = Callable[[str], TableName | None]  # gives the dataset of a folder with an empty table
 
 
 def planned_sources(
@@ -119,8 +118,7 @@ def _location(text: str | None) -> SourceLocation | None:
     return SourceLocation(found[1], int(found[2]), int(found[3]) if found[3] else None) if found else None
 
 
-_MARKER = "once.json"
-"""A checkpoint knows files by their paths, so the file always has this name."""
+_MARKER = "once.json"  # a checkpoint knows files by their paths, so the file always has this name
 
 
 def marker_of(storage: Storage) -> Location:

@@ -282,8 +282,7 @@ def _described(operator: Location) -> Iterator[Location]:
         yield from (folder / _METADATA / name for name in (folder / _METADATA).list_files())
 
 
-_FAMILIES = ("spark.sql.", "spark.databricks.delta.")
-"""Prefixes of which Spark and Delta list all names."""
+_FAMILIES = ("spark.sql.", "spark.databricks.delta.")  # prefixes of which Spark and Delta list all names
 _OPEN = ("spark.sql.catalog.", "spark.databricks.delta.properties.defaults.")
 """Prefixes within them under which users choose the names."""
 _ALIKE = 0.95

@@ -30,8 +30,7 @@ from headrace.sources.answers import Found
 from headrace.sources.source import Source
 from headrace.state.identity import QueryRecord
 
-Declared = Flow | TemporaryView
-"""A declaration that has a query."""
+Declared = Flow | TemporaryView  # a declaration that has a query
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,8 +61,7 @@ class Engine:
     def __init__(self, settings: ProjectSettings, overrides: SourceOverrides | None = None) -> None:
         self.settings = settings
         self._is_shared = True
-        self.spark_log: Path | None = None
-        """The file for the log of Spark, if Spark is started."""
+        self.spark_log: Path | None = None  # the file for the log of Spark, if Spark is started
         self._overrides = overrides
         self._running: RunningSpark | None = None if overrides is None else overrides.running
         self._replaced: dict[str, str | None] = {}

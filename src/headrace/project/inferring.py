@@ -28,8 +28,7 @@ from headrace.sources.kafka.consumer import Span, TopicReader, TopicRecord
 if TYPE_CHECKING:
     from headrace.contracts.shapes import Coordinates
 
-_STRETCHES = 10
-"""A sample of a partition is taken from so many places, spread evenly."""
+_STRETCHES = 10  # a sample of a partition is taken from so many places, spread evenly
 
 
 @dataclass(frozen=True)
@@ -202,8 +201,7 @@ def _no_columns(source: str, inference: Inference) -> SchemaNotInferredError:
     )
 
 
-RECORDS = 100_000
-"""The number of records in a sample."""
+RECORDS = 100_000  # the number of records in a sample
 
 _CONNECT_TYPES = dict.fromkeys(("int8", "int16", "int32", "int64"), "long") | {
     "float": "double",

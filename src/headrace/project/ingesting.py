@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from headrace.run.stop import StopSignal
     from headrace.run.update import RunResult
 
-NAME = "ingest"
-"""The name of the folder in the storage."""
+NAME = "ingest"  # the name of the folder in the storage
 _CODE = "transformations"
 _SUFFIXES = (".json", ".ddl")
 _PART = re.compile(r"[A-Za-z0-9_]{1,200}")

@@ -46,8 +46,7 @@ _LOG = logging.getLogger(__name__)
 
 MaintenanceStep = Literal["optimize", "vacuum", "log", "checkpoints"]
 STEPS: tuple[MaintenanceStep, ...] = ("optimize", "vacuum", "log", "checkpoints")
-WAIT_S = 300.0
-"""How long a command waits by default for a running flow to compact a table."""
+WAIT_S = 300.0  # how long a command waits by default for a running flow to compact a table
 _POLL_S = 0.2
 
 

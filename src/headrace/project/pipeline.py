@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from headrace.run.stop import StopSignal
     from headrace.run.update import RunResult
 
-RECORDS = 5_000
-"""The number of newest records that a preview reads of each Kafka source by default."""
+RECORDS = 5_000  # the number of newest records that a preview reads of each Kafka source by default
 
 
 class Pipeline(StoredPipeline):

@@ -57,8 +57,7 @@ from headrace.sources.registry import COORDINATES, kind_for
 from headrace.sources.requests import Sampling, SourceRead
 from headrace.sources.systems import Systems
 
-_EXAMPLES = 3
-"""The number of bad records that a preview shows for each reason."""
+_EXAMPLES = 3  # the number of bad records that a preview shows for each reason
 _PLAIN = (
     *("boolean", "byte", "short", "integer", "long", "float", "double", "decimal"),
     *("string", "char", "varchar", "date"),

@@ -77,17 +77,7 @@ def read_delta(
 
 
 def locate_table(table: str, settings: Callable[[], ProjectSettings]) -> Location:
-    """The folder of a table.
-
-    Args:
-        table: The name of a dataset, or the path of a Delta table, which needs no pipeline.
-        settings: Gives the pipeline's settings.
-
-    Raises:
-        TableUnknownError: The table does not exist.
-        SpecNotFoundError: `table` is not a path, and there is no pipeline.
-        StorageUnsupportedError: The text is a URI of a kind of storage that is not supported.
-    """
+    """The folder of a dataset, or of the path of a Delta table, which needs no pipeline."""
     try:
         found = settings()
     except SpecNotFoundError:

@@ -34,8 +34,7 @@ from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
 
-_ALLOWED = "pipelines.reset.allowed"
-"""The property with which a table forbids a full refresh, as in Lakeflow."""
+_ALLOWED = "pipelines.reset.allowed"  # the property with which a table forbids a full refresh, as in Lakeflow
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -242,12 +242,9 @@ class Pins:
         oldest = int(load_maintenance(storage, name).get("vacuumed", {}).get("readable_from", 0))
         if chosen < oldest and not is_kept:
             remove_pins(storage, name, chosen)
-            raise PinInvalidError(
-                f"{name.short}: files of version {chosen} were deleted by a vacuum",
-                facts=(f"the oldest version with all its files is {oldest}",),
-                remedies=(f"pin version {oldest} or a newer one",),
-                params={"table": str(name), "version": chosen},
-            )
+            problem = f"{name.short}: files of version {chosen} were deleted by a vacuum"
+            held = f"the oldest version with all its files is {oldest}"
+            raise _invalid_pin(name, problem, held, f"pin version {oldest} or a newer one", version=chosen)
         return pin
 
     def remove(self, table: str, version: int | None = None) -> tuple[Pin, ...]:
@@ -278,12 +275,9 @@ class Pins:
         name = self._name(table)
         known = {one.name: one for one in load_readers(self.settings.storage, name)}
         if max_lag_s is None and reader not in known:
-            raise PinInvalidError(
-                f"{name.short} has no registered reader {reader}",
-                facts=("nothing was changed",),
-                remedies=(f"register it:   headrace pin {name.short} --reader {reader} --max-lag 7d",),
-                params={"table": str(name), "reader": reader},
-            )
+            problem = f"{name.short} has no registered reader {reader}"
+            remedy = f"register it:   headrace pin {name.short} --reader {reader} --max-lag 7d"
+            raise _invalid_pin(name, problem, "nothing was changed", remedy, reader=reader)
         lag_s = known[reader].max_lag_s if max_lag_s is None else max_lag_s
         found = RegisteredReader(
             table=name, name=reader, version=self._chosen(name, version), max_lag_s=lag_s
@@ -301,13 +295,14 @@ class Pins:
         chosen = known[-1] if version is None and known else version
         if chosen is None or chosen not in known:
             held = f"its versions: {known[0]} to {known[-1]}" if known else "its log has no version"
-            raise PinInvalidError(
-                f"{name.short} has no version {chosen}",
-                facts=(held,),
-                remedies=("choose one of them",),
-                params={"table": str(name), "version": chosen},
-            )
+            problem = f"{name.short} has no version {chosen}"
+            raise _invalid_pin(name, problem, held, "choose one of them", version=chosen)
         return chosen
 
     def _name(self, table: str) -> TableName:
         return find_dataset(table, self.settings)
+
+
+def _invalid_pin(name: TableName, problem: str, fact: str, remedy: str, **params: object) -> PinInvalidError:
+    found = {"table": str(name), **params}
+    return PinInvalidError(problem, facts=(fact,), remedies=(remedy,), params=found)

@@ -54,12 +54,12 @@ class SnapshotFeed:
     _log: SnapshotLog | None = field(default=None, init=False)
 
     def look(self, *, applied: bool) -> bool:
-        self._rows.clear()
         with self.reading(self.planned) as reader:
             log = self._log = self._log or reader.log
             markers = log.load()
             if markers and not applied:
                 return True
+            self._rows.clear()
             last = markers[-1].version if markers else None
             found = reader.find(markers)
             for version in set(found.skipped) - self._reported:

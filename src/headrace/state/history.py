@@ -78,9 +78,6 @@ def load_history(
     Args:
         version: The table's version; later versions in the ledger were removed when an older copy was
             restored.
-
-    Raises:
-        CheckpointCorruptError: A fold cannot be read.
     """
     if checkpoint is None:
         return History()

@@ -133,13 +133,7 @@ class QueryRecord:
 
 
 def load_identity(checkpoint: Location) -> CheckpointIdentity:
-    """Read the identity of a checkpoint.
-
-    Raises:
-        CheckpointForeignError: It has no identity, so Headrace did not create it.
-        CheckpointCorruptError: The identity cannot be read.
-        StorageNewerError: A newer version of Headrace wrote it.
-    """
+    """Read the identity of a checkpoint."""
     path = checkpoint / FILE
     try:
         value = path.read_json()
@@ -270,9 +264,6 @@ def write_checkpoint(checkpoint: Location, identity: CheckpointIdentity, seed: M
         checkpoint: The folder; it must not exist.
         seed: Contents of the files, by their path in the folder. The last one is written first: Spark's
             offset log, which comes first, makes the checkpoint look like one that has planned a batch.
-
-    Raises:
-        StorageUnwritableError: The folder cannot be written, or holds a checkpoint already.
     """
     file = checkpoint / FILE
     if not file.create_json(identity.to_json()):

@@ -30,12 +30,7 @@ class SchemaKey:
 
 
 def load_schema(folder: Location, key: SchemaKey) -> Mapping[str, Any] | None:
-    """Return the schema that a run has inferred for these files, or ``None``.
-
-    Raises:
-        KeptSchemaUnreadableError: The schema cannot be read.
-        StorageNewerError: A newer version of Headrace wrote the schema.
-    """
+    """Return the schema that a run has inferred for these files, or ``None``."""
     path = key.file(folder)
     with refuse_unreadable(
         path, f"the inferred schema of {key.path}", "the next run infers the schema again"
@@ -48,11 +43,7 @@ def load_schema(folder: Location, key: SchemaKey) -> Mapping[str, Any] | None:
 
 
 def keep_schema(folder: Location, key: SchemaKey, schema: Mapping[str, Any]) -> None:
-    """Keep an inferred schema, unless there is one already.
-
-    Raises:
-        StorageUnwritableError: The storage cannot be written.
-    """
+    """Keep an inferred schema, unless there is one already."""
     record = {
         "headrace": FORMAT,
         "format": key.format,

@@ -194,11 +194,7 @@ class Lease:
     owner: str
 
     def check(self, flow: str) -> None:
-        """Check that no other process has taken the lease.
-
-        Raises:
-            LeaseLostError: Another process has.
-        """
+        """Check that no other process has taken the lease."""
         held = _read(self.location)
         if not self._owns(held):
             driver = None if held is None else _driver_of(held)
@@ -243,13 +239,7 @@ class Heart:
         self.stop()
 
     def acquire(self, location: Location, flow: str) -> Lease:
-        """Take a lease if it is free, or if its process has ended; keep it until `release`.
-
-        Raises:
-            SecondDriverError: Another process holds it.
-            LeaseUnreadableError: It is not known whether another process holds it.
-            StorageUnwritableError: The lease cannot be written.
-        """
+        """Take a lease if it is free, or if its process has ended; keep it until `release`."""
         beat = self._beat_of(location)
         with self._lock:
             if beat not in self._holders:
@@ -310,12 +300,7 @@ class Heart:
         return lease
 
     def _await_end(self, location: Location, flow: str) -> bytes | None:
-        """Wait until it is known that nobody holds a lease; return what the lease holds.
-
-        Raises:
-            SecondDriverError: Another process holds it.
-            LeaseUnreadableError: It is not known whether another process holds it.
-        """
+        """Wait until it is known that nobody holds a lease; return what the lease holds."""
         began, is_announced = time.monotonic(), False
         while True:
             waited_s = time.monotonic() - began
@@ -400,12 +385,7 @@ def has_driver(storage: Storage, name: TableName, observer: Observer) -> bool:
 
 @contextlib.contextmanager
 def held_leases(storage: Storage, names: Iterable[TableName]) -> Iterator[None]:
-    """Hold the leases of all flows of tables, and of views, for the block.
-
-    Raises:
-        SecondDriverError: Another process runs one of the flows.
-        LeaseUnreadableError: It is not known whether another process does.
-    """
+    """Hold the leases of all flows of tables, and of views, for the block."""
     with Heart() as heart:
         for name in names:
             # A view has no checkpoint.

@@ -74,9 +74,6 @@ class Ledger:
 
         Returns:
             What other writers have changed.
-
-        Raises:
-            StorageUnwritableError: The ledger cannot be written.
         """
         known = target.span
         expected = self.next_version(table_id)
@@ -127,11 +124,7 @@ class Ledger:
         return max((fold["versions"][1] for fold in folds), default=-1) + 1
 
     def folds(self) -> tuple[dict[str, Any], ...]:
-        """All folds, in the order of their versions.
-
-        Raises:
-            CheckpointCorruptError: A fold cannot be read.
-        """
+        """All folds, in the order of their versions."""
         found = []
         for name in self.folder.list_files():
             if not (name[0].isdigit() and name.endswith(".json")):
@@ -184,11 +177,7 @@ class Ledger:
         path.replace_json([*known, *({**loss, "at": now} for loss in losses)])
 
     def record_late(self, checkpoint: str, batch: int, rows: int) -> bool:
-        """Add the late rows of a batch; returns whether the batch was not counted yet.
-
-        Raises:
-            StorageUnwritableError: The ledger cannot be written.
-        """
+        """Add the late rows of a batch; returns whether the batch was not counted yet."""
         known = self._late()
         if known.get(checkpoint, {}).get("batch", -1) >= batch:
             return False
@@ -229,11 +218,7 @@ class Ledger:
 
 
 def record_view(folder: Location, pipeline: str, view: TableName, table_id: str) -> None:
-    """Record once that a view was created; it has no checkpoint that would show that.
-
-    Raises:
-        StorageUnwritableError: The ledger cannot be written.
-    """
+    """Record once that a view was created; it has no checkpoint that would show that."""
     path = folder / _VIEW
     record = {"headrace": 1, "pipeline": pipeline, "dataset": str(view), "table_id": table_id}
     with contextlib.suppress(OSError, ValueError):
@@ -247,9 +232,6 @@ def record_cost(folder: Location, cost: Mapping[str, Any]) -> None:
 
     Args:
         folder: ``ledger/<view>/view``.
-
-    Raises:
-        StorageUnwritableError: The ledger cannot be written.
     """
     (folder / _COST).replace_json({"headrace": 1, **cost})
 

@@ -43,11 +43,7 @@ def offsets_path(checkpoint: Location, batch: int) -> Location:
 
 
 def load_offsets(checkpoint: Location, batch: int) -> tuple[str | None, ...]:
-    """The position of each source at the end of a batch, in the order of Spark's offset log.
-
-    Raises:
-        CheckpointCorruptError: The file is missing, or cannot be parsed.
-    """
+    """The position of each source at the end of a batch, in the order of Spark's offset log."""
     path = offsets_path(checkpoint, batch)
     try:
         lines = path.read_text().splitlines()
@@ -59,11 +55,7 @@ def load_offsets(checkpoint: Location, batch: int) -> tuple[str | None, ...]:
 
 
 def check_readable(checkpoint: Location) -> None:
-    """Check the small files that Spark reads when it continues with a checkpoint.
-
-    Raises:
-        CheckpointCorruptError: One of them cannot be parsed.
-    """
+    """Check the small files that Spark reads when it continues with a checkpoint."""
     planned, finished = _last(checkpoint / "offsets"), _last(checkpoint / "commits")
     if planned > 0:
         # Spark computes the range of the last batch from the one before.

@@ -34,11 +34,7 @@ from headrace.state.starting_positions import check_positions, open_after, open_
 
 
 def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | None) -> Opening:
-    """Decide how a flow starts.
-
-    Raises:
-        RefusedError: To continue could lose or duplicate records.
-    """
+    """Decide how a flow starts."""
     current = table.checkpoints.get(flow.flow)
     for facts in flow.sources:
         facts.check(flow)

@@ -14,11 +14,7 @@ FORMAT = 1
 
 
 def read_schema_file(path: Location) -> Mapping[str, Any]:
-    """Return the content of a schema's file.
-
-    Raises:
-        StorageNewerError: A newer version of Headrace wrote the file.
-    """
+    """Return the content of a schema's file."""
     value: Mapping[str, Any] = path.read_json()
     if value["headrace"] > FORMAT:
         raise StorageNewerError(
@@ -34,9 +30,6 @@ def refuse_unreadable(path: Location, schema: str, consequence: str) -> Iterator
 
     Args:
         consequence: What happens if the user removes the file.
-
-    Raises:
-        KeptSchemaUnreadableError: The block failed on the content of the file.
     """
     try:
         yield

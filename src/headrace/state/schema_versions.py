@@ -44,21 +44,12 @@ class SchemaVersions:
         return self.folder / f"{name}-{hashlib.sha256(self.source.encode()).hexdigest()[:12]}"
 
     def newest(self) -> SchemaVersion | None:
-        """The newest version; ``None`` while the declared schema is the only one.
-
-        Raises:
-            KeptSchemaUnreadableError: It cannot be read.
-            StorageNewerError: A newer version of Headrace wrote it.
-        """
+        """The newest version; ``None`` while the declared schema is the only one."""
         files = sorted(name for name in self.path.list_files() if name.endswith(".json"))
         return self._load(self.path / files[-1]) if files else None
 
     def add(self, version: SchemaVersion) -> bool:
-        """Keep a version; false if another flow has added one with its number.
-
-        Raises:
-            StorageUnwritableError: The storage cannot be written.
-        """
+        """Keep a version; false if another flow has added one with its number."""
         record = {"headrace": FORMAT, "source": self.source, **asdict(version)}
         return self._file(version.number).create_json(record)
 

@@ -19,11 +19,6 @@ def open_next(flow: FlowFacts, table: TableFacts, current: str | None, reason: R
 
     A flow that has written the table before starts at its last positions, so that no record is read twice
     and none is skipped. Its ``starting_offsets`` do not apply.
-
-    Raises:
-        ResumeImpossibleError: The last positions are not known.
-        StartInvalidError: The flow has no such position as the user wants.
-        RefusedError: A source no longer holds the next records.
     """
     committed = current is not None and table.transactions.get(current) is not None
     if current is None or not (committed or table.history.commits):
@@ -94,9 +89,6 @@ def check_positions(
 
     Returns:
         The positions at which it can continue, and what its sources have lost before them.
-
-    Raises:
-        RefusedError: A source does not hold the next records.
     """
     by_index = {facts.source.index: facts for facts in flow.sources}
     positions: dict[int, Position] = {}
@@ -122,9 +114,6 @@ def open_after(
 
     Args:
         origins: The checkpoint that ended at each position, if that is not the current one.
-
-    Raises:
-        ResumeImpossibleError: A new checkpoint would lack state, or the names of files.
     """
     if flow.stateful:
         raise resume_impossible(flow, _STATEFUL)
@@ -149,11 +138,8 @@ def open_after(
 
 
 def require_whole(flow: FlowFacts, history: History, what: str) -> None:
-    """Check that it is known what all earlier checkpoints have read, before a source is read from its start.
-
-    Raises:
-        ResumeImpossibleError: A part of the history is missing.
-    """
+    """Check that it is known what all earlier checkpoints have read, before a source is read from its
+    start."""
     if not history.whole:
         why = f"neither the table's log nor the ledger shows whether an earlier checkpoint has read {what}"
         raise resume_impossible(flow, why)

@@ -21,11 +21,7 @@ _CODES = {"int8": "b", "int16": "h", "int32": "i", "int64": "q", "double": "d", 
 
 
 def build_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """The table that ``pa.Table.from_pylist`` returns.
-
-    Raises:
-        pa.ArrowException: A value does not fit its column.
-    """
+    """The table that ``pa.Table.from_pylist`` returns."""
     import pyarrow as pa
 
     columns = [_array([row.get(field.name) for row in rows], field.type) for field in schema]

@@ -25,9 +25,6 @@ class Storage:
 
         Args:
             folder: Where relative paths begin; by default the current folder.
-
-        Raises:
-            StorageUnsupportedError: The URI is of a kind of storage that is not supported.
         """
         root = locate(text, folder, source)
         return cls(root.resolve())

@@ -23,9 +23,6 @@ def locate(text: str | Path, folder: Path | None = None, source: SourceLocation 
     Args:
         text: A path, a ``file:`` URI, or a URI of another kind of storage.
         folder: Where relative paths begin; by default the current folder.
-
-    Raises:
-        StorageUnsupportedError: The URI is of a kind of storage that is not supported.
     """
     if isinstance(text, Path):
         return Location(os.path.normpath(text.absolute()), _LOCAL)

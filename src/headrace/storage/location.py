@@ -127,11 +127,7 @@ class Location:
 
     @property
     def local_path(self) -> Path:
-        """The path on a local disk.
-
-        Raises:
-            StorageUnsupportedError: The location is not on a local disk.
-        """
+        """The path on a local disk."""
         if self.files.scheme != "file":
             raise StorageUnsupportedError(
                 f"`{self.path}` is not on a local disk",
@@ -196,37 +192,21 @@ class Location:
         return sorted(entry.name for entry in self.entries() if entry.is_folder)
 
     def create(self, text: str) -> bool:
-        """Write the file whole if it does not exist, and return whether this call has written it.
-
-        Raises:
-            StorageUnwritableError: The storage refuses it.
-        """
+        """Write the file whole if it does not exist, and return whether this call has written it."""
         with self._writing():
             return self.files.create(self.path, text.encode())
 
     def create_json(self, value: Any) -> bool:
-        """Write the file as JSON if it does not exist, and return whether this call has written it.
-
-        Raises:
-            StorageUnwritableError: The storage refuses it.
-        """
+        """Write the file as JSON if it does not exist, and return whether this call has written it."""
         return self.create(json.dumps(value))
 
     def replace(self, text: str) -> None:
-        """Write the file whole: a reader sees the old content or the new one.
-
-        Raises:
-            StorageUnwritableError: The storage refuses it.
-        """
+        """Write the file whole: a reader sees the old content or the new one."""
         with self._writing():
             self.files.replace(self.path, text.encode())
 
     def replace_json(self, value: Any) -> None:
-        """Write the file as JSON: a reader sees the old content or the new one.
-
-        Raises:
-            StorageUnwritableError: The storage refuses it.
-        """
+        """Write the file as JSON: a reader sees the old content or the new one."""
         self.replace(json.dumps(value))
 
     def update_json(self, change: Callable[[Any], Any]) -> None:
@@ -235,9 +215,6 @@ class Location:
         Args:
             change: Gives the new value from the present one, which is ``None`` if the file is missing or
                 is not JSON. It may be called several times.
-
-        Raises:
-            StorageUnwritableError: The storage refuses it.
         """
         while True:
             try:
@@ -254,47 +231,27 @@ class Location:
             time.sleep(0.01)
 
     def swap(self, expected: bytes, text: str) -> bool:
-        """Replace the file if its content is still the expected one, and return whether that was so.
-
-        Raises:
-            StorageUnwritableError: The storage refuses it.
-        """
+        """Replace the file if its content is still the expected one, and return whether that was so."""
         with self._writing():
             return self.files.swap(self.path, expected, text.encode())
 
     def delete(self) -> None:
-        """Delete the file; a missing one is fine.
-
-        Raises:
-            StorageUnwritableError: The storage refuses it.
-        """
+        """Delete the file; a missing one is fine."""
         with self._writing():
             self.files.delete(self.path)
 
     def make_folder(self) -> None:
-        """Make the folder where the kind of storage has folders; an existing one is fine.
-
-        Raises:
-            StorageUnwritableError: The storage refuses it.
-        """
+        """Make the folder where the kind of storage has folders; an existing one is fine."""
         with self._writing():
             self.files.make_folder(self.path)
 
     def delete_folder(self) -> None:
-        """Delete the folder with everything in it; a missing one is fine.
-
-        Raises:
-            StorageUnwritableError: The storage refuses it.
-        """
+        """Delete the folder with everything in it; a missing one is fine."""
         with self._writing():
             self.files.delete_folder(self.path)
 
     def copy(self, new: Location) -> None:
-        """Write a copy of the file in the same storage, in place of a file that is there.
-
-        Raises:
-            StorageUnwritableError: The storage refuses it.
-        """
+        """Write a copy of the file in the same storage, in place of a file that is there."""
         with new._writing():
             self.files.copy(self.path, new.path)
 

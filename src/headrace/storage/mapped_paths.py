@@ -20,9 +20,6 @@ def mapped_path(path: str, settings: ProjectSettings, location: SourceLocation |
 
     An entry of `paths` replaces it. Else a relative path starts at the pipeline's folder, and a URI stays as
     it is.
-
-    Raises:
-        PathUnmappedError: It is a path of another system, and no entry has it.
     """
     found = settings.paths.find(path)
     if found is not None:

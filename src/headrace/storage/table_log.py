@@ -183,12 +183,7 @@ def last_checkpoint(table: Location) -> int:
 
 
 def load_checksum(table: Location, version: int) -> Any:
-    """The checksum that Delta writes beside a commit, as JSON.
-
-    Raises:
-        FileNotFoundError: There is none.
-        ValueError: It is damaged.
-    """
+    """The checksum that Delta writes beside a commit, as JSON."""
     return (table / LOG / f"{version:020d}.crc").read_json()
 
 

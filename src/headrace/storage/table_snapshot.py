@@ -93,12 +93,7 @@ class _State:
 
 
 def load_snapshot(table: Location) -> TableSnapshot:
-    """Read the newest version of a table.
-
-    Raises:
-        SnapshotUnreadableError: The log has a hole, is damaged, or has a form that is not supported.
-        OSError: A file of the log cannot be read.
-    """
+    """Read the newest version of a table."""
     commits, checkpoints = versions(table), find_checkpoints(table)
     if not commits and not checkpoints:
         raise SnapshotUnreadableError("its log has no commit")
@@ -162,12 +157,7 @@ def _find_all_checkpoints(table: Location) -> dict[int, tuple[Location, ...]]:
 
 
 def load_held_batch(table: Location, checkpoint: str) -> int:
-    """The last batch of a checkpoint that a table holds, by the files of its log alone; -1 if none.
-
-    Raises:
-        SnapshotUnreadableError: The log has a hole, or its newest checkpoint is damaged.
-        OSError: A file of the log cannot be read.
-    """
+    """The last batch of a checkpoint that a table holds, by the files of its log alone; -1 if none."""
     commits, checkpoints = versions(table), _find_all_checkpoints(table)
     start = max(checkpoints, default=-1)
     for version in reversed(commits):

@@ -27,10 +27,8 @@ _FOLDERS = [
 # A virtual environment may be a symbolic link.
 _INSTALLED = tuple(form for path in _FOLDERS for form in (path, str(Path(path).resolve())))
 _DEF = re.compile(r"\s*(async\s+)?def\s")
-_DECORATOR_LINES = 50
-"""How far below its first decorator the `def` of a function is searched."""
-_STATEMENT_LINES = 60
-"""How far below its first line a statement is searched for a name."""
+_DECORATOR_LINES = 50  # how far below its first decorator the `def` of a function is searched
+_STATEMENT_LINES = 60  # how far below its first line a statement is searched for a name
 _located: ContextVar[SourceLocation | None] = ContextVar("headrace_located", default=None)
 
 

@@ -16,8 +16,9 @@ from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
 from headrace.model.snapshots import SnapshotMarker, StoredSnapshots
 from headrace.plan.snapshots import FoundSnapshots, Snapshot
+from headrace.run.batch import QueryState
 from headrace.run.flow import FlowRunner
-from headrace.run.snapshots import SnapshotFeed
+from headrace.run.snapshots import SnapshotFeed, SnapshotPoller
 from headrace.run.stop import PlanAgain, StopSignal
 from headrace.state.snapshot_log import SnapshotLog
 from headrace.storage.location import Location
@@ -94,6 +95,9 @@ def test_a_version_is_recorded_when_the_one_before_is_applied(make: Make) -> Non
     assert not feed.look(applied=True) and not feed.look(applied=False)
     source.versions = dict.fromkeys((1, 2, 5), COLUMNS)
     assert feed.look(applied=False) and recorded(source) == [1]
+    assert feed.look(applied=False) and list(feed._rows) == ["1"], (
+        "a second attempt has the rows of the first"
+    )
     # The process has ended before the version was applied.
     again, others, _ = make()
     others.versions = source.versions
@@ -103,6 +107,24 @@ def test_a_version_is_recorded_when_the_one_before_is_applied(make: Make) -> Non
     assert again.look(applied=True) and feed.look(applied=True) and not feed.look(applied=True)
     assert recorded(source) == [1, 2, 5]
     assert [one.after for one in source.log.load()] == [None, 1, 2]
+
+
+def test_a_continuous_run_records_a_version_when_the_one_before_is_applied(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.run.snapshots._LOOK_S", 0.0)
+    feed, source, _ = make()
+    source.versions = dict.fromkeys((1, 2, 3), COLUMNS)
+    state, begun = QueryState(StopSignal()), []
+    poller = SnapshotPoller(feed, state, lambda: bool(begun))
+    assert not poller.is_outdated() and recorded(source) == [], "a marker from before may not be applied"
+    begun.append(True)
+    for last in (-1, 0, 1):
+        state.last_batch, state.busy = last, True
+        assert not poller.is_outdated() and len(recorded(source)) == last + 1
+        state.busy = False
+        for _ in range(2):
+            assert not poller.is_outdated() and recorded(source) == list(range(1, last + 3))
 
 
 def test_a_version_out_of_order_is_reported_once(make: Make) -> None:

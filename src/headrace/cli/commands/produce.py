@@ -300,8 +300,7 @@ def _as_json(record: TopicRecord) -> str:
     return f'{json.dumps(head, ensure_ascii=False)[:-1]}, "value": {value}}}'
 
 
-_BREAKS = {ord("\n"): " ", ord("\r"): " "}
-"""In JSON they only occur between tokens."""
+_BREAKS = {ord("\n"): " ", ord("\r"): " "}  # in JSON they only occur between tokens
 
 
 def _decoded(data: bytes | None) -> str | None:

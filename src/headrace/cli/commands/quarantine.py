@@ -20,8 +20,7 @@ from headrace.model.texts import counted
 from headrace.observe.quarantine import QuarantineSummary, RowFilter
 from headrace.observe.read import Rows
 
-_CHARACTERS = 2000
-"""The maximum number of a record's characters in the text form of `show`."""
+_CHARACTERS = 2000  # the maximum number of a record's characters in the text form of `show`
 _STATES = ("pending", "quarantined", "replaying", "replayed", "discarded")
 
 

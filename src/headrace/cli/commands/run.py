@@ -93,7 +93,7 @@ def run(
             params={"conflicting_option": other},
         )
     both = rebuilds and bool(continuous or remedies.flows)
-    refuse((both, "a full refresh cannot be combined with --continuous or --rename-flow"))
+    refuse((both, "a full refresh cannot be combined with --continuous or --rename-flow; run it first"))
     with (
         invocation.pipeline() as pipeline,
         Watch(invocation.output, pipeline.settings, "Starting Spark") as watch,

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,16 +17,14 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from rich.console import Group
-from rich.text import Text
 
 from headrace.cli.options import POSITIVE, log_options, option
 from headrace.cli.output import Output, Result
-from headrace.cli.rows import RowsTable
+from headrace.cli.rows import RowsTable, with_count
 from headrace.cli.verb import Invocation, verb
 from headrace.cli.watching import Watch, show_outcome, spark_starting, stopping
 from headrace.errors import CommandLineError, HeadraceError, StreamNotStartedError
 from headrace.model.secrets import is_secret_key
-from headrace.model.texts import counted
 from headrace.observe.log import LogSettings
 from headrace.observe.read import rows_to_json
 from headrace.run.stop import StopSignal
@@ -39,8 +38,7 @@ if TYPE_CHECKING:
     from headrace.shell.definitions import Definitions
     from headrace.shell.shell import Shell, Streams
 
-_TYPED = "<sql>"
-"""The path of statements that are not in a file, in the locations of errors."""
+_TYPED = "<sql>"  # the path of statements that are not in a file, in the locations of errors
 
 
 @verb(
@@ -88,30 +86,29 @@ def sql(
     from headrace.shell.shell import Shell, Streams
 
     settings = invocation.settings(anywhere=True)
+    show_stream = partial(_run_stream, invocation, log, once)
     if stream is not None:
-        return run_stream(invocation, Streams(Definitions(settings)), stream, log, once=once)
+        return show_stream(Streams(Definitions(settings)), stream)
     if not (typed or files) and not sys.stdin.isatty():
         files = (Path("-"),)
     processes = StreamProcesses(invocation, Definitions(settings), detached=detach, once=once)
     with closing(Shell(settings, processes.start, limit)) as shell, closing(processes):
+        run = partial(_run, invocation, shell, processes, show_stream)
         if not (typed or files):
-            return _interact(invocation, shell, processes, log, once=once)
+            return _interact(invocation, shell, processes, run)
         for path, text in _texts(files, typed):
-            code = _run(invocation, shell, processes, path, text, log, once=once)
-            if code:
+            if code := run(path, text):
                 return Result(data=None, exit_code=code)
         return processes.wait()
 
 
 def _interact(
-    invocation: Invocation, shell: Shell, processes: StreamProcesses, log: LogSettings, *, once: bool
+    invocation: Invocation, shell: Shell, processes: StreamProcesses, run: Callable[[str, str], int]
 ) -> Result:
-    def run(text: str) -> None:
-        _run(invocation, shell, processes, *remember(text), log, once=once)
-
     output = invocation.output
     output.note(f"storage {shell.definitions.settings.storage.root} · \\? for help")
-    Prompt(output, Names(shell.definitions), run, lambda answer: show_answer(invocation, answer)).loop()
+    names, show = Names(shell.definitions), partial(show_answer, invocation)
+    Prompt(output, names, lambda text: run(*remember(text)), show).loop()
     if running := processes.running:
         output.note(f"stopping {', '.join(running)}")
     return Result(data=None)
@@ -147,11 +144,9 @@ def _run(
     invocation: Invocation,
     shell: Shell,
     processes: StreamProcesses,
+    show_stream: Callable[[Streams, str], Result],
     path: str,
     text: str,
-    log: LogSettings,
-    *,
-    once: bool,
 ) -> int:
     """Run the statements of a text; returns the exit code of one that failed."""
     from headrace.declare.sql_files import split_text
@@ -166,16 +161,14 @@ def _run(
             pid = processes.start(answer.run)
             output.note(f"stream {answer.run} started: pid {pid}")
         else:
-            result = run_stream(invocation, shell.streams, answer.run, log, once=once)
+            result = show_stream(shell.streams, answer.run)
             output.result(result)
             if result.exit_code:
                 return result.exit_code
     return 0
 
 
-def run_stream(
-    invocation: Invocation, streams: Streams, name: str, log: LogSettings, *, once: bool
-) -> Result:
+def _run_stream(invocation: Invocation, log: LogSettings, once: bool, streams: Streams, name: str) -> Result:
     stop = StopSignal()
     with (
         Watch(invocation.output, streams.settings, "Starting Spark") as watch,
@@ -197,11 +190,8 @@ def show_answer(invocation: Invocation, answer: Answer) -> None:
 
 
 def _rendered(answer: Answer) -> str | Group:
-    if not answer.columns:
-        return answer.note
-    more = "; use --limit to see more" if answer.is_cut else ""
     table = RowsTable(answer.columns, answer.types, answer.rows)
-    return Group(table, Text(f"{counted(len(answer.rows), 'row')}{more}", style="dim"))
+    return with_count(table, answer.rows, is_cut=answer.is_cut) if answer.columns else answer.note
 
 
 _HELP = r"""\d         tables, scans and streams
@@ -298,10 +288,8 @@ def _has_secret(text: str) -> bool:
 
 _START_S = 60.0
 _POLL_S = 0.05
-_STOPPED = (130, 143)
-"""The exit codes of a stream that a signal has stopped, as `STOP STREAM` does."""
-_TAIL = 15
-"""Lines of a log that an error shows."""
+_STOPPED = (130, 143)  # the exit codes of a stream that a signal has stopped, as `STOP STREAM` does
+_TAIL = 15  # lines of a log that an error shows
 
 
 class StreamProcesses:

@@ -13,11 +13,11 @@ from rich.text import Text
 
 from headrace.cli.options import POSITIVE, WHOLE, complete_dataset, option, read_moment, refuse
 from headrace.cli.output import UNCHANGED, Result
-from headrace.cli.rows import split_columns, table_rows
+from headrace.cli.rows import split_columns, table_rows, with_count
 from headrace.cli.verb import Invocation, verb
 from headrace.model.names import TableName
-from headrace.model.texts import counted, size_text
-from headrace.observe.read import Rows, Selection, find_dataset, read_rows
+from headrace.model.texts import size_text
+from headrace.observe.read import Selection, find_dataset, read_rows
 
 if TYPE_CHECKING:
     from headrace.project.orphans import TableDescription
@@ -169,11 +169,9 @@ def read(
     )
     with invocation.output.progress("Reading"):
         rows = read_rows(locate_table(table, invocation.settings), selection)
-    return Result(data=rows.to_json(), text=lambda: _rendered(rows, with_sequences=columns is not None))
 
+    def rendered() -> Group:
+        table, remark = table_rows(rows, with_sequences=columns is not None)
+        return with_count(table, rows.rows, f" of {rows.table} v{rows.version}{remark}", is_cut=rows.is_cut)
 
-def _rendered(rows: Rows, *, with_sequences: bool) -> Group:
-    table, remark = table_rows(rows, with_sequences=with_sequences)
-    more = "; use --limit to see more" if rows.is_cut else ""
-    count = f"{counted(len(rows.rows), 'row')} of {rows.table} v{rows.version}{remark}{more}"
-    return Group(table, Text(count, style="dim"))
+    return Result(data=rows.to_json(), text=rendered)

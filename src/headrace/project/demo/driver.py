@@ -28,9 +28,7 @@ from headrace.state.offset_log import load_state
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
-_STOP_TIMEOUT_S = 45.0
-"""A clean stop finishes the batches under way; then the process is killed."""
-
+_STOP_TIMEOUT_S = 45.0  # a clean stop finishes the batches under way; then the process is killed
 _DEATH_TIMEOUT_S = 20.0
 _LOG_LINES = 8
 

@@ -8,7 +8,6 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,33 +26,18 @@ _EDITED = "edited"
 _LAKE = "lake"
 
 
-@dataclass(frozen=True)
 class DemoFolder:
-    """The folder of the demo and its parts."""
+    """The folder of the demo and its parts. `renewed`: whether an earlier demo has created it."""
 
-    path: Path
-    renewed: bool = False  # whether an earlier demo has created it
-
-    @property
-    def own(self) -> Path:
-        return self.path / _OWN
-
-    @property
-    def broker(self) -> Path:
-        return self.own / "broker"
-
-    @property
-    def scratch(self) -> Path:
-        """For temporary files of the pipeline's processes, which are killed before they can remove them."""
-        return self.own / "tmp"
-
-    @property
-    def driver_log(self) -> Path:
-        return self.own / "driver.log"
-
-    @property
-    def driver_pid(self) -> Path:
-        return self.own / "driver.json"
+    def __init__(self, path: Path, *, renewed: bool = False) -> None:
+        self.path = path
+        self.renewed = renewed
+        self.own = path / _OWN  # for files of the demo that do not belong to the pipeline
+        self.broker = self.own / "broker"
+        # For temporary files of the pipeline's processes, which are killed before they can remove them.
+        self.scratch = self.own / "tmp"
+        self.driver_log = self.own / "driver.log"
+        self.driver_pid = self.own / "driver.json"
 
     def clear_scratch(self) -> None:
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -65,12 +49,7 @@ class DemoFolder:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise DemoFolderTakenError(
-                    f"a demo is running in {self.path}",
-                    facts=("nothing was changed",),
-                    remedies=("headrace demo --directory another-folder",),
-                    params={"path": str(self.path)},
-                ) from error
+                raise _taken(self.path, f"a demo is running in {self.path}") from error
             yield
 
 
@@ -79,12 +58,7 @@ def open_demo(path: Path) -> DemoFolder:
     renewed = path.is_dir() and (path / _OWN / _WRITTEN).is_file()
     if not renewed and path.exists() and not (path.is_dir() and not any(path.iterdir())):
         what = "a folder that the demo did not create" if path.is_dir() else "a file"
-        raise DemoFolderTakenError(
-            f"{path} is {what}",
-            facts=("nothing was changed",),
-            remedies=("headrace demo --directory another-folder",),
-            params={"path": str(path)},
-        )
+        raise _taken(path, f"{path} is {what}")
     demo = DemoFolder(path, renewed=renewed)
     if not renewed:
         try:
@@ -125,6 +99,15 @@ def rewrite(demo: DemoFolder, name: str, before: str, after: str) -> None:
         written.write_text(json.dumps({**sums, name: _sum(text.encode())}, indent=2), encoding="utf-8")
     except OSError as error:
         raise _unwritable(demo.path, error) from error
+
+
+def _taken(path: Path, problem: str) -> DemoFolderTakenError:
+    return DemoFolderTakenError(
+        problem,
+        facts=("nothing was changed",),
+        remedies=("headrace demo --directory another-folder",),
+        params={"path": str(path)},
+    )
 
 
 def _unwritable(path: Path, error: OSError) -> StorageUnwritableError:

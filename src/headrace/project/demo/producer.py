@@ -17,8 +17,7 @@ from typing import Any
 
 from headrace.errors import DemoProducerError
 
-Key = tuple[str, str]
-"""A name and an ISO date."""
+Key = tuple[str, str]  # a name and an ISO date
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,7 @@ _THINGS = ("bench", "bowl", "chair", "clock", "desk", "lamp", "mirror", "shelf",
 NAMES = tuple(f"{colour} {thing}" for colour, thing in itertools.product(_COLOURS, _THINGS))
 DATES = tuple((datetime.date(2026, 1, 1) + datetime.timedelta(days=day)).isoformat() for day in range(12))
 
-REFUNDS = 12
-"""The number of sales that are negative; the pipeline rejects them at first."""
-
+REFUNDS = 12  # the number of sales that are negative; the pipeline rejects them at first
 _TICK_S = 0.01
 _FLUSH_S = 30.0
 
@@ -220,8 +217,7 @@ class Comparison:
     """All rows of both sides, by date and name."""
 
     rows: tuple[ComparedRow, ...]
-    doubled: tuple[Key, ...] = ()
-    """Keys that gold holds in more than one row."""
+    doubled: tuple[Key, ...] = ()  # keys that gold holds in more than one row
 
     @property
     def differences(self) -> tuple[ComparedRow, ...]:

@@ -26,11 +26,8 @@ if TYPE_CHECKING:
 
 TOPIC = "sales"
 PARTITIONS = 4
-FLOW = "bronze"
-"""The flow that is watched and killed in a batch: the one that reads the topic."""
-
-REJECTING = "silver"
-"""The table that rejects sales that are not positive, until its expectation is corrected."""
+FLOW = "bronze"  # the flow that is watched and killed in a batch: the one that reads the topic
+REJECTING = "silver"  # the table that rejects sales that are not positive, until its expectation is corrected
 _EXPECTED, _CORRECTED = '"positive sales", "sales > 0"', '"a sale or a refund", "sales <> 0"'
 
 _FIRST = 0.05

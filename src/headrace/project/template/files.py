@@ -22,11 +22,7 @@ _RENAMED = {"gitignore": ".gitignore", "github": ".github"}
 
 
 def template_files(name: str) -> Mapping[str, str]:
-    """The example pipeline's files: text by path, the spec first.
-
-    Args:
-        name: The pipeline's name.
-    """
+    """The example pipeline's files: text by path, the spec first."""
     texts = _read(files("headrace.project.template") / "pipeline")
     texts["headrace.yml"] = texts["headrace.yml"].replace("name: sales\n", f"name: {name}\n", 1)
     return {**texts, SCHEMA_FILE: json.dumps(build_schema(), indent=1) + "\n"}
@@ -53,32 +49,13 @@ def own_requirement() -> str:
 
 
 def write_template(folder: Path) -> tuple[Path, ...]:
-    """Write the example pipeline, with the name of its folder; existing files are not changed.
-
-    Args:
-        folder: The folder of the pipeline; it is created if it is missing.
-
-    Returns:
-        The files, the spec first.
-
-    Raises:
-        FileExistsInTheWayError: One of the files exists already; nothing was written.
-        StorageUnwritableError: The folder cannot be written.
-    """
+    """Write the example pipeline, with the name of its folder; existing files are not changed."""
     texts = {**template_files(pipeline_name(folder)), **files_around()}
     return write_new({folder / place: text for place, text in texts.items()})
 
 
 def write_new(wanted: Mapping[Path, str]) -> tuple[Path, ...]:
-    """Write files that do not exist yet.
-
-    Args:
-        wanted: The text of each file.
-
-    Raises:
-        FileExistsInTheWayError: One of the files exists already; nothing was written.
-        StorageUnwritableError: A folder cannot be written.
-    """
+    """Write files that do not exist yet."""
     if taken := [file for file in wanted if file.exists()]:
         raise FileExistsInTheWayError(
             f"{taken[0]} exists already; nothing was written",
