@@ -166,7 +166,7 @@ def _value(expression: Node, below: Mapping[int, _Value]) -> _Value:
         case "Alias":
             return _value(expression.children[0], below)
         case "AttributeReference":
-            return below.get(expression.expression_id or -1)
+            return None if expression.expression_id is None else below.get(expression.expression_id)
         case "GetStructField":
             return _field(expression, below)
         case "CreateNamedStruct":
