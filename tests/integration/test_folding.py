@@ -14,7 +14,7 @@ from cdc_oracle import Change
 from cdc_table import CdcTable, create_table, use_merge
 from headrace.contracts.changes import ChangeColumns
 from headrace.model.maintenance import TablePolicy
-from headrace.sinks.delta import compaction, folding, masked_files
+from headrace.sinks.delta import compaction, folding
 from headrace.sinks.delta.compaction import Compaction
 from headrace.sinks.delta.keyed import SharedTable
 from headrace.sinks.delta.maintenance import Maintenance
@@ -153,7 +153,7 @@ def test_a_compaction_that_fails_between_two_commits_keeps_the_first(
     for at in range(2):
         table.apply(upserts(range(at * 10, at * 10 + 10), 1))
     table.apply([Change(20_000 + key, key, 2, "delete", "") for key in (*range(9), *range(10, 19))])
-    rewrite, before = masked_files._rewrite, files(table)
+    rewrite, before = compaction._rewrite, files(table)
     calls: list[str] = []
 
     def fail_at_second(*args: Any) -> Any:
@@ -162,7 +162,7 @@ def test_a_compaction_that_fails_between_two_commits_keeps_the_first(
             raise RuntimeError("Spark has ended")
         return rewrite(*args)
 
-    monkeypatch.setattr(masked_files, "_rewrite", fail_at_second)
+    monkeypatch.setattr(compaction, "_rewrite", fail_at_second)
     with pytest.raises(RuntimeError, match="Spark has ended"):
         compaction.compact_files(spark, locate(table.path), policy)
     assert len(set(files(table)) & set(before)) == 1

@@ -17,7 +17,7 @@ from headrace.contracts.changes import ChangeColumns
 from headrace.errors import KeyTwiceError
 from headrace.model.changes import KEPT_PROPERTY, ChosenColumns
 from headrace.model.counts import HistoryChanges
-from headrace.sinks.delta import history, in_order, keyed, placed_rows
+from headrace.sinks.delta import history, key_events, keyed, placed_rows
 from headrace.sinks.delta.history import HistoryTarget
 from headrace.sinks.delta.tombstones import HiddenEvents
 from headrace.storage.locate import locate
@@ -87,7 +87,7 @@ def _without_hidden_events(monkeypatch: pytest.MonkeyPatch) -> None:
 def _every_change_begins_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspark.sql import functions as F
 
-    for module in (history, in_order):
+    for module in (history, key_events):
         monkeypatch.setattr(module, "tracked_values", lambda *_: F.rand())
 
 

@@ -19,7 +19,7 @@ from cdc_table import create_table, history_target
 from headrace.errors import KeyTwiceError
 from headrace.model.changes import KEPT_PROPERTY
 from headrace.model.counts import HistoryChanges
-from headrace.sinks.delta import history_positions, in_order, placed_rows
+from headrace.sinks.delta import history_positions, key_events, placed_rows
 from headrace.sinks.delta.history import HistoryTarget
 from headrace.sinks.delta.keyed import SharedTable
 from headrace.sinks.delta.table_index import HistoryIndex
@@ -125,12 +125,14 @@ def _hidden_events_are_not_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
 def _every_change_begins_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspark.sql import functions as F
 
-    monkeypatch.setattr(in_order, "tracked_values", lambda *_: F.rand())
+    monkeypatch.setattr(key_events, "tracked_values", lambda *_: F.rand())
 
 
 def _no_hidden_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        history_positions, "hidden_of", lambda changes, keys: in_order.hidden_of(changes, keys).where("false")
+        history_positions,
+        "hidden_of",
+        lambda changes, keys: key_events.hidden_of(changes, keys).where("false"),
     )
 
 

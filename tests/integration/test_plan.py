@@ -700,7 +700,7 @@ def test_the_place_of_each_record_is_followed_through_the_query(planned: Planned
         )
         plan = planned(source)
         found = {
-            query: planned_flow.coordinates.offset if planned_flow.coordinates else None
+            query: planned_flow.coordinates.columns["offset"] if planned_flow.coordinates else None
             for query, planned_flow in zip(PLACES, plan.flows, strict=True)
         }
         assert found == PLACES

@@ -21,7 +21,7 @@ from headrace.model.ranges import SourceRange
 from headrace.plan.bounded import evaluate_ranges
 from headrace.project.pipeline import Pipeline
 from headrace.project.preview import Preview, collect_columns
-from headrace.sources.files import sample
+from headrace.sources.files import reader
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.storage.locate import locate
 from proof.ledger import TIMEOUT_S, settings
@@ -296,7 +296,7 @@ def test_folders_and_tables_elsewhere_are_looked_at_too(
     for number in range(3):
         (tmp_path / "clicks" / f"{number} #.json").write_text(f'{{"id": {number}}}\n')
     shop.write(FOLDERS.replace("{folder}", str(tmp_path)))
-    monkeypatch.setattr(sample, "FILES", 2)
+    monkeypatch.setattr(reader, "FILES", 2)
     clicks = look(shop, "clicks")
     assert sorted(row[0] for row in clicks.rows) == [1, 2]
     assert str(clicks.sources[0]).endswith("/clicks: 2 of 3 files")

@@ -251,7 +251,7 @@ def test_our_decorators_take_every_argument_of_sparks() -> None:
 @pytest.mark.parametrize(
     ("format", "options", "problem"),
     [
-        ("console", "{}", "must be one of delta, kafka, parquet, json, csv, orc, not 'console'"),
+        ("console", "{}", "must be one of delta, kafka, parquet, json, csv, orc"),
         ("orc", "{}", "has no path"),
         ("delta", "{'tableName': 'a.b.c'}", "names the table a.b.c, which has no path in headrace.yml"),
     ],
