@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import deltalake
 import pytest
@@ -18,9 +18,6 @@ from headrace.sinks import outside
 from headrace.testing import run
 from landing import Site
 from waiting import DEADLINE_S
-
-if TYPE_CHECKING:
-    pass
 
 PIPELINE = """
 import headrace as hr
