@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import deltalake
 import pytest
@@ -14,14 +14,10 @@ from confluent_kafka import Consumer, TopicPartition
 from headrace.errors import HeadraceError
 from headrace.plan.explain import Explanation
 from headrace.project.pipeline import Pipeline
-from headrace.sinks.outside import SinkTarget
-from headrace.sinks.target import BatchStamp
+from headrace.sinks import outside
 from headrace.testing import run
 from landing import Site
 from waiting import DEADLINE_S
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 PIPELINE = """
 import headrace as hr
@@ -87,14 +83,13 @@ def test_sinks_get_the_rows_of_each_batch(
     assert (tmp_path / "called").read_text() == "0 [1]\n"
     assert records(bootstrap, name, 1) == [(b"1", {"id": 1, "page": "p"}, [("page", b"p")])]
 
-    def crash(self: SinkTarget, rows: DataFrame, stamp: BatchStamp) -> None:
-        send(self, rows, stamp)
+    def crash(self: Any, ranges: object = None) -> None:
+        self._target.send(self._rows, self._stamp)
         raise RuntimeError("a crash between the rows and the record of the batch")
 
     site.put("b.json", {"id": 2, "page": "q"})
-    send = SinkTarget.send
     with monkeypatch.context() as patch:
-        patch.setattr(SinkTarget, "send", crash)
+        patch.setattr(outside._Sender, "commit", crash)
         with Pipeline.load(site.root) as pipeline:
             assert len(pipeline.run().errors) == 3
     site.run_well()
