@@ -273,8 +273,8 @@ def _driver_lost(error: BaseException | None) -> HeadraceError | None:
 
 def set_up_logging(redactor: Redactor, *, debug: bool) -> None:
     """Warnings go to the error stream, also those of the user's files; py4j's own traces do not. py4j logs
-    every connection that a JVM has closed, through the root logger, with a trace; what it means is said by
-    the error that follows."""
+    every connection that a JVM has closed, through the root logger, with a trace; the error that follows
+    explains it."""
     handler = logging.StreamHandler()
     handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s", redactor))
     if not debug:

@@ -72,7 +72,7 @@ class _Table:
     """What is known of a table."""
 
     version: int = -1
-    beside: bool = False  # whether a compaction can run while its flow goes on
+    concurrently: bool = False  # whether a compaction can run while its flow goes on
     looked: int = -1  # the version at which its files were looked at last
     floor: int = 0  # the number of files that a compaction would have left then
     deleted: int = 0  # the number of rows that deletion vectors hid then
@@ -142,11 +142,11 @@ class MaintenanceScheduler:
         """Hold off compactions that need a pause between two batches, while the block runs."""
         return self._tables.setdefault(table, _Table()).turns.batch(self._is_ending)
 
-    def offer(self, table: Location, version: int, *, beside: bool) -> None:
+    def offer(self, table: Location, version: int, *, concurrently: bool) -> None:
         """Take note of a commit; returns at once."""
         self._checkpointer.offer(table, version)
         known = self._tables.setdefault(table, _Table())
-        known.version, known.beside = version, beside
+        known.version, known.concurrently = version, concurrently
         if self._continuous and known.has_new_commits:
             self._start()
             self._wake.set()
@@ -183,7 +183,7 @@ class MaintenanceScheduler:
         deadline = time.monotonic() + _FINISH_S
         for table, known in list(self._tables.items()):
             if known.version >= 0 and time.monotonic() < deadline:
-                self._look(table, known, beside=True)
+                self._look(table, known, concurrently=True)
         for table, known in list(self._tables.items()):
             if known.version >= 0 and time.monotonic() < deadline:
                 self._vacuum_if_due(table, known)
@@ -219,16 +219,16 @@ class MaintenanceScheduler:
             if str(self._name(table)) in asked:
                 self._serve(table, known)
             if self._continuous and (known.has_new_commits or time.monotonic() >= known.closed_look_s):
-                self._look(table, known, beside=known.beside)
+                self._look(table, known, concurrently=known.concurrently)
             if self._continuous and time.monotonic() >= known.vacuum_look_s:
                 self._vacuum_if_due(table, known)
 
-    def _look(self, table: Location, known: _Table, *, beside: bool) -> None:
+    def _look(self, table: Location, known: _Table, *, concurrently: bool) -> None:
         """Compact one table and clean its log, if that is due."""
         with self._work:
-            self._look_alone(table, known, beside=beside)
+            self._look_alone(table, known, concurrently=concurrently)
 
-    def _look_alone(self, table: Location, known: _Table, *, beside: bool) -> None:
+    def _look_alone(self, table: Location, known: _Table, *, concurrently: bool) -> None:
         known.looked = known.version
         self._compact_quarantine(table, known)
         try:
@@ -247,7 +247,7 @@ class MaintenanceScheduler:
             snapshot = load_snapshot(table)
             policy = self.policy(table, snapshot.properties)
             if policy.compact and policy.auto and is_compaction_due(table, snapshot, policy):
-                self._compact_in_turn(table, known, snapshot, policy, beside=beside)
+                self._compact_in_turn(table, known, snapshot, policy, concurrently=concurrently)
             known.floor = len(snapshot.files) - foldable_files(snapshot, policy).number
             known.deleted = sum(one.deleted for one in snapshot.files)
             if cleans and policy.cleans_log:
@@ -277,7 +277,13 @@ class MaintenanceScheduler:
         return True
 
     def _compact_in_turn(
-        self, table: Location, known: _Table, snapshot: TableSnapshot, policy: TablePolicy, *, beside: bool
+        self,
+        table: Location,
+        known: _Table,
+        snapshot: TableSnapshot,
+        policy: TablePolicy,
+        *,
+        concurrently: bool,
     ) -> None:
         """Compact a table while its flow runs.
 
@@ -285,7 +291,7 @@ class MaintenanceScheduler:
         """
         target = DatasetTable(self._name(table))
         if _KEYS not in snapshot.properties:
-            if beside:
+            if concurrently:
                 self._compact(target, table, snapshot, policy)
         elif policy.closed_partitions is not None and snapshot.partition_columns:
             with known.turns.compaction(_TURN_S, self._is_ending) as is_free:
@@ -360,7 +366,7 @@ class MaintenanceScheduler:
 
     def _pause(self, known: _Table) -> AbstractContextManager[bool]:
         """Hold off batches while the block runs, if the flow cannot commit during a compaction."""
-        if known.beside:
+        if known.concurrently:
             return nullcontext(True)
         return known.turns.compaction(_TURN_S, self._is_ending)
 

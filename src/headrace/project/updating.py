@@ -169,7 +169,7 @@ def _fan_out(emitters: Sequence[Emitter], redactor: Redactor) -> Emitter:
 
     def emit(event: Event) -> None:
         if isinstance(event, FlowReconnecting | FlowRetrying | FlowFailed | ViewFailed | LookFailed):
-            # Errors quote what others have said; the rest of an event is names and numbers.
+            # Errors quote texts of other systems; the rest of an event is names and numbers.
             event = replace(event, error=redactor.data(event.error))
         for one in emitters:
             with logged_only(f"the event {type(event).__name__}"):

@@ -45,7 +45,7 @@ class UpdateFlows:
         self._not_started: dict[str, FlowResult] = {}
         self._planning = threading.Lock()
         self._changes = 0
-        """How often a table has got other columns than its flow's plan said."""
+        """The number of times that a table got other columns than its flow's plan has."""
         self._changed: dict[TableName, int] = {}
         """The number of the last such change of each table."""
         self._planned_at: dict[str, int] = {}

@@ -193,7 +193,7 @@ class ViewRunner:
         self._register()
         # A compaction during the next refresh would make the refresh fail.
         self.context.maintenance.offer(
-            self.context.settings.storage.table(view.name), committed.version, beside=False
+            self.context.settings.storage.table(view.name), committed.version, concurrently=False
         )
         self.context.emit(
             ViewRefreshed(

@@ -87,8 +87,8 @@ def load_history(
     if not whole or any(_is_rename(entry) for entry in entries if entry["checkpoint"] in chain):
         entries = _entries({*ledger.siblings(), ledger}, target, table_id, version)
         chain, whole = _chain(entries, checkpoint)
-    said = sorted((entry for entry in entries if entry["checkpoint"] in chain), key=last_version)
-    return History.of(said, whole=whole)
+    found = sorted((entry for entry in entries if entry["checkpoint"] in chain), key=last_version)
+    return History.of(found, whole=whole)
 
 
 def _entries(

@@ -37,8 +37,8 @@ class SourceIdentity:
     folder: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        said = {"index": self.index, "kind": self.kind, "identity": dict(self.identity)}
-        return said if self.folder is None else {**said, "folder": self.folder}
+        record = {"index": self.index, "kind": self.kind, "identity": dict(self.identity)}
+        return record if self.folder is None else {**record, "folder": self.folder}
 
 
 @dataclass(frozen=True, kw_only=True)

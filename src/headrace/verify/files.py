@@ -213,7 +213,7 @@ def _judge_files(
     lost: Collection[tuple[str, str]],
     found: _ListJudgement,
 ) -> None:
-    """No file in two batches, none carried over that was not read, none lost without a word."""
+    """No file in two batches, none carried over that was not read, none lost without a report."""
     committed = list(_committed(generation, lists))
     before = set(found.read)
     knows_all = not found.reasons and lineage.since is None

@@ -88,7 +88,7 @@ def test_a_run_cleans_logs_and_reports_what_it_could_not_compact(
         raise RuntimeError("Spark has ended\nat line 1")
 
     run = scheduler(settings, events, session=session)
-    run.offer(path, 5, beside=False)
+    run.offer(path, 5, concurrently=False)
     run.finish()
     failed, cleaned = [one for one in events if isinstance(one, OperationProgressed)]
     assert failed.status == "FAILED" and failed.error is not None
@@ -106,7 +106,7 @@ def test_a_run_cleans_logs_and_reports_what_it_could_not_compact(
     held = {**load_maintenance(settings.storage, ORDERS), "log_look": looked}
     settings.storage.care(ORDERS).replace_json(held)
     again = scheduler(settings, events, session=session)
-    again.offer(path, 5, beside=False)
+    again.offer(path, 5, concurrently=False)
     again.finish()
     assert load_maintenance(settings.storage, ORDERS)["log_look"] == looked
     again.stop()
@@ -155,7 +155,7 @@ def finish(settings: ProjectSettings, table: TableName = ORDERS) -> list[Event]:
     events: list[Event] = []
     run = scheduler(settings, events)
     path = settings.storage.table(table)
-    run.offer(path, versions(path)[-1], beside=False)
+    run.offer(path, versions(path)[-1], concurrently=False)
     run.finish()
     return events
 

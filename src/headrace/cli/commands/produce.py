@@ -94,7 +94,7 @@ def produce(
     from headrace.sources.kafka.sample_data import build_samples
 
     if sample:
-        # What is wrong with the schema or the key is said before anything is started.
+        # Report a wrong schema or key before anything is started.
         next(build_samples(schema or SAMPLE_SCHEMA, first=1, key=key))
         lines = None
         if limit is None and rate is None:

@@ -25,7 +25,7 @@ class AppendTarget(FlowTable):
     reads_target: bool = False  # whether the flow's query reads the table; then the public writer must commit
 
     @property
-    def compacts_beside(self) -> bool:
+    def compacts_concurrently(self) -> bool:
         return not self.reads_target
 
     def begin(self, session: SparkSession, stamp: BatchStamp) -> BatchWriter | None:

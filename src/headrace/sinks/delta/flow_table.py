@@ -48,9 +48,9 @@ class FlowTable:
     def committed(self, version: int) -> None:
         """Compact the table if that is due."""
         if self.maintenance is not None:
-            self.maintenance.offer(self.path, version, beside=self.compacts_beside)
+            self.maintenance.offer(self.path, version, concurrently=self.compacts_concurrently)
 
     @property
-    def compacts_beside(self) -> bool:
+    def compacts_concurrently(self) -> bool:
         """Whether a compaction can run while the flow goes on."""
         return False

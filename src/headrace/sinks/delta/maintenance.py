@@ -23,9 +23,11 @@ class Maintenance(Protocol):
     def turn(self, table: Location) -> AbstractContextManager[None]:
         """Hold off compactions that need a pause between two batches, while the block runs."""
 
-    def offer(self, table: Location, version: int, *, beside: bool) -> None:
-        """Take note of a commit; returns at once. `beside`: whether a compaction can run while the flow goes
-        on."""
+    def offer(self, table: Location, version: int, *, concurrently: bool) -> None:
+        """Take note of a commit; returns at once.
+
+        `concurrently`: whether a compaction can run while the flow goes on.
+        """
 
     def compacted(self, table: Location, done: Compaction | Exception) -> None:
         """Report a compaction, or why it has failed."""

@@ -164,19 +164,18 @@ def checksum_transactions(snapshot: Any) -> Any | None:
 
 
 def _is_in_log(state: TableState, owner: str, path: Location) -> bool:
-    """Whether a checksum is its own commit's, and the commits say the same of what feeds the table.
+    """Whether a checksum file matches the log: version, checkpoints and last batches.
 
-    The first is not enough: Delta derives each checksum from the one before. Where that belonged to a
-    commit that was taken out of the log, every later one names the batch that went with it.
+    The version alone is not enough: Delta derives each checksum from the one before. If that belonged to a
+    commit that was removed from the log, every later one names the batch of that commit.
     """
-    said = {name: state.transactions.get(name) for name in state.checkpoints.values()}
-    return checksum_matches_log(path, state.version, said, owner)
+    batches = {name: state.transactions.get(name) for name in state.checkpoints.values()}
+    return checksum_matches_log(path, state.version, batches, owner)
 
 
 def read_checksum(path: Location) -> TableState | None:
     """Read the table's newest snapshot from the checksum that Delta writes beside each commit; no JVM.
-    ``None`` where there is none, where it does not carry the transactions, or where the log's own commits do
-    not bear it out."""
+    ``None`` if there is none, if it does not carry the transactions, or if the commits do not confirm it."""
     version = newest_version(path)
     try:
         checksum = load_checksum(path, version)

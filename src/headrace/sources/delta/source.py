@@ -243,7 +243,7 @@ class DeltaSource(Source):
         """Rows that were kept as JSON. A row that does not fit the table's columns raises an error."""
         schema = read.session.read.format("delta").load(self.path).schema
         value = F.col("value").cast("string")
-        # The table may have renamed or dropped columns since: their values would be lost without a word.
+        # The table may have renamed or dropped columns since: their values would be lost without a report.
         known = F.array(*map(F.lit, [*schema.fieldNames(), *FEED_COLUMNS]))
         unknown = F.array_except(F.json_object_keys(value), known)
         problem = F.concat(F.lit(f"{self.path} has no column "), F.array_join(unknown, ", "))

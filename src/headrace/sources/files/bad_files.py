@@ -164,8 +164,8 @@ def _find_relation(session: SparkSession, name: str, uri: str) -> _Relation | No
         if kind is None or plain_path(uri) not in map(plain_path, paths):
             continue
         options = jvm.scala.jdk.javaapi.CollectionConverters.asJava(relation.options())
-        said = jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(options)
-        chosen = {str(key): str(value) for key, value in json.loads(said).items()}
+        text = jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(options)
+        chosen = {str(key): str(value) for key, value in json.loads(text).items()}
         return _Relation(kind, str(relation.dataSchema().json()), chosen)
     return None
 

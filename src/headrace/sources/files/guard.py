@@ -217,7 +217,7 @@ class FileGuard(Guard):
         return found
 
     def _compare_listing(self, listing: Listing) -> None:
-        """Spark leaves out, without a word, files that were gone when it began to plan the batch.
+        """Spark silently leaves out files that were gone when it began to plan the batch.
 
         It reads files twice that share a batch with one whose name looks like a pattern.
         """

@@ -31,16 +31,16 @@ class ReadFile:
 
     def to_line(self) -> str:
         """One line of a list; what is hashed."""
-        said: dict[str, Any] = {
+        record: dict[str, Any] = {
             "source": self.source,
             "log": self.log,
             "path": self.path,
             "size": self.size,
             "modified": self.modified,
         }
-        said |= {"lost": True} if self.lost else {}
-        said |= {"carried": True} if self.carried else {}
-        return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+        record |= {"lost": True} if self.lost else {}
+        record |= {"carried": True} if self.carried else {}
+        return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
     def from_line(cls, line: str) -> ReadFile:
@@ -48,15 +48,15 @@ class ReadFile:
 
 
 def describe_files(files: Sequence[ReadFile], total: int) -> dict[str, Any]:
-    """What a commit says of the files of one source."""
+    """The record of the files of one source in a commit."""
     lines = "\n".join(file.to_line() for file in files)
-    said = {
+    record = {
         "count": len(files),
         "bytes": sum(file.size or 0 for file in files),
         "sha256": hashlib.sha256(lines.encode()).hexdigest(),
         "total": total,
     }
-    return {**said, "carried": True} if any(file.carried for file in files) else said
+    return {**record, "carried": True} if any(file.carried for file in files) else record
 
 
 def join_descriptions(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,9 +153,9 @@ def covers(files: Sequence[ReadFile], last: int) -> bool:
     return {file.log for file in files}.issuperset(range(last + 1))
 
 
-def are_whole(files: Sequence[ReadFile], last: int, said: Mapping[str, Any] | None) -> bool:
+def are_whole(files: Sequence[ReadFile], last: int, record: Mapping[str, Any] | None) -> bool:
     """Whether these are all files of a source up to an entry of Spark's log."""
-    return covers(files, last) and said is not None and said.get("total") == len(files)
+    return covers(files, last) and record is not None and record.get("total") == len(files)
 
 
 def _name(batch: int) -> str:

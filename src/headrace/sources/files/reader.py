@@ -36,7 +36,7 @@ FILES_MAX_BYTES_PER_TRIGGER: Final = 256 * 1024 * 1024
 """Of files so large that a thousand of them would be more; Spark takes one of the two limits."""
 
 FILES_MAX_AGE: Final = "36500d"
-"""Spark's default passes over files that are a week older than the newest one, without a word."""
+"""Spark's default passes over files that are a week older than the newest one, silently."""
 
 
 def reader_options(request: ReadRequest, location: SourceLocation) -> dict[str, str]:

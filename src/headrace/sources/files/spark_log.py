@@ -127,8 +127,8 @@ def seed_log(source: SourceIdentity, last: int, files: Sequence[ReadFile], inter
     names |= dict.fromkeys(range(compacted + 1), f"{compacted}{_COMPACT}")
     lines: dict[str, list[str]] = {name: [_VERSION] for name in names.values()}
     for file in sorted(files, key=lambda one: one.log):
-        said = {"path": file.path, "timestamp": file.modified or 0, "batchId": file.log}
-        lines[names[file.log]].append(json.dumps(said, separators=(",", ":")))
+        entry = {"path": file.path, "timestamp": file.modified or 0, "batchId": file.log}
+        lines[names[file.log]].append(json.dumps(entry, separators=(",", ":")))
     folder = f"sources/{folder_of(source)}"
     return {f"{folder}/{name}": "\n".join(several) for name, several in lines.items()}
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_KNOCK_S = 3.0
+_CONNECT_S = 3.0
 _PAUSE_S = 0.1
 _PASSING = (
     *("LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"),
@@ -120,7 +120,7 @@ class KafkaCluster:
     def ping(self) -> None:
         """Ask the cluster whether it answers."""
         try:
-            self._introduce()
+            self._check_connection()
         except (confluent.KafkaException, TimeoutError) as error:
             raise self._failed(error) from error
 
@@ -130,7 +130,7 @@ class KafkaCluster:
 
     def _names(self) -> tuple[str, ...]:
         try:
-            self._introduce()
+            self._check_connection()
             return tuple(self._admin().list_topics(timeout=self._timeout_s).topics)
         except (confluent.KafkaException, TimeoutError) as error:
             raise self._failed(error) from error
@@ -198,12 +198,12 @@ class KafkaCluster:
             return self._client_errors.wait(future, self._admin(), self._timeout_s)
         except HeadraceError:
             with self._lock:
-                # The next question is asked by another client, to which nothing has happened yet.
+                # Use a new client: this one keeps failing after an error.
                 self._client = None
             raise
 
-    def _introduce(self) -> None:
-        """Log in first: a request without a valid login would end only by its timeout."""
+    def _check_connection(self) -> None:
+        """Log in first: without a valid login, a request would only end at its timeout."""
         self._wait(self._admin().describe_cluster(request_timeout=self._timeout_s))
 
     def _connection_errors(self) -> None:
@@ -211,7 +211,7 @@ class KafkaCluster:
         if self._asks_once and self._silence is not None:
             raise self._silence
         if not self._answered:
-            reasons = connection_errors(self.connection.bootstrap_servers, min(_KNOCK_S, self._timeout_s))
+            reasons = connection_errors(self.connection.bootstrap_servers, min(_CONNECT_S, self._timeout_s))
             if reasons:
                 raise self.unreachable("; ".join(reasons))
             self._answered = True

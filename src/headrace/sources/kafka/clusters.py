@@ -71,7 +71,7 @@ class OffsetPublisher:
             except HeadraceError as error:
                 _LOG.warning("offsets of group %s were not published: %s", group, error.headline)
                 if not error.transient:
-                    # A right that is missing is missing in a second, too; it is said once.
+                    # A missing permission does not come back by itself: log it once.
                     self._cluster = None
 
     def _commit(self, cluster: KafkaCluster, group: str, offsets: KafkaOffsets) -> None:

@@ -22,7 +22,7 @@ Start = Literal["earliest", "latest"] | int | datetime
 
 _POLL_S = 0.2
 _SILENCE_S = 10.0
-_KNOCK_S = 3.0
+_CONNECT_S = 3.0
 _MANY = 500
 """Records that are fetched from the client at once."""
 
@@ -122,7 +122,7 @@ class TopicReader:
         self._client_errors.check()
         if time.monotonic() - self._heard_at < _SILENCE_S:
             return
-        if reasons := connection_errors(self._connection.bootstrap_servers, _KNOCK_S):
+        if reasons := connection_errors(self._connection.bootstrap_servers, _CONNECT_S):
             raise self._unreachable("; ".join(reasons))
         self._heard_at = time.monotonic()
 

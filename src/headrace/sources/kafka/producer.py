@@ -376,7 +376,7 @@ class TopicProducer:
     def check(self) -> None:
         if not self._failed:
             return
-        # What was sent behind it is delivered, or not: what is said of it has to be the last word.
+        # Wait until the later records are delivered or have failed, too: the counts are final then.
         while self._producer.flush(_POLL_S) and not self._hurried():
             pass
         failed, count = self._failed, self.delivered.records
