@@ -240,7 +240,9 @@ class MergeHarness(FlowHarness):
         )
 
     def frame(self, *rows: Row) -> DataFrame:
-        return as_changes(super().frame(*rows), ChangeColumns(keys=("id",), sequence_by="id"))
+        return as_changes(
+            super().frame(*rows), ChangeColumns(keys=("id",), sequence_by="id", deletes="name = 'gone'")
+        )
 
     def visible(self, *batches: list[Row]) -> list[Row]:
         return sorted(itertools.chain(*batches))

@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from behaviour.targets.conftest import HARNESSES, FlowHarness, Harness
 from headrace.errors import BatchFencedError, CheckpointBehindTableError, TableBehindCheckpointError
 from headrace.state.facts import FENCED, Open
+from headrace.storage.locate import locate
+from headrace.storage.table_log import is_table
 
 if TYPE_CHECKING:
-    from behaviour.targets.conftest import FlowHarness, Harness
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
 ONE, TWO = [(1, "a"), (2, "b")], [(3, "c")]
 NEW = "headrace-new"
@@ -158,6 +163,33 @@ def test_a_new_generation_fences_a_batch_under_way(flow: FlowHarness) -> None:
         with pytest.raises(Exception, match=r"another driver|METADATA_CHANGED"):
             writer.commit()
     assert flow.rows == []
+
+
+@pytest.mark.parametrize("name", ["merge", "merge, by an index"])
+@pytest.mark.parametrize("new_deletes", [False, True])
+def test_a_batch_that_stalls_before_its_first_tombstone_leaves_none_to_the_new_generation(
+    spark: SparkSession, tmp_path: Path, name: str, new_deletes: bool
+) -> None:
+    flow = HARNESSES[name](spark, tmp_path / "table")
+    assert isinstance(flow, FlowHarness)
+    flow.open(flow.checkpoint, Open(reason="first"))
+    flow.write(0, *ONE)
+    writer = flow.begin(1)
+    assert writer is not None
+    with writer:
+        writer.write(flow.split((9, "gone")))
+        # There is no tombstone yet, so the new generation has no table to fence the old one in.
+        open_new(flow)
+        flow.checkpoint = NEW
+        if new_deletes:
+            flow.write(0, (8, "gone"))
+        with pytest.raises(BatchFencedError):
+            writer.commit()
+    folder = tmp_path / "deleted"
+    kept = spark.read.format("delta").load(str(folder)).collect() if is_table(locate(folder)) else []
+    assert [(row["checkpoint"], row["key_1"]) for row in kept] == ([(NEW, 8)] if new_deletes else [])
+    assert flow.write(int(new_deletes), (9, "late")) is not None
+    assert (9, "late") in flow.rows
 
 
 def test_of_two_openings_only_one_succeeds(flow: FlowHarness) -> None:

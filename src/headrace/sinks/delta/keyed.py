@@ -22,8 +22,16 @@ from headrace.sinks.delta.key_index import IndexMemory
 from headrace.sinks.delta.placed_rows import FoundRows, PlacedRows, check_positions
 from headrace.sinks.delta.table_index import TableIndex
 from headrace.sinks.delta.tombstones import Tombstones
-from headrace.sinks.delta.transaction import WrittenFiles, scala_list, start_transaction, table_properties
+from headrace.sinks.delta.transaction import (
+    WrittenFiles,
+    held_batch,
+    scala_list,
+    start_transaction,
+    table_properties,
+)
+from headrace.sinks.protocol import fenced
 from headrace.sinks.target import BatchStamp, BatchWriter, Committed, SplitRows
+from headrace.state.facts import FENCED
 from headrace.storage.location import Location
 
 _FEW_KEYS = 1_000_000
@@ -198,12 +206,20 @@ class KeyedWriter(BatchWriter):
         stamp = self.stamp if ranges is None else replace(self.stamp, ranges=ranges)
         counts = replace(self._rows.counts(decision.accepted), kind=self.kind, changes=decision.changes)
         if decision.ending is not None:
-            tombstones.write(self.session, decision.ending, stamp, decision.ending_count)
+            tombstones.write(
+                self.session, decision.ending, stamp, decision.ending_count, self._check_checkpoint
+            )
         version = self._commit(decision, stamp, counts)
         self.table.committed(version)
         if decision.ending_count:
             tombstones.tidy(self.session, table_properties(self.session, self.transaction))
         return Committed(version=version, counts=counts, without_index=decision.without_index)
+
+    def _check_checkpoint(self) -> None:
+        """Refuse the batch if another process has replaced its checkpoint since the batch began."""
+        path, checkpoint = self.table.path, self.stamp.checkpoint
+        if held_batch(start_transaction(self.session, path, checkpoint), checkpoint, path) == FENCED:
+            raise fenced(self.stamp)
 
     def _commit(self, decision: Decision, stamp: BatchStamp, counts: BatchCounts) -> int:
         table, shared = self.table, self.table.shared

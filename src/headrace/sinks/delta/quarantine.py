@@ -7,6 +7,7 @@ a replay of the batch replaces them.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.errors import BatchFencedError
@@ -37,9 +38,19 @@ class QuarantineTable:
         """Whether any batch has rejected rows."""
         return is_table(self.path)
 
-    def write(self, session: SparkSession, rows: DataFrame, stamp: BatchStamp) -> int:
+    def write(
+        self,
+        session: SparkSession,
+        rows: DataFrame,
+        stamp: BatchStamp,
+        check_first: Callable[[], object] = lambda: None,
+    ) -> int:
         """Write and commit the rejected rows of a batch, in place of those of an earlier attempt. Returns how
-        many rows the batch has in the table now."""
+        many rows the batch has in the table now.
+
+        `check_first` is called before a checkpoint's first commit here. A process that replaces a checkpoint
+        fences it in this table, unless the table does not exist yet.
+        """
         self._create(session)
         transaction = start_transaction(session, self.path, stamp.checkpoint)
         held = held_batch(transaction, stamp.checkpoint, self.path)
@@ -50,6 +61,8 @@ class QuarantineTable:
                 facts=("this process has written nothing since then",),
                 params={"flow": stamp.flow, "checkpoint": stamp.checkpoint, "batch": stamp.batch},
             )
+        if held < 0:
+            check_first()
         if held >= stamp.batch:
             return replace_quarantine(rows, self.path, stamp)
         files = write_files(transaction, rows)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,11 +68,21 @@ class Tombstones:
             return None
         return _version(delta_log(session, self.path).unsafeVolatileSnapshot())
 
-    def write(self, session: SparkSession, changes: DataFrame, stamp: BatchStamp, count: int) -> None:
-        """Commit the deletes and truncates of a batch, in place of those of an earlier attempt."""
-        columns = zip(self.keys, self._columns, strict=True)
+    def write(
+        self,
+        session: SparkSession,
+        changes: DataFrame,
+        stamp: BatchStamp,
+        count: int,
+        check_first: Callable[[], object],
+    ) -> None:
+        """Commit the deletes and truncates of a batch, in place of those of an earlier attempt.
+
+        `check_first`: see `QuarantineTable.write`.
+        """
+        keys = zip(self.keys, self._columns, strict=True)
         rows = self._stored(changes).select(
-            *(F.col(quoted_column(key)).alias(name) for key, name in columns),
+            *(F.col(quoted_column(key)).alias(name) for key, name in keys),
             SEQUENCE,
             OPERATION,
             *self._carried(changes),
@@ -82,7 +92,8 @@ class Tombstones:
             F.current_timestamp().alias("deleted_at"),
         )
         if count or self._table("").holds(session, stamp):
-            self._table(ddl(session, as_nullable(rows.schema.jsonValue()))).write(session, rows, stamp)
+            columns = ddl(session, as_nullable(rows.schema.jsonValue()))
+            self._table(columns).write(session, rows, stamp, check_first)
 
     def _stored(self, changes: DataFrame) -> DataFrame:
         """The changes that leave a row here."""
@@ -142,11 +153,18 @@ class HiddenEvents(Tombstones):
         own = (F.col("checkpoint") == stamp.checkpoint) & (F.col("batch") == stamp.batch)
         return held.where(~own).select(f"{ROW}.*", SEQUENCE, OPERATION)
 
-    def write(self, session: SparkSession, changes: DataFrame, stamp: BatchStamp, count: int) -> None:
+    def write(
+        self,
+        session: SparkSession,
+        changes: DataFrame,
+        stamp: BatchStamp,
+        count: int,
+        check_first: Callable[[], object],
+    ) -> None:
         """Commit the events of a batch, in place of those of an earlier attempt."""
         if self._table("").exists:
             self._adapt(session, changes)
-        super().write(session, changes, stamp, count)
+        super().write(session, changes, stamp, count, check_first)
 
     def _stored(self, changes: DataFrame) -> DataFrame:
         return changes
