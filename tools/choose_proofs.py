@@ -59,7 +59,15 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
         "upstream",
     ),
     "state": (
-        *("checkpoint", "checkpoint_repair", "driver", "folders", "interrupted_opening", "reset_offsets"),
+        *(
+            "two_drivers",
+            "checkpoint",
+            "checkpoint_repair",
+            "driver",
+            "folders",
+            "interrupted_opening",
+            "reset_offsets",
+        ),
         "table",
     ),
     "verify": ("reset_offsets", "table", "topic"),
