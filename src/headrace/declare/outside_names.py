@@ -25,7 +25,7 @@ _SQL_PATH = re.compile(rf"""['"`]({FOREIGN_PATH.pattern}[^'"`\n]*)""")
 _READERS = frozenset(
     {"table", "read", "read_stream", "readStream", "changes", "read_table_stream", "read_changes"}
 )
-_UNKNOWN = "\0"  # stands for a value that a string takes in when it runs
+_UNKNOWN = "\0"  # the placeholder of an interpolated value
 
 
 @dataclass(frozen=True)

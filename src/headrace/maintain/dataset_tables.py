@@ -59,7 +59,7 @@ Care = Literal["compacted", "ordered", "vacuumed", "erased", "log", "log_look", 
 def record_maintenance(
     storage: Storage, table: TableName, care: Care, outcome: Mapping[str, Any], role: Role = "table"
 ) -> None:
-    """Record what was done to a table, with the current time."""
+    """Record a maintenance step of a table, with the current time."""
     at = datetime.now(UTC).isoformat(timespec="seconds")
 
     def change(held: Any) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def cut_log(table: Location, snapshot: TableSnapshot, first: int, held_by: Holde
 
 
 def delete_log(table: Location, plan: LogPlan) -> None:
-    """Delete files of a log, the oldest first: if it is interrupted, what is left has no hole."""
+    """Delete files of a log, the oldest first: after a crash, the other versions have no gap."""
     for name in plan.files:
         (table / LOG / name).delete()
 

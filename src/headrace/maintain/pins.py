@@ -62,7 +62,7 @@ def add_pin(storage: Storage, pin: Pin) -> None:
 
 
 def remove_pins(storage: Storage, table: TableName, version: int | None) -> tuple[Pin, ...]:
-    """Remove the pins of a version, or all pins of a table; returns those that were removed."""
+    """Remove the pins of a version, or all pins of a table; returns the removed pins."""
     removed = tuple(one for one in load_pins(storage, table) if version in (None, one.version))
     versions = {one.version for one in removed}
     if removed:

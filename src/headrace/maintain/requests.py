@@ -44,7 +44,7 @@ def take_request(storage: Storage, table: TableName) -> str | None:
 
 
 def answer_request(storage: Storage, table: TableName, request: str, outcome: Mapping[str, Any]) -> None:
-    """Write what was done, and remove the request."""
+    """Write the result, and remove the request."""
     _answer(storage, table).replace_json({"id": request, **outcome})
     _remove(_request(storage, table), request)
 

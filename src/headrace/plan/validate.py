@@ -337,7 +337,7 @@ def check_layout_columns(dataset: Stored, schema: columns.Schema) -> Iterator[He
 def _check_applies(
     table: StreamingTable, sink: Sink, flows: Sequence[StreamingFlow]
 ) -> Iterator[TargetInvalidError]:
-    """The format of a sink can do what its flows ask for."""
+    """Check that the format of a sink can apply the rows of its flows."""
     can = format_of(sink).applies
     for flow in flows:
         missing = [way for way in _ways(flow) if way not in can]

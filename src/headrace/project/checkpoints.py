@@ -69,7 +69,7 @@ class Checkpoints:
 
     def repair(self, flows: Sequence[str]) -> tuple[CheckpointReport, ...]:
         """Repair what can be repaired, and keep the damaged files in the storage's folder ``backups``.
-        The next repair goes on after a crash. Return what was repaired."""
+        After a crash, the next repair continues. Return the repaired checkpoints."""
         storage, update = self._settings.storage, new_update()
         names = tuple(dict.fromkeys(one.dataset for one in self.show(flows)))
         with (

@@ -298,7 +298,7 @@ def _payload(value: Any) -> Any:
 
 
 def _declared_types(schema: Mapping[str, Any]) -> dict[str, Type]:
-    """The types of the columns, of those that the schema part says exactly."""
+    """The types of the columns whose type the given schema sets."""
     row: Mapping[str, Any] = next(
         (one for one in schema.get("fields", ()) if one.get("field") == "after"), {}
     )

@@ -377,7 +377,7 @@ class IngestResult:
         topic: The topic and its table.
         columns: The columns of the payload with their types as DDL.
         update: The result of the update: its flows with their rows, and their errors.
-        maintenance: What was done to the files of the tables.
+        maintenance: The maintenance of the tables.
     """
 
     topic: IngestedTopic
@@ -417,7 +417,7 @@ def ingest(
         sequence_by: The record of a key with the greatest value wins; by default Kafka's timestamp.
         partition_by: Columns that partition the table.
         cluster_by: Columns that cluster the table.
-        table: The name of the table; ``{topic}`` in it stands for the topic.
+        table: The name of the table; ``{topic}`` is replaced by the topic.
         keep_raw: Whether a second table keeps the records as they are.
         schema: A file with the columns of the records; by default the schema is inferred and kept.
         update_schema: Whether new fields of the records are added to the kept schema.

@@ -248,7 +248,7 @@ class Pins:
         return pin
 
     def remove(self, table: str, version: int | None = None) -> tuple[Pin, ...]:
-        """Remove the pin of a version, or all pins of a table; returns those that were removed."""
+        """Remove the pin of a version, or all pins of a table; returns the removed pins."""
         return remove_pins(self.settings.storage, self._name(table), version)
 
     def readers(self, table: str | None = None) -> tuple[RegisteredReader, ...]:

@@ -78,9 +78,9 @@ def run_attempts(
 
 
 def _unreadable(error: HeadraceError) -> StorageUnreadableError:
-    """The error of an attempt that has not found what the flow has used before."""
+    """The error of an attempt that did not find a table or checkpoint which the flow has used before."""
     return StorageUnreadableError(
-        f"the storage does not have what the flow uses: {error.summary}",
+        f"the storage lacks a table or a checkpoint of the flow: {error.summary}",
         location=error.location,
         facts=error.facts,
         params={**error.params, "code": error.code},

@@ -102,7 +102,7 @@ class RecordFeed(Protocol):
     """The rows of a flow whose stream has only markers: snapshots, or a batch query that is applied once."""
 
     def look(self, *, applied: bool) -> bool:
-        """Record a marker for what is to be applied next, and return whether there is something to apply.
+        """Record a marker for the next version, and return whether there is one.
         `applied`: whether all markers are applied; else there is one to apply, if there are any."""
 
     def records(

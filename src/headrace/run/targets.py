@@ -94,7 +94,7 @@ def flow_target(
 
 
 def target_reader(planned: PlannedFlow, storage: Storage, read_table: ReadTable) -> TargetReader:
-    """The target of a flow, for those that only read its state."""
+    """The target of a flow, to read its state only."""
     return sink_store(planned) or DeltaReader(storage.table(planned.flow.target), read_table)
 
 

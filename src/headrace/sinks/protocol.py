@@ -1,4 +1,4 @@
-"""What is the same for all targets of the exactly-once protocol: what they record, and what they refuse."""
+"""The records and the refusals that all targets of the exactly-once protocol share."""
 
 from __future__ import annotations
 

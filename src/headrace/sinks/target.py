@@ -158,7 +158,7 @@ class TargetState(Protocol):
 
 
 class TargetReader(TargetCommits, Protocol):
-    """What is asked of a target by those that do not write to it: a survey, the ledger, `headrace plan`."""
+    """The read half of a target, for a survey, the ledger and `headrace plan`."""
 
     def state(self) -> TargetState | None:
         """The target's newest state; ``None`` if it does not exist yet."""
@@ -236,10 +236,10 @@ class SinkStore(FlowTarget, TargetReader, Protocol):
     """A sink that commits rows and (checkpoint, batch) together, and so knows the state of its flows."""
 
     def check(self) -> None:
-        """Refuse what a run would fail with; writes nothing."""
+        """Raise the errors with which a run would fail; writes nothing."""
 
     def create(self) -> None:
-        """Create what the rows and the state need, if it does not exist, and add new columns."""
+        """Create the storage of the rows and of the state if it does not exist, and add new columns."""
 
     def finish_refresh(self) -> None:
         """Record that nothing of a full refresh is left to do."""

@@ -63,7 +63,7 @@ class Unrecoverable:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceSeen:
-    """What was read of one source."""
+    """A range that was read of one source."""
 
     kind: str
     name: str

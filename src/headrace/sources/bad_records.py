@@ -84,7 +84,7 @@ TombstoneRule = Literal["quarantine", "skip", "keep"]
 """Whether a record without a value is a bad record, is dropped and counted, or becomes a row of NULLs."""
 
 MAX_VALUE_BYTES: Final = 8 << 20
-"""The default for the longest value that is decoded: eight times what a broker accepts by default."""
+"""The default for the longest value that is decoded: eight times the default limit of a broker."""
 
 VALUE_LIMIT: Final = "headrace.maxValueBytes"
 """An option that Spark ignores: the longest value that a read decodes, if it is not `MAX_VALUE_BYTES`."""

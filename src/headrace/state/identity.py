@@ -213,7 +213,7 @@ def copy_checkpoints(old: Location, new: Location, identity: CheckpointIdentity)
 
 
 def discard_checkpoints(flow_checkpoints: Location) -> None:
-    """Remove all checkpoints of a flow; after a crash, `tidy_renamed` can still tell what is left of them."""
+    """Remove all checkpoints of a flow; after a crash, `tidy_renamed` removes the rest."""
     marker, known = flow_checkpoints / RENAMING, generations(flow_checkpoints)
     last = known[-1] / FILE if known else marker
     for file in flow_checkpoints.walk():
@@ -223,7 +223,7 @@ def discard_checkpoints(flow_checkpoints: Location) -> None:
 
 
 def tidy_renamed(flow_checkpoints: Location, declared: Collection[str]) -> None:
-    """Remove what a crash during a rename has left: a part of the copy, or what has the old name."""
+    """Remove the rest of an interrupted rename: a part of the copy, or the old folder."""
     if (flow_checkpoints / RENAMING).exists():
         discard_checkpoints(flow_checkpoints)
     for name in flow_checkpoints.parent.list_folders():

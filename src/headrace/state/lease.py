@@ -300,7 +300,7 @@ class Heart:
         return lease
 
     def _await_end(self, location: Location, flow: str) -> bytes | None:
-        """Wait until it is known that nobody holds a lease; return what the lease holds."""
+        """Wait until it is certain that no process holds a lease; return the text of the lease."""
         began, is_announced = time.monotonic(), False
         while True:
             waited_s = time.monotonic() - began

@@ -160,7 +160,7 @@ class Ledger:
         The commits that still exist are read from the log again.
         """
         stale = self.stale_folds(target, table_id, version)
-        # The newest first: what a crash leaves is stale as before, from the first one on.
+        # The newest first: after a crash, the first stale entry still shows that the ledger is stale.
         for fold in reversed(stale):
             path = self._path(fold["versions"][0], table_id)
             text = path.read_text()

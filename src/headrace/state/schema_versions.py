@@ -35,7 +35,7 @@ class SchemaVersions:
     """The versions of the schema of what a reader reads."""
 
     folder: Location
-    source: str  # what is read, such as ``topic orders``; all reads of it share the versions
+    source: str  # the source, such as ``topic orders``; all its reads share the versions
 
     @property
     def path(self) -> Location:

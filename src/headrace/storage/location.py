@@ -83,7 +83,7 @@ class Files(Protocol):
         """Delete a folder with everything in it; a missing one is fine."""
 
     def copy(self, path: str, new: str) -> None:
-        """Write a copy of a file whole, in place of a file that has the new path."""
+        """Write a copy of a file in one step; replaces a file with the new path."""
 
 
 @dataclass(frozen=True, order=True)
@@ -251,7 +251,7 @@ class Location:
             self.files.delete_folder(self.path)
 
     def copy(self, new: Location) -> None:
-        """Write a copy of the file in the same storage, in place of a file that is there."""
+        """Write a copy of the file in the same storage; replaces a file with the new path."""
         with new._writing():
             self.files.copy(self.path, new.path)
 

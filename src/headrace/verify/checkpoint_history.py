@@ -12,7 +12,7 @@ from headrace.verify.ledger import Ledger
 from headrace.verify.source_range import Partition, SourceRange
 
 StreamPartition = tuple[Partition, str | None]
-"""A partition, with the id of what it is a part of."""
+"""A partition, with the id of its topic or log."""
 
 Pairs = list[tuple[int, int]]
 """Ranges of offsets, ``(from, until)`` each."""

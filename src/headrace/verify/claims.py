@@ -36,7 +36,7 @@ class Claims:
 
     partitions: Mapping[Partition, Claim] = field(default_factory=dict)
     kind: str = ""  # the kind of source that is asked for its records
-    system: str = ""  # what the records are compared with, for people: a system, or a table with its version
+    system: str = ""  # the compared system, or table with its version; for people
     holder: str = ""  # what holds the records, for people
     is_derived: bool = False  # whether the flow reads a table
     reasons: tuple[str, ...] = ()  # why some of it cannot be checked

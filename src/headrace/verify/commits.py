@@ -77,7 +77,7 @@ class Opening:
     fenced: bool = True
     """Whether the commit holds the fence that its metadata names; the ledger does not keep it."""
     losses: tuple[DeclaredRange, ...] = ()
-    repeats: tuple[DeclaredRange, ...] = ()  # what it reads again, because the user has allowed it
+    repeats: tuple[DeclaredRange, ...] = ()  # the ranges that it reads again, because the user has allowed it
     renamed_from: str | None = None
 
 

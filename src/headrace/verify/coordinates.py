@@ -191,7 +191,7 @@ class CoordinateReader:
 def read_table_records(
     reader: CoordinateReader, log: TableLog, balance: RowBalance, columns: Columns, *, all_files: bool = True
 ) -> TableRecords:
-    """Read the coordinates of a table: of all active files, or of those added since the baseline."""
+    """Read the coordinates of a table: of all active files, or of the files added since the baseline."""
     parts, unreadable = [], []
     for key, file in balance.files.items():
         if all_files or key in balance.origins:

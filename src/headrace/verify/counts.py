@@ -228,7 +228,7 @@ FindInput = Callable[[str], tuple[str, int] | None]
 def judge_view(
     metadata: CommitClaims, balance: RowBalance, find_input: FindInput, found: Judgement
 ) -> ViewProof | None:
-    """Whether a view is what its last refresh wrote, and whether its inputs have moved on since."""
+    """Whether a view has the rows of its last refresh, and whether its inputs have newer versions."""
     if not metadata.refreshes:
         return None
     last = metadata.refreshes[-1]
@@ -241,7 +241,7 @@ def judge_view(
         found.find("COUNTS_DIFFER", text, version=last.version)
     for version, later in sorted(balance.deltas.items()):
         if version > last.version and later.is_foreign:
-            text = f"{later.text}; since then it is not what its query gave"
+            text = f"{later.text}; since then its rows differ from those of its query"
             found.find("VIEW_CHANGED", text, version=version)
     late = _moved_on(last, find_input)
     read = ", ".join(f"{name} v{version}" for name, (_, version) in sorted(last.inputs.items()))

@@ -49,7 +49,7 @@ def load_facts(log: TableLog, paths: Iterable[str]) -> dict[str, FileFacts]:
 
 
 def contradictions(file: DataFile, facts: FileFacts, *, judge_age: bool) -> list[tuple[str, str]]:
-    """Where a file differs from what the log states of it, as pairs of code and words."""
+    """The differences between a file and its entry in the log, as pairs of code and text."""
     if facts.size is None:
         return [("FILE_MISSING", "is in the log, but not on disk")]
     found = []

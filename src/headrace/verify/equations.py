@@ -60,7 +60,7 @@ class RowCounts:
 
     @classmethod
     def parse(cls, metadata: Mapping[str, Any]) -> Self:
-        """Read the counts of a commit; those that it does not name are 0."""
+        """Read the counts of a commit; missing counts are 0."""
         kind = metadata.get("kind", "append")
         if kind not in get_args(FlowKind):
             raise ValueError(f"unknown kind of flow: {kind!r}")

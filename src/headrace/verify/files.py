@@ -293,7 +293,7 @@ def _file_entries(folder: StoredPath) -> dict[str, int]:
 
 
 def _judge_folder(lineage: Lineage, read: Mapping[str, ListedFile], *, is_known: bool) -> GradeReport:
-    """Compare the files that a flow has read with those that its folders hold now."""
+    """Compare the files that a flow has read with the files in its folders now."""
     sources = lineage.last_sources
     try:
         now = {file.path: file for source in sources for file in _folder(source).files()}
@@ -302,7 +302,7 @@ def _judge_folder(lineage: Lineage, read: Mapping[str, ListedFile], *, is_known:
     if not is_known:
         return unjudged_records("the ledger does not hold the names of all files that were read")
     there = dict(now)
-    # What is in the folders that the flow has read once; one that was removed since has no files any more.
+    # The files in the folders that the flow has read; a folder that was removed since has none.
     for folder in {_folder(source) for source in lineage.sources} - {_folder(source) for source in sources}:
         with contextlib.suppress(OSError):
             there.update({file.path: file for file in folder.files() if file.path not in now})

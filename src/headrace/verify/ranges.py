@@ -21,7 +21,7 @@ class _Key(NamedTuple):
     """A source beyond one checkpoint."""
 
     partition: Partition  # a partition; or the key of a source without partitions
-    id: str | None  # the id of what the partition is a part of
+    id: str | None  # the id of its topic or log
     read: int  # which one of several sources, where Spark opens a DataFrame that is used twice as two
 
 
@@ -214,7 +214,7 @@ def _judge_succession(
 ) -> None:
     """A later generation continues where earlier ones ended, but for recorded losses and declared repeats.
 
-    A topic of another id is another topic, and begins where it likes. Some of what was read may be `unknown`.
+    A topic with another id is another topic, and can begin at any offset. Parts of a range can be `unknown`.
     """
     opening = after.opening
     lost = _by_partition(() if opening is None else opening.losses)

@@ -65,7 +65,7 @@ class Extent:
 
 @dataclass(frozen=True)
 class Found:
-    """The offsets of a partition that were found to hold a record, among those that were asked for."""
+    """The requested offsets of a partition that hold a record."""
 
     spans: Spans
     is_certain: bool = True  # whether an offset without a record has never had one

@@ -168,7 +168,7 @@ class Comparison:
 def _offsets_to_ask(
     claims: Mapping[Partition, Claim], table: TableRecords, limit: int
 ) -> dict[Partition, Spans]:
-    """What has to be read from the source: all offsets up to a limit; above, those that the table lacks."""
+    """The offsets to read from the source: all up to a limit; above it, those that the table lacks."""
     live = {key: claim.live.merged() for key, claim in claims.items() if claim.live}
     if sum(spans.total for spans in live.values()) <= limit:
         return live

@@ -110,7 +110,7 @@ class _Records:
     columns: Sequence[str]
     types: Sequence[Any]  # delta's types of the key columns
     rejected: Mapping[Partition, frozenset[int]]
-    read: Mapping[Partition, Spans]  # what the flows have read
+    read: Mapping[Partition, Spans]  # the offsets that the flows have read
     size: int
     coordinates: RecordCoordinates
     system: str

@@ -37,8 +37,8 @@ class SourceRange:
     kind: str
     identity: Mapping[str, Any]  # the ids of the source
     start: Position | None  # inclusive; ``None`` before the first batch of a source without a recorded start
-    until: Position  # exclusive; holds every partition, not only those that moved
-    marks: Mapping[str, Any] = field(default_factory=dict)  # what the kind adds for later checks
+    until: Position  # exclusive; has every partition, also without new records
+    marks: Mapping[str, Any] = field(default_factory=dict)  # facts of the kind for later checks
 
     @classmethod
     def parse(cls, value: Mapping[str, Any]) -> Self:
@@ -82,7 +82,7 @@ class SourceRange:
 
     @property
     def spans(self) -> dict[Partition, tuple[int, int]]:
-        """What was read of each partition, as ``(from, until)``."""
+        """The offsets that were read of each partition, as ``(from, until)``."""
         starts = self.starts
         return {key: (starts.get(key, end), end) for key, end in self.ends.items()}
 
@@ -97,7 +97,7 @@ class SourceRange:
         return partition[:names], self.id_of(partition)
 
     def id_of(self, partition: Partition) -> str | None:
-        """The id of what a partition is a part of, as the batch knew it. Another id has other records."""
+        """The id of the topic or log of a partition at that time. Another id has other records."""
         return None
 
     def reads(self, partition: Partition) -> bool:

@@ -10,11 +10,15 @@ import pytest
 
 from behaviour.targets.conftest import HARNESSES, FlowHarness, Harness
 from headrace.errors import BatchFencedError, CheckpointBehindTableError, TableBehindCheckpointError
+from headrace.model.changes import OPERATION, SEQUENCE
+from headrace.sinks.delta.tombstones import HiddenEvents
+from headrace.sinks.target import BatchStamp
 from headrace.state.facts import FENCED, Open
 from headrace.storage.locate import locate
 from headrace.storage.table_log import is_table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -190,6 +194,28 @@ def test_a_batch_that_stalls_before_its_first_tombstone_leaves_none_to_the_new_g
     assert [(row["checkpoint"], row["key_1"]) for row in kept] == ([(NEW, 8)] if new_deletes else [])
     assert flow.write(int(new_deletes), (9, "late")) is not None
     assert (9, "late") in flow.rows
+
+
+def test_a_replaced_checkpoint_does_not_change_the_columns_of_hidden_events(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    events = HiddenEvents(path=locate(tmp_path / "hidden"), keys=("id",))
+
+    def write(checkpoint: str, column: str, check: Callable[[], object]) -> None:
+        changes = spark.createDataFrame(
+            [(1, "x", 5, "delete")], f"id INT, {column} STRING, {SEQUENCE} BIGINT, {OPERATION} STRING"
+        )
+        stamp = BatchStamp(pipeline="shop", flow="sales", checkpoint=checkpoint, batch=0, ranges=())
+        events.write(spark, changes, stamp, 1, check)
+
+    def refuse() -> None:
+        raise BatchFencedError("the checkpoint was replaced")
+
+    write(NEW, "name", lambda: None)
+    with pytest.raises(BatchFencedError):
+        write("headrace-ours", "old_name", refuse)
+    (kept,) = spark.read.format("delta").load(str(tmp_path / "hidden")).collect()
+    assert (kept["checkpoint"], kept["row"].asDict()) == (NEW, {"id": 1, "name": "x"})
 
 
 def test_of_two_openings_only_one_succeeds(flow: FlowHarness) -> None:

@@ -93,7 +93,7 @@ class Screen:
         """Show that the pipeline's process has ended."""
 
     def doing(self, text: str) -> None:
-        """Show what the demo waits for."""
+        """Show the current step of the demo."""
 
     def watching(self) -> AbstractContextManager[object]:
         """Show the flows while the pipeline runs."""

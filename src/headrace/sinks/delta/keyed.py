@@ -170,7 +170,7 @@ class KeyedWriter(BatchWriter):
 
     @abstractmethod
     def decide(self, batch: DataFrame, index: TableIndex | None) -> Decision:
-        """Decide what the events of a batch do; the index or else a join finds the rows of the table."""
+        """Compute the changes of a batch; the index, or else a join, finds the rows of the table."""
 
     def _index(self) -> TableIndex | None:
         table, kind = self.table, self.index_kind

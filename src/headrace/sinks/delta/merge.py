@@ -122,7 +122,7 @@ class _Merger(KeyedWriter):
     def _chosen(
         self, keyed: DataFrame, first: Unsigned, second: Unsigned, left_out: NDArray[np.bool_]
     ) -> DataFrame:
-        """The upserts of a batch without those that have no effect."""
+        """The upserts of a batch that have an effect."""
         rows = keyed.where(F.col(OPERATION) == UPSERT)
         if not left_out.any():
             return rows
@@ -132,7 +132,7 @@ class _Merger(KeyedWriter):
     def _compare(
         self, keyed: DataFrame, index: TableIndex, first: Unsigned, second: Unsigned, position: Unsigned
     ) -> NDArray[np.int64]:
-        """The effects of keys whose sequence the index cannot tell from the one of the table."""
+        """The effects of keys whose sequence in the batch and in the index are equal."""
         keys = list(self.table.keys)
         some = keyed.join(hashes_of(self.session, first, second), [FIRST, SECOND], "left_semi")
         held = index.rows_at(self.session, self.transaction.snapshot(), position).select(

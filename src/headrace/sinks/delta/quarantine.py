@@ -9,13 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from headrace.errors import BatchFencedError
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.commit import commit_quarantine, fence_rows, replace_quarantine, replace_rejected
 from headrace.sinks.delta.confirm import run_until_held
 from headrace.sinks.delta.table import forget_snapshot
 from headrace.sinks.delta.transaction import held_batch, start_transaction, write_files
+from headrace.sinks.protocol import fenced
 from headrace.sinks.target import BatchStamp, RefreshStamp
 from headrace.state.facts import FENCED
 from headrace.storage.location import Location
@@ -48,26 +49,31 @@ class QuarantineTable:
         """Write and commit the rejected rows of a batch, in place of those of an earlier attempt. Returns how
         many rows the batch has in the table now.
 
-        `check_first` is called before a checkpoint's first commit here. A process that replaces a checkpoint
-        fences it in this table, unless the table does not exist yet.
+        `check_first`: see `check`.
         """
         self._create(session)
-        transaction = start_transaction(session, self.path, stamp.checkpoint)
-        held = held_batch(transaction, stamp.checkpoint, self.path)
-        if held == FENCED:
-            raise BatchFencedError(
-                f"flow {stamp.flow}: another process has replaced checkpoint {stamp.checkpoint} while batch "
-                f"{stamp.batch} was being written",
-                facts=("this process has written nothing since then",),
-                params={"flow": stamp.flow, "checkpoint": stamp.checkpoint, "batch": stamp.batch},
-            )
-        if held < 0:
-            check_first()
+        transaction, held = self.check(session, stamp, check_first)
         if held >= stamp.batch:
             return replace_quarantine(rows, self.path, stamp)
         files = write_files(transaction, rows)
         commit_quarantine(session, transaction, files, stamp)
         return files.rows
+
+    def check(
+        self, session: SparkSession, stamp: BatchStamp, check_first: Callable[[], object]
+    ) -> tuple[Any, int]:
+        """Start a transaction, and refuse a replaced checkpoint. Returns the checkpoint's last batch, too.
+
+        `check_first` is called before a checkpoint's first commit here: a process that replaces a checkpoint
+        fences it in this table, unless the table does not exist yet.
+        """
+        transaction = start_transaction(session, self.path, stamp.checkpoint)
+        held = held_batch(transaction, stamp.checkpoint, self.path)
+        if held == FENCED:
+            raise fenced(stamp)
+        if held < 0:
+            check_first()
+        return transaction, held
 
     def replace(self, session: SparkSession, rows: DataFrame, stamp: RefreshStamp) -> None:
         """Replace all rows by those that a refresh has rejected."""

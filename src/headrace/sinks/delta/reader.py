@@ -72,7 +72,7 @@ class DeltaCommits:
 
 @dataclass(frozen=True)
 class DeltaReader(DeltaCommits):
-    """A Delta table that flows feed, for those that only read it."""
+    """Reads the state and the commits of a Delta table that flows feed."""
 
     read: ReadTable
 

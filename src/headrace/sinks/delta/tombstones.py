@@ -80,6 +80,8 @@ class Tombstones:
 
         `check_first`: see `QuarantineTable.write`.
         """
+        if self._table("").exists:
+            self._adapt(session, changes, lambda: self._table("").check(session, stamp, check_first))
         keys = zip(self.keys, self._columns, strict=True)
         rows = self._stored(changes).select(
             *(F.col(quoted_column(key)).alias(name) for key, name in keys),
@@ -102,6 +104,9 @@ class Tombstones:
     def _carried(self, changes: DataFrame) -> list[Column]:
         """Columns of the changes that are kept beside their keys and sequences."""
         return []
+
+    def _adapt(self, session: SparkSession, changes: DataFrame, check: Callable[[], object]) -> None:
+        """Give the stored events the columns and types that the table has now, after a check."""
 
     def tidy(self, session: SparkSession, properties: Mapping[str, str]) -> None:
         """Remove old tombstones and fold small files where there are many.
@@ -153,19 +158,6 @@ class HiddenEvents(Tombstones):
         own = (F.col("checkpoint") == stamp.checkpoint) & (F.col("batch") == stamp.batch)
         return held.where(~own).select(f"{ROW}.*", SEQUENCE, OPERATION)
 
-    def write(
-        self,
-        session: SparkSession,
-        changes: DataFrame,
-        stamp: BatchStamp,
-        count: int,
-        check_first: Callable[[], object],
-    ) -> None:
-        """Commit the events of a batch, in place of those of an earlier attempt."""
-        if self._table("").exists:
-            self._adapt(session, changes)
-        super().write(session, changes, stamp, count, check_first)
-
     def _stored(self, changes: DataFrame) -> DataFrame:
         return changes
 
@@ -177,8 +169,7 @@ class HiddenEvents(Tombstones):
         names = _QUOTED.findall(columns)
         return replace(super()._table(columns), maps_names=any(_UNUSUAL.search(name) for name in names))
 
-    def _adapt(self, session: SparkSession, changes: DataFrame) -> None:
-        """Give the events the columns and types that the table has now."""
+    def _adapt(self, session: SparkSession, changes: DataFrame, check: Callable[[], object]) -> None:
         from pyspark.sql.types import StructField, StructType
 
         held = session.read.format("delta").load(str(self.path))
@@ -187,6 +178,7 @@ class HiddenEvents(Tombstones):
         assert isinstance(wanted, StructType)
         if comparable(found.json()) == comparable(wanted.json()):
             return
+        check()
         # In a union, structs get the fields that they lack; a cast would refuse them.
         types = [StructField(one.name, wanted if one.name == ROW else one.dataType) for one in held.schema]
         both = session.createDataFrame([], StructType(types)).unionByName(held, allowMissingColumns=True)

@@ -126,7 +126,7 @@ def changes_of(whole: DataFrame, table: str, options: Mapping[str, str]) -> Data
 
 
 def as_inserts(frame: DataFrame) -> DataFrame:
-    """The rows of a table as its change feed gives those that were inserted."""
+    """The rows of a table, in the form of inserted rows of its change feed."""
     return frame.withColumns(
         {
             "_change_type": F.lit("insert"),

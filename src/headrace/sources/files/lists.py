@@ -81,7 +81,7 @@ class FileLists:
         return cls(ledger / _FOLDER)
 
     def write(self, checkpoint: str, batch: int, files: Iterable[ReadFile]) -> None:
-        """Write a batch's list, in place of what an attempt before has left."""
+        """Write a batch's list; replaces the list of an earlier attempt."""
         self._path(checkpoint, batch).replace(_text(files))
 
     def load(self, checkpoint: str, batch: int) -> tuple[ReadFile, ...] | None:

@@ -62,7 +62,7 @@ def _file_options(request: ReadRequest, location: SourceLocation) -> dict[str, s
 
 
 def _file_limit(request: ReadRequest) -> dict[str, str]:
-    """A limit of files or of bytes: the one that the existing files would reach first."""
+    """The limit of files or of bytes, whichever the existing files reach first."""
     sizes: list[int] = []
     location = None if request.path is None else locate_supported(request.path)
     if location is not None:

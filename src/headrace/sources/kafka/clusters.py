@@ -45,7 +45,7 @@ class OffsetPublisher:
                 self._thread.start()
 
     def stop(self) -> None:
-        """Publish what is pending and end."""
+        """Publish the pending offsets and end."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=5.0)

@@ -38,7 +38,7 @@ _NAMED = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What a source holds and what the flow has read of it."""
+    """The offsets that a source holds, and the offsets that the flow has read."""
 
     index: int
     ids: Mapping[str, str | None]
@@ -241,7 +241,7 @@ class KafkaFacts(Facts):
     def check_position(
         self, flow: FlowFacts, history: History, position: Position, *, continues: bool
     ) -> tuple[Position, Losses]:
-        """Add the partitions that are new, and move on behind what the broker has lost."""
+        """Add new partitions, and skip offsets that the broker has lost."""
         assert isinstance(position, KafkaOffsets)
         ended = ended_offsets(history)
         offsets = {topic: dict(partitions) for topic, partitions in position.offsets.items()}

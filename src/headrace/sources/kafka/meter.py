@@ -93,7 +93,7 @@ _OVERHEAD = 60
 class RecordSizes:
     """Takes samples of a cluster's records.
 
-    It is an estimate for a limit: where no sample can be had, nobody is told, and nothing waits.
+    It is an estimate for a limit: without a sample, the default limit applies.
     """
 
     def __init__(self, connection: KafkaConnection) -> None:

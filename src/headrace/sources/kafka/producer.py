@@ -359,12 +359,12 @@ class TopicProducer:
                 return
 
     def poll(self, timeout_s: float) -> None:
-        """Take in what the broker has acknowledged meanwhile."""
+        """Count the records that the broker has acknowledged meanwhile."""
         self._producer.poll(timeout_s)
         self.check()
 
     def flush(self, on_wait: Callable[[int], None] = lambda left: None) -> None:
-        """Wait until every record has been acknowledged, or nobody waits any more."""
+        """Wait until every record is acknowledged, or until the command is stopped."""
         began, told = time.monotonic(), False
         while (left := self._producer.flush(_POLL_S)) and not self._hurried():
             if not told and time.monotonic() - began > _LONG_S:

@@ -24,9 +24,9 @@ _NAMED = 6
 class Start:
     """Where a source starts."""
 
-    # ``earliest`` or ``latest`` everywhere, or what the other fields say of each partition
+    # ``earliest`` or ``latest`` for all partitions; otherwise the other fields apply
     at: Literal["earliest", "latest", "offsets", "timestamp", "timestamps"]
-    # By topic and partition; -1 and -2 stand for its end and its beginning
+    # By topic and partition; -1 is the end and -2 the beginning
     offsets: Offsets = field(default_factory=dict)
     timestamp_ms: int = 0
     timestamps_ms: Offsets = field(default_factory=dict)

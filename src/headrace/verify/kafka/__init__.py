@@ -1,1 +1,1 @@
-"""Kafka topics: what the brokers hold, compared with what flows have read."""
+"""Kafka topics: compares the records of the brokers with the offsets that flows have read."""

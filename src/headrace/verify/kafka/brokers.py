@@ -28,7 +28,7 @@ class KafkaAccess:
 
 @dataclass
 class Broker:
-    """One cluster, and what it has answered."""
+    """One cluster, with its answers so far."""
 
     connection: KafkaConnection
     answer_s: float  # how long it may take for one question

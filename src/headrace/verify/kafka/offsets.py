@@ -30,7 +30,7 @@ _PAUSE_S = 0.1
 _PASSING = {"LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"}
 
 Explain = Callable[[Sequence[str]], HeadraceError | None]
-"""Finds the coded error behind what a client has reported; ``None`` for what may pass."""
+"""Finds the coded error behind a client's report; ``None`` for a passing error."""
 
 _TURN_S = 0.02
 _SILENCE_S = 2.0
