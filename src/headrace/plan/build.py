@@ -228,16 +228,13 @@ def _assemble(
         label_of(flow): (flow.query, resolver.flows[flow.name].plan) for flow in declarations.flows
     }
     queries |= {one.name.short: (one.query, resolver.views[one.name].plan) for one in temporary}
-    what = f"these settings of the bundle have no effect here: {', '.join(settings.ignored)}"
-    at = SourceLocation(settings.file.name, 1)
-    ignored = [Note(level="note", text=what, location=at)] if settings.ignored else []
     return Plan(
         project=settings,
         datasets=declarations.datasets,
         all_levels=build_levels(opens, flows, refresh_stages),
         views=tuple(_planned_view(view, resolver, code) for view in temporary),
         notes=(
-            *ignored,
+            *_ignored_settings(settings),
             *declarations.notes,
             *resolver.notes.values(),
             *(_gone(planned) for planned in flows if planned.gone is not None),
@@ -246,6 +243,12 @@ def _assemble(
             *find_unreadable([*opens, *refresh_stages], settings),
         ),
     )
+
+
+def _ignored_settings(settings: ProjectSettings) -> Iterator[Note]:
+    if settings.ignored:
+        text = f"these settings of the bundle have no effect here: {', '.join(settings.ignored)}"
+        yield Note(level="note", text=text, location=SourceLocation(settings.file.name, 1))
 
 
 def _gone(planned: PlannedFlow) -> Note:
