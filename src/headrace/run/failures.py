@@ -55,10 +55,11 @@ _TRANSIENT = re.compile(
 
 _UNREADABLE = re.compile(
     # A file of a log that is missing means a log that was cleaned; the whole log is missing with its disk.
-    r"[^\n]*_delta_log (?:does not exist|\(No such file or directory\))"
+    r"^[^\n]*_delta_log (?:does not exist|\(No such file or directory\))"
     r"|(?:DELTA_PATH_DOES_NOT_EXIST|DELTA_TABLE_NOT_FOUND|DELTA_MISSING_DELTA_TABLE)[^\n]*"
     r"|java\.(?:io|nio)\.[^\n]*(?:Permission denied|Input/output error|Stale file handle|not connected\))"
-    r"|(?:AccessDeniedException|AccessControlException): [^\n]*"
+    r"|(?:AccessDeniedException|AccessControlException): [^\n]*",
+    re.MULTILINE,
 )
 """Messages about a table, checkpoint or file whose disk does not answer, or refuses this process."""
 _TAKEN_OVER = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY|Concurrent update to the log")
@@ -264,6 +265,10 @@ def _known(failed: FailedQuery, declared: Declared) -> HeadraceError | None:
             (NOT_COMMITTED,),
             "free space on the disk, then start again:   headrace run",
         )
+    of_sources = [error for kind in KINDS if (error := kind.explain_failure(failed)) is not None]
+    # A text can have passing messages of one system beside the reason why another has failed for good.
+    if (terminal := next((error for error in of_sources if not error.transient), None)) is not None:
+        return terminal
     if (unreadable := _UNREADABLE.search(text)) is not None:
         return _unreadable(failed, declared, _shortened(unreadable[0]))
     if (violated := _VIOLATED.search(text)) is not None:
@@ -290,8 +295,8 @@ def _known(failed: FailedQuery, declared: Declared) -> HeadraceError | None:
             ),
             params={"flow": failed.name},
         )
-    if (known := next(filter(None, (kind.explain_failure(failed) for kind in KINDS)), None)) is not None:
-        return known
+    if of_sources:
+        return of_sources[0]
     if _TRANSIENT.search(text):
         return FlowInterruptedError(
             f"{failed.name} was interrupted: {failed.cause[:_CAUSE]}",

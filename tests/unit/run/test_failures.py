@@ -105,6 +105,25 @@ def test_a_disk_that_does_not_answer_spark_is_asked_again(message: str) -> None:
     assert code(message) == ("STORAGE_UNREADABLE", True)
 
 
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (
+            "org.apache.kafka.common.errors.TimeoutException: Timed out\n[DELTA_FILE_NOT_FOUND] a.parquet",
+            "UPSTREAM_LOG_EXPIRED",
+        ),
+        ("[DELTA_FILE_NOT_FOUND] a.parquet\njava.lang.OutOfMemoryError: Java heap", "UPSTREAM_LOG_EXPIRED"),
+        (
+            "KafkaException: Failed to load SSL keystore /etc/k.jks of type JKS\n"
+            "Caused by: java.nio.file.AccessDeniedException: /etc/k.jks",
+            "KAFKA_TLS_FAILED",
+        ),
+    ],
+)
+def test_a_failure_for_good_comes_before_passing_and_general_ones(message: str, expected: str) -> None:
+    assert code(message) == (expected, False)
+
+
 def test_files_that_a_vacuum_has_deleted_do_not_come_back() -> None:
     deleted = (
         "[DELTA_FILE_NOT_FOUND] java.io.FileNotFoundException: File /lake/orders/a.parquet does not exist"

@@ -12,6 +12,7 @@ from headrace.errors import (
     NOT_COMMITTED,
     BrokerUnreachableError,
     HeadraceError,
+    KafkaTlsError,
     OptionInvalidError,
     SchemaIdUnknownError,
     SinkInvalidError,
@@ -123,6 +124,7 @@ class KafkaGuard(Guard):
 _VERSION = "v1"
 _ERRORS = r"org\.apache\.kafka\.common\.errors\."
 _BROKER = re.compile(_ERRORS + r"(Timeout|Disconnect|Network|BrokerNotAvailable)\w*Exception[^\n]*")
+_STORES = re.compile(r"Failed to load [^\n]*(?:keystore|truststore)[^\n]*", re.IGNORECASE)
 _TURNED_AWAY = re.compile(
     _ERRORS
     + r"(?:\w*Authentication|\w*Authorization|IllegalSaslState|UnsupportedSaslMechanism)Exception[^\n]*"
@@ -269,6 +271,13 @@ class KafkaKind(SourceKind):
                 summary=f"{failed.name}: {fault.summary}",
                 facts=[*fault.facts, *failed.logged],
                 params={**fault.params, **failed.params},
+            )
+        if (stores := _STORES.search(failed.text)) is not None:
+            return failed.error(
+                KafkaTlsError,
+                "Kafka's client cannot read its keystore or truststore",
+                (stores[0],),
+                "correct the path or the permissions of the file: kafka: {ssl.keystore.location: ..}",
             )
         if (unknown := find_unknown_id(failed.text)) is not None:
             return failed.error(
