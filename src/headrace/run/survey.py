@@ -265,7 +265,6 @@ def is_drained(planned: PlannedFlow, survey: Surveyed, systems: Systems) -> bool
     path = systems.storage.checkpoint(flow.target, flow.name, checkpoint.identity.generation)
     facts = {one.source.index: one for one in survey.sources}
     return all(
-        source.index in positions
-        and source.is_drained(facts[source.index], positions[source.index], path, systems)
+        source.index in positions and source.is_drained(facts[source.index], positions[source.index], path)
         for source in planned.sources
     )

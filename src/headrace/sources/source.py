@@ -167,9 +167,7 @@ class Source(ABC):
         """
         return
 
-    def is_drained(
-        self, facts: SourceFacts, position: Position, checkpoint: Location, systems: Systems
-    ) -> bool:
+    def is_drained(self, facts: SourceFacts, position: Position, checkpoint: Location) -> bool:
         """Whether the source holds nothing after a position; false where that is not known for sure."""
         return False
 

@@ -173,7 +173,7 @@ class LogSource(Source):
     def find(self, systems: Any, *, is_new: bool) -> Found:
         return Found(f"{systems.client(LogClient).count(self._identity())} records")
 
-    def is_drained(self, facts: Any, position: Any, checkpoint: Any, systems: Any) -> bool:
+    def is_drained(self, facts: Any, position: Any, checkpoint: Any) -> bool:
         return bool(facts.count == position.number)
 
     def read_range(self, read: Any, one: SourceRange | None, checkpoint: Any) -> Any:

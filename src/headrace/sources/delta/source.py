@@ -187,9 +187,7 @@ class DeltaSource(Source):
                 location=self.location,
             )
 
-    def is_drained(
-        self, facts: SourceFacts, position: Position, checkpoint: Location, systems: Systems
-    ) -> bool:
+    def is_drained(self, facts: SourceFacts, position: Position, checkpoint: Location) -> bool:
         assert isinstance(position, DeltaPosition)
         if position.index != -1:
             return False

@@ -99,9 +99,7 @@ class FileSource(Source):
             # A folder that cannot be listed is reported by the run.
             return None
 
-    def is_drained(
-        self, facts: SourceFacts, position: Position, checkpoint: Location, systems: Systems
-    ) -> bool:
+    def is_drained(self, facts: SourceFacts, position: Position, checkpoint: Location) -> bool:
         assert isinstance(position, FilePosition)
         if last_entry(checkpoint, self.folder) != position.entry:
             return False

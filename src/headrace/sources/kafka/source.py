@@ -172,9 +172,7 @@ class KafkaSource(Source):
         if is_new:
             check_start(Start.of(self.options, default="latest"), facts, cluster, self.location)
 
-    def is_drained(
-        self, facts: SourceFacts, position: Position, checkpoint: Location, systems: Systems
-    ) -> bool:
+    def is_drained(self, facts: SourceFacts, position: Position, checkpoint: Location) -> bool:
         assert isinstance(facts, KafkaFacts)
         return position == KafkaOffsets(facts.latest)
 

@@ -27,7 +27,7 @@ def is_drained(storage: Storage, version: int, *, erasures_only: bool = True) ->
     source = DeltaSource(index=0, folder=0, location=HERE, path=path, erasures_only=erasures_only)
     position = DeltaPosition(table_id="t", version=version, index=-1)
     unused = cast(Any, None)
-    return source.is_drained(unused, position, unused, unused)
+    return source.is_drained(unused, position, unused)
 
 
 @pytest.fixture
