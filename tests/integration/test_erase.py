@@ -114,6 +114,10 @@ def test_an_erasure_takes_rows_from_all_tables_and_the_proof_holds(
 
     # Streams go on, the view is computed again, and every record is accounted for.
     produce(shop, {"id": 3, "name": "eve", "amount": 5})
+    with Pipeline.load(shop.root) as pipeline:
+        assert not pipeline.run(["orders"]).errors
+        notes = pipeline.plan_erasure("orders", "name = 'eve'").notes
+    assert any("has not read all rows of orders" in note for note in notes)
     shop.run_well()
     assert ids(shop, "large") == ids(shop, "totals") == [2, 3]
     shop.verify()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headrace.cli.output import Output
 from headrace.cli.verb import Invocation
 from headrace.errors import TopicNotFoundError
 from headrace.model.kafka_settings import KafkaConnection
-from headrace.runtime.broker import ensure_embedded
-from headrace.runtime.fetch import ensure_jars
-from headrace.sources.kafka.cluster import KafkaCluster
+
+if TYPE_CHECKING:
+    from headrace.sources.kafka.cluster import KafkaCluster
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,9 @@ def reach(connection: KafkaConnection, output: Output) -> ReachedKafka:
     """A Kafka cluster; the embedded broker is started if it is needed."""
     if not connection.is_embedded:
         return ReachedKafka(connection, is_embedded=False)
+    from headrace.runtime.broker import ensure_embedded
+    from headrace.runtime.fetch import ensure_jars
+
     ensure_jars("broker")
     with output.progress("Starting the broker"):
         return ReachedKafka(ensure_embedded(connection), is_embedded=True)

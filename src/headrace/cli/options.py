@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import click
 
-from headrace.errors import HeadraceError
+from headrace.errors import CommandLineError, HeadraceError
 from headrace.model.project import LogFormat, LogLevel, ProjectSettings
 from headrace.model.texts import parse_duration
 
@@ -42,11 +42,15 @@ def option(
     return click.option(*names.split(","), *filter(None, [name]), help=help, **settings)
 
 
-def refuse(*cases: tuple[bool, str]) -> None:
-    """Refuse the first combination of options that is wrong, with its text."""
-    for is_wrong, text in cases:
+def refuse(*cases: tuple[bool, str] | tuple[bool, str, str] | tuple[bool, str, str, str]) -> None:
+    """Refuse the first combination of options that is wrong, with its text and its remedies."""
+    for is_wrong, text, *remedies in cases:
         if is_wrong:
-            raise click.UsageError(text, click.get_current_context(silent=True))
+            context = click.get_current_context(silent=True)
+            command = "headrace" if context is None else context.command_path
+            raise CommandLineError(
+                text, remedies=remedies or [f"{command} --help"], params={"command": command}
+            )
 
 
 def parse_moment(text: str) -> datetime | None:

@@ -119,7 +119,7 @@ def verb(
             )
             return function(Invocation(output, **chosen), **parameters)
 
-        options = [*(_OF_PROJECT if project else ()), *OF_OUTPUT]
+        options = [*(_OF_PROJECT if project else ()), *_OF_OUTPUT]
         declared = list(reversed(getattr(function, "__click_params__", [])))
         for one in options:
             one(invoke)
@@ -195,7 +195,7 @@ _OF_PROJECT = (
     ),
 )
 # `main` has read both before parsing began: a wrong command line must be answered in JSON, too.
-OF_OUTPUT = (
+_OF_OUTPUT = (
     option("--json", "Print the result as JSON.", expose_value=False),
     option("--debug", "Print the stack trace of an error.", expose_value=False),
 )

@@ -15,13 +15,11 @@ from headrace.cli.output import Output, Result
 from headrace.model.event_forms import Event
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import duration_text
-from headrace.observe.display import Display, open_display
-from headrace.observe.events import event_to_json
 from headrace.run.stop import StopSignal
-from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.processes import handling_signals
 
 if TYPE_CHECKING:
+    from headrace.observe.display import Display
     from headrace.run.update import RunResult
 
 
@@ -33,6 +31,8 @@ _NOTES_S = 1.0  # seconds that a command waits at its end for the last lines of 
 @contextmanager
 def spark_starting(output: Output, title: str) -> Iterator[None]:
     """Wraps work that starts Spark: downloads jars with their own progress, then shows a title."""
+    from headrace.runtime.fetch import ensure_jars
+
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # under spark-submit, Spark is there already
         # The jars of the broker are downloaded when a query reads Kafka.
         ensure_jars("spark")
@@ -49,6 +49,8 @@ class Watch:
         self._stack = ExitStack()
         self._display: Display | None = None
         if not output.is_json:
+            from headrace.observe.display import open_display
+
             self._display = open_display(output.stdout, settings.database)
         self.started = False  # whether the update has begun: from then on it is stopped with care
 
@@ -71,6 +73,8 @@ class Watch:
         if self._display is not None:
             self._display(event)
         else:
+            from headrace.observe.events import event_to_json
+
             self._output.line(event_to_json(event))
 
     def note(self, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -12,6 +13,8 @@ from headrace.model.kafka_settings import unshaded
 from headrace.model.project import ProjectSettings
 from headrace.sinks.registry import FORMATS
 from headrace.storage.mapped_paths import mapped_path
+
+_EXAMPLES = {"path": "/data/orders"}
 
 FunctionT = TypeVar("FunctionT", bound=Callable[[Any, int], object])
 
@@ -57,7 +60,8 @@ def create_sink(name: str, format: str, options: Mapping[str, str] | None = None
         chosen = _with_path_of_table(chosen, arguments, active.settings)
     for option in needs:
         if not (chosen.get(option) or (option == "path" and chosen.get("tableName"))):
-            raise arguments.invalid("options", f"has no {option}", f'write options={{"{option}": ".."}}')
+            example = json.dumps({option: _EXAMPLES.get(option, "<value>")})
+            raise arguments.invalid("options", f"has no {option}", f"write options={example}")
     if "path" in needs and active is not None:
         chosen = {**chosen, "path": mapped_path(chosen["path"], active.settings, arguments.location)}
     _register(arguments, arguments.text("name", name), Sink(format=format, options=chosen))

@@ -121,8 +121,8 @@ class Runtime(_Part):
 
 class Upsert(_Part):
     index_memory: Annotated[int, BeforeValidator(parse_memory)] | None = None
-    """the memory of the key indexes of all tables with changes by key together, such as ``512m`` or ``2g``;
-    by default a quarter of the machine's memory; ``0m`` disables the index"""
+    """the memory that the key indexes of all tables share, such as ``512m`` or ``2g``;
+    by default a quarter of the machine's memory; ``0m`` disables the indexes"""
 
     duplicate_keys: DuplicateKeys = "fail"
     """what a flow does if another writer has added a second row of a key: ``fail`` stops the flow at the next

@@ -35,6 +35,7 @@ def code_language(file: PurePath) -> Literal["python", "sql"] | None:
 
 
 LogFormat = Literal["text", "json"]
+PREVIEW_RECORDS = 5_000  # the number of newest records that a preview reads of each Kafka source
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 

@@ -93,7 +93,7 @@ class Board:
     duration_s: float | None = None
 
     def name_of(self, dataset: TableName) -> str:
-        return dataset.name if dataset.schema == self.default_schema else str(dataset)
+        return dataset.within(self.default_schema)
 
     def with_event(self, event: Event) -> Board:
         match event:

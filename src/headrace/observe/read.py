@@ -100,7 +100,7 @@ def find_dataset(text: str, settings: ProjectSettings) -> TableName:
 
 def _unknown(text: str, storage: Storage | None, default_schema: str) -> TableUnknownError:
     tables = () if storage is None else storage.find_tables()
-    known = sorted(t.name if t.schema == default_schema else str(t) for t in tables)
+    known = sorted(one.within(default_schema) for one in tables)
     where = "here" if storage is None else f"in {storage.root}"
     return TableUnknownError(
         f"there is no table `{text}` {where}",

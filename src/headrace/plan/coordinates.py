@@ -26,7 +26,10 @@ _KEEPING_CASTS: Mapping[PartType, tuple[str, ...]] = {
     "INT": ("integer", "long"),
     "BIGINT": ("long",),
 }
-_TYPES = {name: _KEEPING_CASTS[type] for one in COORDINATES for name, type in one.types.items()}
+_TYPES = {
+    **{name: _KEEPING_CASTS[type] for one in COORDINATES for name, type in one.types.items()},
+    _TIMESTAMP: ("timestamp",),
+}
 """The types to which a part can be cast and stay the same."""
 
 
@@ -175,7 +178,7 @@ def _value(expression: Node, below: Mapping[int, _Value]) -> _Value:
             return _updated(expression, below)
         case "Cast":
             value = _value(expression.children[0], below)
-            kept = _TYPES.get(value, (_TIMESTAMP,)) if isinstance(value, str) else ()
+            kept = _TYPES.get(value, ()) if isinstance(value, str) else ()
             keeps = expression.fields.get("dataType") in kept
             return value if keeps else None
         case _:

@@ -343,14 +343,15 @@ def _check_applies(
         missing = [way for way in _ways(flow) if way not in can]
         if missing:
             yield TargetInvalidError(
-                f"the {sink.format} sink `{table.name.short}` does not take {' and '.join(missing)}, "
-                f"which the flow `{flow.name}` has",
+                f"flow `{flow.name}` writes {' and '.join(missing)} to `{table.name.short}`, which a "
+                f"{sink.format} sink does not support",
                 location=flow.location,
                 facts=[
-                    f"`{table.name.short}` is declared at {table.location}; it takes {', '.join(sorted(can))}"
+                    f"`{table.name.short}` is declared at {table.location}",
+                    f"a {sink.format} sink supports: {', '.join(sorted(can))}",
                 ],
                 remedies=["apply the changes to a table, and send its changes: hr.read_changes"],
-                params={"target": str(table.name), "missing": missing},
+                params={"flow": str(flow.name), "target": str(table.name), "missing": missing},
             )
 
 

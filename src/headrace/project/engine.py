@@ -74,10 +74,10 @@ class Engine:
 
     def close(self) -> None:
         """Stop the Spark that was started here; an existing session is not stopped."""
-        from headrace.plan.evaluate import restore_settings
-
         if self._running is not None:
             if not self._running.owned:
+                from headrace.plan.evaluate import restore_settings
+
                 # This pipeline did not start the session.
                 restore_settings(self._running.spark, self._replaced)
             self._running.stop()

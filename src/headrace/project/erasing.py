@@ -68,7 +68,7 @@ class ErasurePlan:
     final_at: datetime  # when the retention of old files ends
     views: tuple[TableName, ...] = ()  # the views downstream: the next run computes them again
     rest: tuple[ErasedRest, ...] = ()  # what the storage still has of the rows, after they were deleted
-    unchecked: tuple[str, ...] = ()  # the tables of which this is not known: a note has the reason
+    unchecked: tuple[str, ...] = ()  # tables whose old files could not be checked; `notes` has the reasons
 
     @property
     def rows(self) -> int:
@@ -82,7 +82,8 @@ class ErasurePlan:
         """What the storage still has of the rows, and until when."""
         if self.unchecked:
             names = ", ".join(self.unchecked)
-            yield f"Old files and the logs of these tables can still have the rows, see above: {names}"
+            yield f"Not checked, because maintenance failed (the reason is above): {names}"
+            yield "The old files and the logs of these tables can still have the rows."
         elif not self.rest:
             yield "No file and no log entry of these tables has the rows."
         if not self.rest:

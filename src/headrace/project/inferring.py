@@ -201,7 +201,7 @@ def _no_columns(source: str, inference: Inference) -> SchemaNotInferredError:
     )
 
 
-RECORDS = 100_000  # the number of records in a sample
+_SAMPLE_RECORDS = 100_000
 
 _CONNECT_TYPES = dict.fromkeys(("int8", "int16", "int32", "int64"), "long") | {
     "float": "double",
@@ -235,11 +235,11 @@ class TopicSample:
 
 
 def read_sample(connection: KafkaConnection, topic: str, *, debezium: bool) -> TopicSample:
-    """Read about `RECORDS` records of a topic, in groups that are spread evenly."""
+    """Read about `_SAMPLE_RECORDS` records of a topic, in groups that are spread evenly."""
     reader = TopicReader(connection, topic)
     span = reader.find_span("earliest")
     sample = TopicSample(held=sum(end - span.first[one] for one, end in span.end.items()))
-    for stretch in choose_stretches(span, RECORDS):
+    for stretch in choose_stretches(span, _SAMPLE_RECORDS):
         for record in reader.read(stretch):
             sample.records += 1
             _add_key(sample, record.key)

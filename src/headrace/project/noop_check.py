@@ -125,7 +125,7 @@ def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnec
         sinks = {one.name: one.sink for one in declared.datasets if isinstance(one, StreamingTable)}
         flows = [_stub(one, sinks) for one in record["flows"]]
         if any(source.connection is not None for planned in flows for source in planned.sources):
-            raise _Uncertain("a login is in the query alone")
+            raise _Uncertain("a query has its own login, which the record does not keep")
         asking = Asking(settings=lambda: replace(settings, kafka=connect()))
         systems = Systems(storage=settings.storage, read_table=_read_table, asking=asking)
         with closing(systems):

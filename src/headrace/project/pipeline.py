@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from headrace.declare.spec import load_project
 from headrace.model.event_forms import Emitter
-from headrace.model.project import ProjectSettings
+from headrace.model.project import PREVIEW_RECORDS, ProjectSettings
 from headrace.model.remedies import ChosenStart, Remedies
 from headrace.project.engine import Engine
 from headrace.project.plan_queries import SourceOverrides, find_index_notes
@@ -31,16 +31,15 @@ if TYPE_CHECKING:
     from headrace.run.stop import StopSignal
     from headrace.run.update import RunResult
 
-RECORDS = 5_000  # the number of newest records that a preview reads of each Kafka source by default
-
 
 class Pipeline(StoredPipeline):
     """A pipeline on disk.
 
     One object serves one thread at a time. The first method that needs Spark starts it, or takes the
     classic session that the process already has; `close` stops what was started. All methods raise
-    `HeadraceError` with a code: `UsageError` if the pipeline or an argument is wrong, `RunError` if the work
-    fails. Only `run(progress=True)` prints.
+    `HeadraceError` with a code. `UsageError`: the pipeline or an argument is wrong. `SetupError`: the machine
+    lacks something. `RunError`: the work failed; its subclass `RefusedError`: records could be lost or
+    duplicated. `TransientError`: try again. Only `run(progress=True)` prints.
 
     Args:
         settings: The settings of the spec; `load` reads them.
@@ -125,7 +124,7 @@ class Pipeline(StoredPipeline):
         self,
         dataset: str,
         *,
-        records: int = RECORDS,
+        records: int = PREVIEW_RECORDS,
         where: str | None = None,
         limit: int = 20,
         columns: Sequence[str] = (),
@@ -319,7 +318,8 @@ class Pipeline(StoredPipeline):
             erased: The result of `erase`.
 
         Returns:
-            The same without ``rest``: no file of the storage and no entry of a log has the rows.
+            The same without ``rest``. No file of the storage and no entry of a log has the rows, except
+            for the tables in ``unchecked``: their maintenance failed, and ``notes`` has the reasons.
         """
         with self._redacted():
             return self._eraser().wait(erased)

@@ -167,9 +167,10 @@ def start_spark(
     if end_timeout_s is None:
         end_timeout_s = 0.0 if is_local(master) else _END_TIMEOUT_S
     timeout_s = end_timeout_s
+    stop_timeout_s = _LOCAL_STOP_TIMEOUT_S if is_local(master) else _STOP_TIMEOUT_S
 
     def close() -> None:
-        _stop(spark, jvm, scratch, timeout_s)
+        _stop(spark, jvm, scratch, stop_timeout_s, timeout_s)
         aot.make_later(java, jars)
 
     return RunningSpark(spark, owned=True, log_file=log, jvm_pid=jvm.pid, _close=once(close))
@@ -205,7 +206,9 @@ def jvm_environment(master: str, redactor: Redactor) -> dict[str, str]:
     return environment
 
 
-def _stop(spark: SparkSession, jvm: SparkJvm, scratch: Scratch, end_timeout_s: float) -> None:
+def _stop(
+    spark: SparkSession, jvm: SparkJvm, scratch: Scratch, stop_timeout_s: float, end_timeout_s: float
+) -> None:
     """Stop a session; kill its JVM after a timeout."""
 
     def stop_spark() -> None:
@@ -216,7 +219,7 @@ def _stop(spark: SparkSession, jvm: SparkJvm, scratch: Scratch, end_timeout_s: f
     stopping = threading.Thread(target=stop_spark, daemon=True, name="headrace-spark-stop")
     with py4j_quiet():
         stopping.start()
-        stopping.join(_STOP_TIMEOUT_S if end_timeout_s else _LOCAL_STOP_TIMEOUT_S)
+        stopping.join(stop_timeout_s)
         jvm.end(0 if stopping.is_alive() else end_timeout_s)
         stopping.join(5.0)
     forget_gateway()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from headrace.model.counts import BatchCounts
 from headrace.model.declarations import Sink
 from headrace.model.ranges import SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
-from headrace.sinks.delta.append import AppendTarget
 from headrace.sinks.target import BatchStamp, BatchWriter, Committed, Guarantee, OpenedGeneration, SplitRows
+
+if TYPE_CHECKING:
+    from headrace.sinks.delta.append import AppendTarget
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 from headrace.errors import FeatureUnsupportedError, SourceLocation
 from headrace.syntax.statements import TableClauses, read_properties
@@ -90,7 +91,7 @@ def parse_stream_statement(cursor: Cursor) -> ShellStatement | None:
     if cursor.at("CREATE", "STREAM"):
         return _stream(cursor)
     if cursor.at("INSERT") or cursor.at("MERGE", "INTO"):
-        return _write(cursor, name=None, location=cursor.locate(cursor.token))
+        return _write(cursor, None, cursor.locate(cursor.token))
     if cursor.take("SHOW", "STREAMS"):
         cursor.end()
         return ShowStreams()
@@ -195,15 +196,24 @@ def _stream(cursor: Cursor) -> CreateStream:
     location, name = _one_part(cursor, "the name of the stream")
     options = read_properties(cursor) if cursor.take("OPTIONS") else {}
     cursor.take("AS")
-    return _write(cursor, name=name, location=location, options=options, if_not_exists=if_not_exists)
+    return _write(cursor, name, location, options, if_not_exists=if_not_exists)
 
 
-def _write(cursor: Cursor, **stream: Any) -> CreateStream:
+def _write(
+    cursor: Cursor,
+    name: str | None,
+    location: SourceLocation,
+    options: Mapping[str, str] | None = None,
+    *,
+    if_not_exists: bool = False,
+) -> CreateStream:
     """The ``INSERT`` or ``MERGE`` of a stream with this name, location and options."""
+    given = options or {}
+    stream = partial(CreateStream, name=name, location=location, options=given, if_not_exists=if_not_exists)
     if cursor.take("MERGE", "INTO"):
         at, target = cursor.named("a table")
         query, merge = parse_merge(cursor, target)
-        return CreateStream(target=target, target_location=at, query=query, merge=merge, **stream)
+        return stream(target=target, target_location=at, query=query, merge=merge)
     if not cursor.take("INSERT"):
         raise cursor.unexpected("INSERT INTO or MERGE INTO")
     if not cursor.take("INTO"):
@@ -226,13 +236,12 @@ def _write(cursor: Cursor, **stream: Any) -> CreateStream:
         raise cursor.unexpected("a query")
     if cursor.at("VALUES"):
         raise cursor.unsupported("INSERT INTO .. VALUES", "produce the rows to a topic: headrace produce")
-    return CreateStream(
+    return stream(
         target=target,
         target_location=at,
         query=Cursor(cursor.text, cursor.tokens[cursor.index :]),
         columns=columns,
         by_name=by_name,
-        **stream,
     )
 
 

@@ -231,7 +231,7 @@ class Tables(Mapping[str, list[Row]]):
     ) -> None:
         self._settings = settings
         database = settings.database
-        self._names = {one.name if one.schema == database else str(one): one for one in names}
+        self._names = {one.within(database): one for one in names}
         self.results = results
         self._removal = None
         if temporary is not None:

@@ -72,7 +72,7 @@ def _judged(proof: Proof) -> str:
 
 
 def _dataset_lines(dataset: DatasetProof, default_schema: str) -> Iterator[Line]:
-    name = dataset.dataset.name if dataset.dataset.schema == default_schema else str(dataset.dataset)
+    name = dataset.dataset.within(default_schema)
     for flow in dataset.flows:
         yield from _flow_lines(flow, name if flow.flow == dataset.dataset.name else f"{name}/{flow.flow}")
     if dataset.view is not None:

@@ -93,9 +93,39 @@ def test_no_command_needs_pyspark_to_be_loaded() -> None:
         "import click\n"
         "for name in COMMANDS:\n"
         "    headrace.get_command(click.Context(headrace), name)\n"
-        "assert not {'pyspark', 'py4j', 'deltalake', 'confluent_kafka'} & set(sys.modules)"
+        "assert not {'pyspark', 'py4j', 'deltalake', 'confluent_kafka', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_command_that_only_looks_loads_no_planner_and_no_writer(tmp_path: Path) -> None:
+    (tmp_path / "headrace.yml").write_text("name: shop\nstorage: ./lake\nlibraries: [{file: a.py}]\n")
+    (tmp_path / "a.py").write_text("")
+    code = (
+        "import sys; from headrace.cli.main import run\n"
+        f"assert run(['status', '--project', {str(tmp_path)!r}]) == 0\n"
+        "heavy = {'numpy', 'pyspark', 'headrace.plan.evaluate', 'headrace.sinks.delta.commit'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["plan", "--offline", "--exit-code"], "headrace plan --offline"),
+        (["run", "--full-refresh", "a", "--continuous"], "headrace run --full-refresh DATASET"),
+        (["produce", "orders"], "headrace produce --help"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused_with_commands(
+    headrace: Call, arguments: list[str], code: str
+) -> None:
+    called = headrace(*arguments, "--json")
+    error = called.data["error"]
+    assert (called.exit_code, error["code"]) == (2, "COMMAND_LINE")
+    assert error["params"] == {"command": f"headrace {arguments[0]}"}
+    assert any(code in remedy for remedy in error["remedies"])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, VerbGroup, verb
 from headrace.errors import SpecNotFoundError
 from headrace.model.project import ProjectSettings
-from headrace.runtime.engine.client import find_engines, stop_engines
 
 if TYPE_CHECKING:
     from headrace.runtime.doctor import Check
@@ -71,6 +70,8 @@ def engine() -> None:
 @verb(group=engine, examples=("headrace engine status", "headrace engine status --json"), project=False)
 def status(invocation: Invocation) -> Result:
     """Show the engines, their age and memory, and the commands that use them."""
+    from headrace.runtime.engine.client import find_engines
+
     engines = find_engines()
     text = "\n\n".join(map(_text, engines)) or "No engine is running."
     return Result(data={"engines": engines}, text=text)
@@ -80,6 +81,8 @@ def status(invocation: Invocation) -> Result:
 def stop(invocation: Invocation) -> Result:
     """Stop all engines; commands that use one of them fail."""
     with invocation.output.progress("Stopping the engine"):
+        from headrace.runtime.engine.client import stop_engines
+
         stopped = stop_engines()
     text = "No engine was running." if not stopped else f"Stopped: {stopped}"
     return Result(data={"stopped": stopped}, text=text)

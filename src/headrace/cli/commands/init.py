@@ -10,7 +10,6 @@ import click
 from headrace.cli.options import option
 from headrace.cli.output import Output, Result, TextOutput
 from headrace.cli.verb import Invocation, LocalFolder, verb
-from headrace.runtime.fetch import ensure_jars
 
 if TYPE_CHECKING:
     from headrace.project.demo.story import Screen
@@ -110,6 +109,7 @@ def _screen(output: Output) -> Screen:
 def _make_cache_later() -> None:
     """Make the JVM's start-up cache. A run makes it at its end, which would have slowed down the demo."""
     from headrace.runtime.aot import make_later
+    from headrace.runtime.fetch import ensure_jars
     from headrace.runtime.java import find_java
 
     make_later(find_java(), ensure_jars("spark"))

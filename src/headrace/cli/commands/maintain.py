@@ -241,7 +241,8 @@ def erase(invocation: Invocation, table: str, where: str, yes: bool, wait: bool)
     The next run computes materialized views again. Streams that read the tables continue, and
     `headrace verify` still proves the tables. The command is refused while a flow of one of the tables runs.
     Old files and the logs of the tables keep the rows until their retention ends; the command prints what is
-    left, and when `headrace maintain` can delete it. With --wait, the command waits and deletes it.
+    left, and when `headrace maintain` can delete it. With --wait, the command waits and deletes it;
+    the exit code is 1 if the files of a table could not be checked.
     """
     output = invocation.output
     with invocation.pipeline() as pipeline:
@@ -260,4 +261,5 @@ def erase(invocation: Invocation, table: str, where: str, yes: bool, wait: bool)
             with output.progress("Waiting until the old files and log entries are deleted"):
                 done = pipeline.finish_erasure(done)
     lines = [*(f"erased  {line}" for line in map(str, done.steps)), *done.notes, *done.final_lines()]
-    return Result(data={"done": True, **done.to_json()}, text="\n".join(lines))
+    code = 1 if wait and done.unchecked else 0
+    return Result(data={"done": True, **done.to_json()}, text="\n".join(lines), exit_code=code)

@@ -15,9 +15,8 @@ from headrace.cli.rows import RowsTable, split_columns
 from headrace.cli.verb import Invocation, verb
 from headrace.cli.watching import spark_starting
 from headrace.model.declarations import Action
+from headrace.model.project import PREVIEW_RECORDS
 from headrace.model.texts import counted
-from headrace.plan.explain import WIDTH, Explanation
-from headrace.project.pipeline import RECORDS
 
 
 @verb(
@@ -43,7 +42,10 @@ def plan(
     Unread records do not count as a change: --exit-code reports whether a run would create, alter or
     recompute a table. What a run would refuse is printed with its remedy; the exit code is then 1.
     """
-    refuse((offline and exit_code, "--exit-code needs the list of changes, which --offline omits"))
+    from headrace.plan.explain import WIDTH, Explanation
+
+    one_of = ("headrace plan --exit-code", "headrace plan --offline")
+    refuse((offline and exit_code, "--exit-code needs the list of changes, which --offline omits", *one_of))
     with (
         invocation.pipeline() as pipeline,
         spark_starting(invocation.output, "Starting Spark, resolving the pipeline"),
@@ -83,7 +85,9 @@ if TYPE_CHECKING:
 @option("--where SQL", "Show only rows that match this condition.")
 @option("--limit", "The maximum number of rows.", POSITIVE, default=20)
 @option("--columns A,B", "The columns to show; a dot selects a field of a struct.")
-@option("--records", "Read this many of the newest records of each Kafka source.", POSITIVE, default=RECORDS)
+@option(
+    "--records", "Read so many of the newest records of each Kafka source.", POSITIVE, default=PREVIEW_RECORDS
+)
 def preview(
     invocation: Invocation, dataset: str, where: str | None, limit: int, columns: str | None, records: int
 ) -> Result:

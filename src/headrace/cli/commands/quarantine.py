@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Group
@@ -17,8 +17,10 @@ from headrace.cli.output import UNCHANGED, Result
 from headrace.cli.verb import Invocation, VerbGroup, verb
 from headrace.cli.watching import spark_starting
 from headrace.model.texts import counted
-from headrace.observe.quarantine import QuarantineSummary, RowFilter
-from headrace.observe.read import Rows
+
+if TYPE_CHECKING:
+    from headrace.observe.quarantine import QuarantineSummary, RowFilter
+    from headrace.observe.read import Rows
 
 _CHARACTERS = 2000  # the maximum number of a record's characters in the text form of `show`
 _STATES = ("pending", "quarantined", "replaying", "replayed", "discarded")
@@ -50,6 +52,8 @@ def _chosen(function: Callable[..., Result]) -> Callable[..., Result]:
         states: tuple[Any, ...] = (),
         **others: Any,
     ) -> Result:
+        from headrace.observe.quarantine import RowFilter
+
         chosen = RowFilter(where=where, reason=reason, flow=flow, ids=ids, states=states)
         return function(*args, chosen=chosen, **others)
 

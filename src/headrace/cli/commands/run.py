@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from headrace.cli.options import complete_dataset, log_options, option, refuse
@@ -10,8 +12,10 @@ from headrace.cli.verb import Invocation, verb
 from headrace.cli.watching import Watch, show_outcome, stopping
 from headrace.errors import ConflictingRefreshOptionsError
 from headrace.model.remedies import Remedies
-from headrace.observe.log import LogSettings
 from headrace.run.stop import StopSignal
+
+if TYPE_CHECKING:
+    from headrace.observe.log import LogSettings
 
 
 def read_renames(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -93,7 +97,8 @@ def run(
             params={"conflicting_option": other},
         )
     both = rebuilds and bool(continuous or remedies.flows)
-    refuse((both, "a full refresh cannot be combined with --continuous or --rename-flow; run it first"))
+    remedy = "rebuild first, then run:   headrace run --full-refresh DATASET"
+    refuse((both, "a full refresh cannot be combined with --continuous or --rename-flow", remedy))
     with (
         invocation.pipeline() as pipeline,
         Watch(invocation.output, pipeline.settings, "Starting Spark") as watch,

@@ -16,7 +16,6 @@ from headrace.cli.options import option
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 from headrace.model.texts import counted, duration_text, size_text
-from headrace.observe.log import newest_log
 
 if TYPE_CHECKING:
     from headrace.maintain.health import TableHealth
@@ -53,6 +52,8 @@ def status(invocation: Invocation, tables: bool) -> Result:
         return Result(data={"tables": [one.to_json() for one in found]}, text=lambda: health_table(found))
     with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
         snapshot, lagging = pipeline.status(), pipeline.lagging_readers()
+    from headrace.observe.log import newest_log
+
     schema, log = pipeline.settings.database, newest_log(pipeline.settings)
     if snapshot.refusal is not None and not invocation.output.is_json:
         invocation.output.error(snapshot.refusal)

@@ -10,7 +10,6 @@ import click
 from headrace.cli.options import POSITIVE, complete_dataset, option, parse_moment, refuse
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
-from headrace.verify.text import proof_lines
 
 if TYPE_CHECKING:
     from headrace.verify.report import Proof
@@ -75,6 +74,8 @@ def verify(
 
 
 def _coloured(proof: Proof, default_schema: str) -> str:
+    from headrace.verify.text import proof_lines
+
     return "\n".join(_styled(line) for line in proof_lines(proof, default_schema))
 
 

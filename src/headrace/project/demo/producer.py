@@ -34,12 +34,10 @@ class SalesLedger:
     records: int = 0
     sales: Decimal = Decimal(0)
     entries: dict[Key, Entry] = field(default_factory=dict)  # what each name and date must come to
-    ends: dict[int, int] = field(default_factory=dict)  # by partition, the offset after the last record
 
-    def add(self, name: str, date: str, sales: Decimal, *, partition: int, offset: int) -> None:
+    def add(self, name: str, date: str, sales: Decimal) -> None:
         before = self.entries.get((name, date), Entry(0, Decimal(0)))
         self.entries[(name, date)] = Entry(before.count + 1, before.sales + sales)
-        self.ends[partition] = max(self.ends.get(partition, 0), offset + 1)
         self.records += 1
         self.sales += sales
 
@@ -193,9 +191,7 @@ class SalesProducer:
         if error is not None:
             self._failure = str(error)
             return
-        self.ledger.add(
-            sale.name, sale.date, sale.sales, partition=message.partition(), offset=message.offset()
-        )
+        self.ledger.add(sale.name, sale.date, sale.sales)
 
 
 @dataclass(frozen=True)

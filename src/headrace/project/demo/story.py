@@ -341,7 +341,6 @@ def crash_text(crash: Crash) -> str:
 
 
 def _environment(folder: DemoFolder) -> dict[str, str]:
-
     from headrace.runtime import aot
 
     # `embedded` is the broker of the demo. The JVM start-up cache is not created during the demo, because
