@@ -28,15 +28,7 @@ from headrace.sinks.protocol import (
     is_held,
 )
 from headrace.sinks.registry import FORMATS, SinkFormat
-from headrace.sinks.target import (
-    BatchStamp,
-    BatchWriter,
-    Committed,
-    Guarantee,
-    OpenedGeneration,
-    SinkSpec,
-    SplitRows,
-)
+from headrace.sinks.target import BatchStamp, BatchWriter, Committed, OpenedGeneration, SinkSpec, SplitRows
 from headrace.state.facts import FENCED
 
 if TYPE_CHECKING:
@@ -74,8 +66,6 @@ class SqliteState:
 
 class SqliteSink:
     """A sink in a database of its own."""
-
-    guarantee: Guarantee = "exactly once"
 
     def __init__(self, spec: SinkSpec) -> None:
         self.spec = spec
@@ -126,7 +116,9 @@ class SqliteSink:
             found = database.execute("SELECT mark FROM commits WHERE version = ?", [version]).fetchone()
         return None if found is None else str(found[0])
 
-    def commits(self, first: int, last: int | None = None) -> Iterator[Mapping[str, Any]]:
+    def commits(
+        self, first: int, last: int | None = None, *, others: bool = True
+    ) -> Iterator[Mapping[str, Any]]:
         end = FENCED if last is None else last
         with self.transaction() as database:
             asked = "SELECT version, said FROM commits WHERE version BETWEEN ? AND ? ORDER BY version"

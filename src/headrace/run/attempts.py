@@ -50,7 +50,7 @@ def run_attempts(
     batch between them; ``None`` for no limit, and then a storage that cannot be written is waited for, too.
     """
     planned, progress = runner.planned, runner.progress
-    attempt = 0
+    attempt = missing = 0  # in a row
     while True:
         batches, started = progress.batches, time.monotonic()
         try:
@@ -61,12 +61,13 @@ def run_attempts(
                 return reports.finished(planned, "stopped", progress)
             # An idle flow commits no batch; that it ran for long enough counts as well.
             if progress.batches > batches or time.monotonic() - started > _STABLE_S:
-                attempt = 0
+                attempt = missing = 0
             attempt += 1
             passes = error.transient or (limit is None and isinstance(error, StorageUnwritableError))
             is_missing = runner.was_opened and isinstance(error, _MISSING)
-            most = TRIGGERED_ATTEMPTS if is_missing else limit
-            if not (passes or is_missing) or (most is not None and attempt >= most):
+            missing = missing + 1 if is_missing else 0
+            ends = missing >= TRIGGERED_ATTEMPTS or (limit is not None and attempt >= limit)
+            if ends or not (passes or is_missing):
                 return reports.failed(planned, error, progress)
             runner.state = "retrying"
             wait_s = wait_before(attempt)

@@ -58,7 +58,7 @@ _UNREADABLE = re.compile(
     r"^[^\n]*_delta_log (?:does not exist|\(No such file or directory\))"
     r"|(?:DELTA_PATH_DOES_NOT_EXIST|DELTA_TABLE_NOT_FOUND|DELTA_MISSING_DELTA_TABLE)[^\n]*"
     r"|java\.(?:io|nio)\.[^\n]*(?:Permission denied|Input/output error|Stale file handle|not connected\))"
-    r"|(?:AccessDeniedException|AccessControlException): [^\n]*",
+    r"|(?:java\.nio\.file\.AccessDenied|org\.apache\.hadoop\.[\w.]*AccessControl)Exception: [^\n]*",
     re.MULTILINE,
 )
 """Messages about a table, checkpoint or file whose disk does not answer, or refuses this process."""

@@ -170,9 +170,7 @@ class FlowOpener:
         state = self.surveyor.target.state()
         if state is None:
             # The run has created it before: its disk is away, or somebody has deleted it.
-            raise table_lost(
-                self._planned, f"{self._settings.storage.table(self._planned.flow.target)} has no log"
-            )
+            raise table_lost(self._planned, f"{self.target.location} has no log")
         return state
 
     def _tidy(self) -> TargetState:
@@ -182,7 +180,8 @@ class FlowOpener:
         # An earlier version has folded them; without their files that would not show any more.
         self.surveyor.target.remove_strays(self._planned.flow.name, lambda: self._rewind_ledger(table))
         self.fold(table.table_id)
-        tidy_renamed(self.surveyor.checkpoints, self.surveyor.declared_flows)
+        current = table.checkpoints.get(self._planned.flow.name)
+        tidy_renamed(self.surveyor.checkpoints, self.surveyor.declared_flows, current)
         unfinished = find_unfinished(self.surveyor.checkpoints, table)
         if unfinished is not None:
             unfinished.delete_folder()

@@ -18,9 +18,9 @@ from headrace.plan.stages import Coordinates, PlannedFlow, RefreshViewStage
 from headrace.run.bad_records import BadRecordSearch, union
 from headrace.run.narrowing import RaisingRecord
 from headrace.sinks.delta.quarantine import QuarantineTable
-from headrace.sinks.target import BatchStamp, RefreshStamp, SplitRows
+from headrace.sinks.protocol import check_not_replaced
+from headrace.sinks.target import BatchStamp, RefreshStamp, SplitRows, TargetReader
 from headrace.sources.registry import describe_record
-from headrace.state.ledger import TargetCommits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -104,7 +104,7 @@ class BatchSplit:
     quarantine: QuarantineTable
     update: str
     records: BadRecordSearch
-    target: TargetCommits
+    target: TargetReader
     session: SparkSession
     _is_first: bool = field(default=True, init=False)
 
@@ -167,17 +167,18 @@ class BatchSplit:
                 batch = f"batch {stamp.batch} was not written"
                 check_rejected(planned.flow, limit, counts, rows, batch, self._past(limit.batches - 1))
             if counted or found.quarantined or (is_first and self.quarantine.holds(split.session, stamp)):
-                written = self.quarantine.write(split.session, rows, stamp)
+                written = self.quarantine.write(
+                    split.session, rows, stamp, partial(check_not_replaced, self.target, stamp)
+                )
                 if written != counted + found.quarantined:
                     raise self._not_repeatable(stamp, counted, written - found.quarantined)
             return found.counts
 
     def _past(self, batches: int) -> Iterator[Mapping[str, Any]]:
-        """The metadata of the flow's last batches in the target."""
-        if not batches:
-            return iter(())
-        newest = self.target.newest_batches(self.target.span.stop - _SEARCHED)
-        return islice((one for one in newest if one["flow"] == self.planned.flow.name), batches)
+        """The metadata of the flow's last batches in the target; reads nothing before the first is taken."""
+        if batches:
+            newest = self.target.newest_batches(self.target.span.stop - _SEARCHED)
+            yield from islice((one for one in newest if one["flow"] == self.planned.flow.name), batches)
 
     def _rejection(self, stamp: BatchStamp) -> Rejection:
         planned = self.planned

@@ -68,7 +68,7 @@ def flow_target(
             def send(rows: DataFrame, stamp: BatchStamp) -> None:
                 kind.send(rows, stamp, sink, connection)
 
-            return SinkTarget(table=appended, guarantee=kind.guarantee, send=send)
+            return SinkTarget(table=appended, send=send)
         case AutoCdcFlow(keys=keys, history=ChosenColumns() as tracked):
             return HistoryTarget(
                 **vars(table),

@@ -10,7 +10,7 @@ from headrace.model.counts import BatchCounts
 from headrace.model.declarations import Sink
 from headrace.model.ranges import SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
-from headrace.sinks.target import BatchStamp, BatchWriter, Committed, Guarantee, OpenedGeneration, SplitRows
+from headrace.sinks.target import BatchStamp, BatchWriter, Committed, OpenedGeneration, SplitRows
 
 if TYPE_CHECKING:
     from headrace.sinks.delta.append import AppendTarget
@@ -21,7 +21,6 @@ class SinkTarget:
     """A sink that a flow sends rows to."""
 
     table: AppendTarget
-    guarantee: Guarantee
     send: Callable[[DataFrame, BatchStamp], None]  # writes the rows to the other system
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.errors import BatchFencedError, CheckpointBehindTableError, TableBehindCheckpointError
 from headrace.model.counts import BatchCounts
-from headrace.sinks.target import BatchStamp, OpenedGeneration, RefreshStamp
+from headrace.sinks.target import BatchStamp, OpenedGeneration, RefreshStamp, TargetReader
 from headrace.state.facts import FENCED
 
 FORMAT = 1
@@ -81,15 +81,22 @@ def replay_metadata(stamp: BatchStamp) -> dict[str, Any]:
     return {"headrace": FORMAT, "pipeline": stamp.pipeline, "flow": stamp.flow, "replay": stamp.replay}
 
 
-def fenced(stamp: BatchStamp) -> BatchFencedError:
-    """The error for a batch that another driver has committed, or whose checkpoint was replaced."""
+def fenced(stamp: BatchStamp, held: int | None = None) -> BatchFencedError:
+    """The error for a batch that another driver has committed, or whose checkpoint was replaced (`held`)."""
+    what = "replaced" if held == FENCED else "committed with"
     return BatchFencedError(
-        f"flow {stamp.flow}: another driver has committed with this checkpoint while batch "
-        f"{stamp.batch} was being written",
+        f"flow {stamp.flow}: another driver has {what} this checkpoint while batch {stamp.batch} was being "
+        "written",
         facts=(f"checkpoint {stamp.checkpoint}", "this driver's rows were not committed"),
         remedies=("stop one of the two processes, then run again:   headrace run",),
         params={"flow": stamp.flow, "checkpoint": stamp.checkpoint, "batch": stamp.batch},
     )
+
+
+def check_not_replaced(target: TargetReader, stamp: BatchStamp) -> None:
+    """Refuse a batch whose checkpoint another process has replaced since the batch began."""
+    if (state := target.state()) is not None and state.transactions.get(stamp.checkpoint) == FENCED:
+        raise fenced(stamp, FENCED)
 
 
 def check_opening(opened: OpenedGeneration, fed_by: str | None) -> None:

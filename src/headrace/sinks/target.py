@@ -197,9 +197,6 @@ class Target(Protocol[StampT]):
     def location(self) -> str:
         """The URI or path that the writers write to."""
 
-    @property
-    def guarantee(self) -> Guarantee: ...
-
     def begin(self, session: SparkSession, stamp: StampT) -> BatchWriter | None:
         """Begin a batch. ``None`` if the target already holds the batch: it is replayed, and nothing may be
         written."""

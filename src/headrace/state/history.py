@@ -101,7 +101,7 @@ def _entries(
         held += [fold for fold in ledger.folds() if fold["table_id"] == table_id and fold not in stale]
         # The log says again what was taken back.
         first = min([first, ledger.next_version(table_id), *(fold["versions"][0] for fold in stale)])
-    logged = [one for one in target.commits(first) if "checkpoint" in one]
+    logged = [one for one in target.commits(first, others=False) if "checkpoint" in one]
     return [*(entry for fold in held for entry in fold["batches"]), *logged]
 
 

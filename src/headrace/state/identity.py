@@ -222,14 +222,20 @@ def discard_checkpoints(flow_checkpoints: Location) -> None:
     flow_checkpoints.delete_folder()
 
 
-def tidy_renamed(flow_checkpoints: Location, declared: Collection[str]) -> None:
-    """Remove the rest of an interrupted rename: a part of the copy, or the old folder."""
+def tidy_renamed(flow_checkpoints: Location, declared: Collection[str], current: str | None) -> None:
+    """Remove the rest of an interrupted rename: a part of the copy, or the old folder.
+
+    `current`: the id of the checkpoint that the target has under this flow's name. Without it, the rename is
+    not committed, or the flow has its old name again: no other folder is touched.
+    """
     if (flow_checkpoints / RENAMING).exists():
         discard_checkpoints(flow_checkpoints)
+    if current is None or _newest_id(flow_checkpoints) != current:
+        return
     for name in flow_checkpoints.parent.list_folders():
         if name != flow_checkpoints.name and name not in declared:
             old = flow_checkpoints.parent / name
-            if (found := _newest_id(old)) is not None and found == _newest_id(flow_checkpoints):
+            if _newest_id(old) == current:
                 discard_checkpoints(old)
 
 

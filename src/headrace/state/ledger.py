@@ -44,9 +44,14 @@ class TargetCommits(Protocol):
         """A text that no other commit of the same version has; ``None`` if the target lacks the commit."""
         ...
 
-    def commits(self, first: int, last: int | None = None) -> Iterator[Mapping[str, Any]]:
-        """The commits of a range of versions: those of this pipeline by their metadata (`headrace`), and what
-        other writers have changed. Each has its ``version`` and ``timestamp``."""
+    def commits(
+        self, first: int, last: int | None = None, *, others: bool = True
+    ) -> Iterator[Mapping[str, Any]]:
+        """The commits of a range of versions, each with its ``version`` and ``timestamp``.
+
+        Those of this pipeline have their metadata (`headrace`). Those of others that change rows have
+        ``operation``, ``engine``, ``added``, ``removed``, ``erasure``, and ``undone`` if they undo commits.
+        """
         ...
 
     def newest_batches(self, after: int = -1) -> Iterator[Mapping[str, Any]]:

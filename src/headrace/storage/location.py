@@ -252,7 +252,8 @@ class Location:
 
     def copy(self, new: Location) -> None:
         """Write a copy of the file in the same storage; replaces a file with the new path."""
-        with new._writing():
+        # A file that cannot be read is no failure to write.
+        with self.open(), new._writing():
             self.files.copy(self.path, new.path)
 
     def unwritable(self, error: OSError) -> StorageUnwritableError:

@@ -133,10 +133,11 @@ def load_snapshot(table: Location) -> TableSnapshot:
         raise SnapshotUnreadableError(f"its log is damaged: {error!r}") from error
 
 
-def find_checkpoints(table: Location) -> dict[int, tuple[Location, ...]]:
-    """The files of each whole checkpoint of a log, by its version; V2 checkpoints are left out."""
+def find_checkpoints(table: Location, names: Sequence[str] | None = None) -> dict[int, tuple[Location, ...]]:
+    """The files of each whole checkpoint of a log, by its version; V2 checkpoints are left out. `names`: the
+    files of the log, if they are known."""
     parts: dict[int, dict[int, list[str]]] = {}
-    for name in (table / LOG).list_files():
+    for name in (table / LOG).list_files() if names is None else names:
         if found := _CHECKPOINT.fullmatch(name):
             parts.setdefault(int(found[1]), {}).setdefault(int(found[3] or 1), []).append(name)
     whole: dict[int, tuple[Location, ...]] = {}
@@ -149,8 +150,9 @@ def find_checkpoints(table: Location) -> dict[int, tuple[Location, ...]]:
 
 def _find_all_checkpoints(table: Location) -> dict[int, tuple[Location, ...]]:
     """The files with the transactions of each whole checkpoint, V2 checkpoints too."""
-    checkpoints = find_checkpoints(table)
-    for name in (table / LOG).list_files():
+    names = (table / LOG).list_files()
+    checkpoints = find_checkpoints(table, names)
+    for name in names:
         if found := _MANIFEST.fullmatch(name):
             checkpoints.setdefault(int(found[1]), (table / LOG / name,))
     return checkpoints

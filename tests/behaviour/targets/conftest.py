@@ -20,6 +20,7 @@ from headrace.sinks.delta.append import AppendTarget
 from headrace.sinks.delta.keyed import SharedTable
 from headrace.sinks.delta.merge import MergeTarget
 from headrace.sinks.delta.replace import ReplaceTarget
+from headrace.sinks.delta.table import read_state
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.target import (
     BatchStamp,
@@ -31,6 +32,7 @@ from headrace.sinks.target import (
     SinkSpec,
     SplitRows,
     Target,
+    TargetState,
 )
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.state.facts import Open
@@ -136,6 +138,11 @@ class FlowHarness(Harness, ABC):
     @abstractmethod
     def target(self) -> FlowTarget: ...
 
+    @property
+    def state(self) -> TargetState:
+        """What a survey reads of the target."""
+        return read_state(self.spark, locate(self.path))
+
     def stamp(self, batch: int) -> BatchStamp:
         source = SourceRange(
             index=0,
@@ -187,6 +194,12 @@ class SinkHarness(FlowHarness):
     @property
     def target(self) -> FlowTarget:
         return self.sink
+
+    @property
+    def state(self) -> TargetState:
+        state = self.sink.state()
+        assert state is not None
+        return state
 
     def visible(self, *batches: list[Row]) -> list[Row]:
         return sorted(itertools.chain(*batches))

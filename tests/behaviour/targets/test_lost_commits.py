@@ -62,7 +62,7 @@ def test_a_commit_that_the_log_has_passed_has_not_happened(name: str, spark: Any
     assert harness.rows == harness.visible(ONE)
     if isinstance(harness, FlowHarness):
         assert not commit_file(locate(harness.path), read + 1).exists()
-        assert harness.target.state().transactions[harness.checkpoint] == 0
+        assert harness.state.transactions[harness.checkpoint] == 0
     committed = harness.write(1, *TWO)
     assert committed is not None and committed.version > read + 3
     assert harness.rows == harness.visible(ONE, TWO)

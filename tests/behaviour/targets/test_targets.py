@@ -84,11 +84,6 @@ def test_a_commit_names_its_flow_and_what_it_read(harness: Harness) -> None:
     assert metadata.keys() & {"sources", "inputs"}
 
 
-def test_the_guarantee_is_named(harness: Harness) -> None:
-    assert harness.target.guarantee == "exactly once"
-    assert harness.target.location == str(harness.path)
-
-
 # Targets that flows with a checkpoint feed.
 
 
@@ -127,10 +122,10 @@ def test_of_two_drivers_only_one_commits(flow: FlowHarness) -> None:
 
 
 def test_the_state_names_the_checkpoint_and_its_last_batch(flow: FlowHarness) -> None:
-    assert flow.target.state().checkpoints == {}
+    assert flow.state.checkpoints == {}
     flow.open(flow.checkpoint, Open(reason="first"))
     flow.write(0, *ONE)
-    state = flow.target.state()
+    state = flow.state
     assert state.checkpoints == {"sales": flow.checkpoint}
     assert state.transactions == {flow.checkpoint: 0}
     assert state.version == flow.commits - 1
@@ -146,8 +141,8 @@ def test_a_new_generation_fences_the_old_one(flow: FlowHarness) -> None:
     flow.open(flow.checkpoint, Open(reason="first"))
     flow.write(0, *ONE)
     open_new(flow)
-    assert flow.target.state().checkpoints == {"sales": NEW}
-    assert flow.target.state().transactions == {flow.checkpoint: FENCED}
+    assert flow.state.checkpoints == {"sales": NEW}
+    assert flow.state.transactions == {flow.checkpoint: FENCED}
     for batch in range(3):
         with pytest.raises(CheckpointBehindTableError):
             flow.write(batch, (9, "z"))
@@ -239,7 +234,7 @@ def test_an_opening_is_refused_if_the_old_checkpoint_has_committed_since(flow: F
         open_new(flow, fenced_at=0)
     assert (caught.value.params["found"], flow.commits) == (1, before)
     open_new(flow, fenced_at=1)
-    assert flow.target.state().transactions == {flow.checkpoint: FENCED}
+    assert flow.state.transactions == {flow.checkpoint: FENCED}
 
 
 def test_an_opening_passes_over_commits_of_others(table: FlowHarness) -> None:
@@ -247,7 +242,7 @@ def test_an_opening_passes_over_commits_of_others(table: FlowHarness) -> None:
     table.write(0, *ONE)
     table.spark.sql(f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ('foreign' = 'x')")
     open_new(table, fenced_at=0)
-    assert table.target.state().transactions == {table.checkpoint: FENCED}
+    assert table.state.transactions == {table.checkpoint: FENCED}
 
 
 def test_a_full_refresh_removes_all_rows_in_the_commit_that_opens_it(flow: FlowHarness) -> None:
@@ -266,7 +261,7 @@ def test_a_seeded_generation_holds_its_batch_0(flow: FlowHarness) -> None:
     seeded = flow.stamp(0).ranges
     opening = Open(reason="reset", positions={0: seeded[0].until}, fences=type(flow).checkpoint)
     flow.open(NEW, opening, ranges=seeded, replaces=type(flow).checkpoint)
-    assert flow.target.state().transactions[NEW] == 0
+    assert flow.state.transactions[NEW] == 0
     assert flow.write(0, *TWO) is None
     assert flow.write(1, *TWO) is not None
     assert flow.rows == flow.visible(ONE, TWO)

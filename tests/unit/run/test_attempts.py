@@ -142,6 +142,14 @@ def test_what_was_there_in_this_run_may_come_back(make: Any, was_opened: bool, s
     assert retrying == ["STORAGE_UNREADABLE"] * (starts - 1)
 
 
+def test_attempts_for_what_is_missing_are_counted_alone(make: Any) -> None:
+    """A disk that answers with errors first, and is away then."""
+    update, lost = make("continuous"), TableLostError("the table is missing")
+    errors = [AWAY] * (TRIGGERED_ATTEMPTS + 1) + [lost] * (TRIGGERED_ATTEMPTS - 1)
+    runner = Runner([*errors, "drained"], was_opened=True)
+    assert (update.run(runner).error, runner.starts) == (None, len(errors) + 1)
+
+
 def test_a_triggered_run_does_not_wait_for_ever(make: Any) -> None:
     update = make()
     result = update.run(Runner([AWAY]))

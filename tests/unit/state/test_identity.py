@@ -137,7 +137,10 @@ def test_a_crash_at_any_step_of_a_rename_leaves_one_checkpoint_and_the_next_star
     assert len(crashed) > 20, "each write is a step"
     left = []
     for root in crashed:
-        tidy_renamed(folder(root, "sales"), {"sales"})
+        if generations(folder(root, "sales")):
+            # The user may take the new name back first: then the target has no checkpoint of the old one.
+            tidy_renamed(folder(root, "old"), {"old"}, None)
+        tidy_renamed(folder(root, "sales"), {"sales"}, old.checkpoint)
         found = {flow: known for flow in ("old", "sales") if (known := generations(folder(root, flow)))}
         ((flow, (replaced, newest)),) = found.items()
         assert load_identity(newest) == old.with_flow(flow)

@@ -91,7 +91,7 @@ def test_files_are_copied_and_deleted_and_so_are_folders(location: Location) -> 
         (location / "b").delete()
     assert not (location / "a").exists()
     assert not (location / "b").exists()
-    with pytest.raises(StorageUnwritableError):
+    with pytest.raises(FileNotFoundError):
         (location / "b").copy(location / "e")
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.commit import commit_generation, fence_replay
 from headrace.sinks.delta.maintenance import Maintenance
-from headrace.sinks.delta.table import TableState, no_log, read_state
+from headrace.sinks.delta.table import no_log
 from headrace.sinks.delta.transaction import held_batch, start_transaction
 from headrace.sinks.protocol import is_held
-from headrace.sinks.target import BatchStamp, Guarantee, OpenedGeneration
+from headrace.sinks.target import BatchStamp, OpenedGeneration
 from headrace.storage.location import Location
 
 
@@ -22,14 +22,10 @@ class FlowTable:
     spark: SparkSession  # A session to read and change the table's metadata with
     path: Location
     maintenance: Maintenance | None = None  # maintains the files and the log of the table
-    guarantee: ClassVar[Guarantee] = "exactly once"
 
     @property
     def location(self) -> str:
         return str(self.path)
-
-    def state(self) -> TableState:
-        return read_state(self.spark, self.path)
 
     def open_generation(self, opened: OpenedGeneration) -> int:
         return commit_generation(self.spark, self.path, opened)

@@ -85,7 +85,7 @@ class Decision:
         old: The rows that are replaced or deleted: found by the index, or as a frame with `FILE` and `ROW`;
             ``None`` if only a MERGE can delete them.
         merge: The rows and keys with their `EFFECT`, for a MERGE if rows cannot be changed by position.
-        several: Whether a key may have several rows, which a MERGE cannot replace.
+        several: The number of keys with several rows, which a MERGE cannot replace.
         ending: The events that are kept beside the table: deletes, and hidden events of a history.
         without_index: Why the index of the keys was not used, although the table may have one.
     """
@@ -98,7 +98,7 @@ class Decision:
     old: FoundRows | DataFrame | None
     identity: tuple[str, ...]  # the columns that identify a row
     merge: DataFrame | None = None
-    several: bool = False
+    several: int = 0
     ending: DataFrame | None = None
     ending_count: int = 0
     without_index: str | None = None
@@ -162,7 +162,7 @@ class KeyedWriter(BatchWriter):
             self._placed = self._place(decision)
         except NoPositionsError:
             if decision.several:
-                raise self.held_twice(decision.merge, decision.changes.truncated) from None
+                raise self.held_twice(decision.merge, decision.several) from None
 
     @abstractmethod
     def reduce(self, records: DataFrame) -> DataFrame:
@@ -218,8 +218,9 @@ class KeyedWriter(BatchWriter):
     def _check_checkpoint(self) -> None:
         """Refuse the batch if another process has replaced its checkpoint since the batch began."""
         path, checkpoint = self.table.path, self.stamp.checkpoint
-        if held_batch(start_transaction(self.session, path, checkpoint), checkpoint, path) == FENCED:
-            raise fenced(self.stamp)
+        held = held_batch(start_transaction(self.session, path, checkpoint), checkpoint, path)
+        if held == FENCED:
+            raise fenced(self.stamp, held)
 
     def _commit(self, decision: Decision, stamp: BatchStamp, counts: BatchCounts) -> int:
         table, shared = self.table, self.table.shared
@@ -274,6 +275,7 @@ class KeyedWriter(BatchWriter):
         changes: RowChanges,
         identity: tuple[str, ...],
         replaced: DataFrame | None = None,
+        several: int = 0,
     ) -> Decision:
         """The decision to write and to delete the rows of effects. `effects`: rows with `EFFECT`, and with
         `HELD_AT` unless they need a MERGE. `replaced`: the rows of the table that are replaced or deleted,
@@ -292,7 +294,7 @@ class KeyedWriter(BatchWriter):
             old=old,
             identity=identity,
             merge=changed,
-            several=replaced is not None,
+            several=several,
         )
 
     def held_twice(self, effects: DataFrame, count: int) -> KeyTwiceError:

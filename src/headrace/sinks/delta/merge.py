@@ -240,6 +240,7 @@ class _Merger(KeyedWriter):
             ),
             identity=self.table.keys,
             replaced=replaced,
+            several=twice,
         )
         return replace(decision, ending=ending, ending_count=sum(one["ending"] for one in found.values()))
 

@@ -22,6 +22,9 @@ from headrace.state.facts import FENCED
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
 
+Check = Callable[[], object]
+"""Raises `BatchFencedError` if the target has replaced the checkpoint of a batch."""
+
 # Flows of one dataset share its quarantine, and Delta fails where two sessions create a table at once.
 _CREATION = threading.Lock()
 
@@ -39,13 +42,7 @@ class QuarantineTable:
         """Whether any batch has rejected rows."""
         return is_table(self.path)
 
-    def write(
-        self,
-        session: SparkSession,
-        rows: DataFrame,
-        stamp: BatchStamp,
-        check_first: Callable[[], object] = lambda: None,
-    ) -> int:
+    def write(self, session: SparkSession, rows: DataFrame, stamp: BatchStamp, check_first: Check) -> int:
         """Write and commit the rejected rows of a batch, in place of those of an earlier attempt. Returns how
         many rows the batch has in the table now.
 
@@ -59,9 +56,7 @@ class QuarantineTable:
         commit_quarantine(session, transaction, files, stamp)
         return files.rows
 
-    def check(
-        self, session: SparkSession, stamp: BatchStamp, check_first: Callable[[], object]
-    ) -> tuple[Any, int]:
+    def check(self, session: SparkSession, stamp: BatchStamp, check_first: Check) -> tuple[Any, int]:
         """Start a transaction, and refuse a replaced checkpoint. Returns the checkpoint's last batch, too.
 
         `check_first` is called before a checkpoint's first commit here: a process that replaces a checkpoint
@@ -70,7 +65,7 @@ class QuarantineTable:
         transaction = start_transaction(session, self.path, stamp.checkpoint)
         held = held_batch(transaction, stamp.checkpoint, self.path)
         if held == FENCED:
-            raise fenced(stamp)
+            raise fenced(stamp, held)
         if held < 0:
             check_first()
         return transaction, held

@@ -39,10 +39,12 @@ class DeltaCommits:
     def mark(self, version: int) -> str | None:
         return commit_mark(self.path, version)
 
-    def commits(self, first: int, last: int | None = None) -> Iterator[Mapping[str, Any]]:
+    def commits(
+        self, first: int, last: int | None = None, *, others: bool = True
+    ) -> Iterator[Mapping[str, Any]]:
         for commit in iter_commits(self.path, first, last):
             entry = _entry(commit)
-            if entry is None and not commit.is_ours and commit.changes_data:
+            if entry is None and others and not commit.is_ours and commit.changes_data:
                 entry = self._other(commit)
             if entry is not None:
                 yield entry

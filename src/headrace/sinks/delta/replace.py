@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from headrace.model.ranges import SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.commit import append_refresh, commit_refresh, commit_replacement
 from headrace.sinks.delta.table import delta_log
 from headrace.sinks.delta.transaction import WrittenFiles, prepend, table_properties, write_files
-from headrace.sinks.target import BatchWriter, Committed, Guarantee, RefreshStamp, SplitRows
+from headrace.sinks.target import BatchWriter, Committed, RefreshStamp, SplitRows
 from headrace.storage.location import Location
 from headrace.storage.row_counts import count_added_rows
 from headrace.storage.table_log import commit_file, is_table, load_commit, newest_commits
@@ -38,7 +38,6 @@ class ReplaceTarget:
     partition_cols: tuple[str, ...] = ()  # the columns that lay the files out in folders
     cluster_by: tuple[str, ...] = ()  # the columns that cluster the files of a new table
     is_streamed: bool = False
-    guarantee: ClassVar[Guarantee] = "exactly once"
 
     @property
     def location(self) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from headrace.model.changes import DELETE, KEPT_PROPERTY, OPERATION, SEQUENCE, T
 from headrace.model.names import quoted_column
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sinks.delta.append import comparable
-from headrace.sinks.delta.quarantine import QuarantineTable
+from headrace.sinks.delta.quarantine import Check, QuarantineTable
 from headrace.sinks.delta.table import as_nullable, ddl, delta_log, newest_snapshot
 from headrace.sinks.target import BatchStamp
 from headrace.storage.location import Location
@@ -69,19 +69,12 @@ class Tombstones:
         return _version(delta_log(session, self.path).unsafeVolatileSnapshot())
 
     def write(
-        self,
-        session: SparkSession,
-        changes: DataFrame,
-        stamp: BatchStamp,
-        count: int,
-        check_first: Callable[[], object],
+        self, session: SparkSession, changes: DataFrame, stamp: BatchStamp, count: int, check_first: Check
     ) -> None:
         """Commit the deletes and truncates of a batch, in place of those of an earlier attempt.
 
-        `check_first`: see `QuarantineTable.write`.
+        `check_first`: see `QuarantineTable.check`.
         """
-        if self._table("").exists:
-            self._adapt(session, changes, lambda: self._table("").check(session, stamp, check_first))
         keys = zip(self.keys, self._columns, strict=True)
         rows = self._stored(changes).select(
             *(F.col(quoted_column(key)).alias(name) for key, name in keys),
@@ -104,9 +97,6 @@ class Tombstones:
     def _carried(self, changes: DataFrame) -> list[Column]:
         """Columns of the changes that are kept beside their keys and sequences."""
         return []
-
-    def _adapt(self, session: SparkSession, changes: DataFrame, check: Callable[[], object]) -> None:
-        """Give the stored events the columns and types that the table has now, after a check."""
 
     def tidy(self, session: SparkSession, properties: Mapping[str, str]) -> None:
         """Remove old tombstones and fold small files where there are many.
@@ -158,6 +148,13 @@ class HiddenEvents(Tombstones):
         own = (F.col("checkpoint") == stamp.checkpoint) & (F.col("batch") == stamp.batch)
         return held.where(~own).select(f"{ROW}.*", SEQUENCE, OPERATION)
 
+    def write(
+        self, session: SparkSession, changes: DataFrame, stamp: BatchStamp, count: int, check_first: Check
+    ) -> None:
+        if (table := self._table("")).exists:
+            self._adapt(session, changes, lambda: table.check(session, stamp, check_first))
+        super().write(session, changes, stamp, count, check_first)
+
     def _stored(self, changes: DataFrame) -> DataFrame:
         return changes
 
@@ -169,7 +166,8 @@ class HiddenEvents(Tombstones):
         names = _QUOTED.findall(columns)
         return replace(super()._table(columns), maps_names=any(_UNUSUAL.search(name) for name in names))
 
-    def _adapt(self, session: SparkSession, changes: DataFrame, check: Callable[[], object]) -> None:
+    def _adapt(self, session: SparkSession, changes: DataFrame, check: Check) -> None:
+        """Give the events the columns and types that the table has now, after a check."""
         from pyspark.sql.types import StructField, StructType
 
         held = session.read.format("delta").load(str(self.path))
