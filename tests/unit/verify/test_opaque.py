@@ -10,8 +10,9 @@ from lake import HandFlow, Lake, rows
 from unit.verify.conftest import Verifier as Verify
 
 
-def read(start: Any, until: Any) -> dict[str, Any]:
-    return {"index": 0, "kind": "other", "identity": {"format": "rate"}, "from": start, "until": until}
+def read(start: Any, until: Any, kind: str = "other", **identity: Any) -> dict[str, Any]:
+    identity = identity or {"format": "rate"}
+    return {"index": 0, "kind": kind, "identity": identity, "from": start, "until": until}
 
 
 @pytest.fixture
@@ -39,3 +40,12 @@ def test_a_batch_that_begins_elsewhere_is_found(flow: HandFlow, verify: Verify, 
     flow.append_from([read(start, 9)], rows(range(5, 9)))
     assert verify.grade("ranges").verdict == "refuted"
     assert verify.codes("ranges") == ["RANGE_MISSING"]
+
+
+@pytest.mark.parametrize("logged", [9, {"0": 5}, "5", None])
+def test_an_offset_log_that_says_otherwise_is_found(flow: HandFlow, verify: Verify, logged: Any) -> None:
+    flow.append_from([read(None, 5)], rows(range(5)))
+    flow.write_spark_log(0, 5)
+    assert verify.grade("ranges").verdict == "proven"
+    flow.write_spark_log(0, logged)
+    assert verify.codes("ranges") == ([] if logged is None else ["OFFSETS_DIFFER"])
