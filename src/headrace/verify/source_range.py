@@ -93,11 +93,10 @@ class SourceRange:
 
     def stream(self, partition: Partition) -> tuple[Partition, str | None]:
         """What a partition is a part of, such as its topic: the name and the id."""
-        names = 0 if self.coordinates is None else len(self.coordinates.sources)
-        return partition[:names], self.id_of(partition)
+        return partition[:1], self.id_of(partition)
 
     def id_of(self, partition: Partition) -> str | None:
-        """The id of the topic or log of a partition at that time. Another id has other records."""
+        """The id of the stream of a partition at that time. Another id has other records."""
         return None
 
     def reads(self, partition: Partition) -> bool:
