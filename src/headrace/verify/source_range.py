@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from headrace.model.coordinates import RecordCoordinates
-from headrace.model.ranges import marks_of
 
 Position = Any
 """A position of a source, as the commit's JSON has it."""
@@ -33,6 +33,9 @@ class SourceRange:
     coordinates: ClassVar[RecordCoordinates | None] = None
     """The parts that identify a record of this kind; ``None`` if its records have no coordinates."""
 
+    mark_names: ClassVar[tuple[str, ...]] = ()
+    """The marks that the kind's reader reads, all of them JSON objects."""
+
     index: int  # the number of the source in the query, as Spark counts from 0
     kind: str
     identity: Mapping[str, Any]  # the ids of the source
@@ -42,15 +45,19 @@ class SourceRange:
 
     @classmethod
     def parse(cls, value: Mapping[str, Any]) -> Self:
-        """The range of a commit, or of an entry of the ledger; raises `TypeError` for a damaged position."""
+        """The range of a commit, or of an entry of the ledger; raises `TypeError` if it is damaged."""
         start = value["from"]
+        marks = {name: mark for name in cls.mark_names if (mark := value.get(name)) is not None}
+        for name, mark in marks.items():
+            if not isinstance(mark, dict):
+                raise TypeError(f"{mark!r} is not a mark {name}")
         return cls(
             index=int(value["index"]),
             kind=value["kind"],
             identity=value["identity"],
             start=None if start is None else cls.read_position(start),
             until=cls.read_position(value["until"]),
-            marks={name: mark for name, mark in marks_of(value).items() if isinstance(mark, dict)},
+            marks=marks,
         )
 
     @classmethod
@@ -105,13 +112,18 @@ class SourceRange:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The kind and the id of the whole source."""
-        return (self.kind, str(self.identity.get("path")))
+        """The kind and the id of the whole source; by default its identity."""
+        return (self.kind, json.dumps(self.identity, sort_keys=True))
 
     @property
     def name(self) -> str:
         """The source, for people."""
-        return f"{self.kind} {self.identity.get('path')}"
+        return " ".join(self.key)
+
+    @property
+    def table_id(self) -> str | None:
+        """The id of the Delta table that the source is."""
+        return None
 
     def is_same_source(self, other: SourceRange) -> bool:
         """Whether both ranges are of one source; it may come to have more partitions."""

@@ -42,6 +42,25 @@ def test_a_batch_that_begins_elsewhere_is_found(flow: HandFlow, verify: Verify, 
     assert verify.codes("ranges") == ["RANGE_MISSING"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "identity", "other", "names"),
+    [
+        ("other", {"format": "rate"}, {"format": "socket"}, "the stream socket"),
+        ("new", {"id": "one"}, {"id": "two"}, 'new {"id": "two"}'),
+        ("new", {"format": "x", "id": "one"}, {"format": "x", "id": "two"}, "the stream x"),
+    ],
+)
+def test_a_source_that_was_replaced_is_found(
+    flow: HandFlow, verify: Verify, kind: str, identity: Any, other: Any, names: str
+) -> None:
+    flow.append_from([read(None, 5, kind, **identity)], rows(range(5)))
+    flow.append_from([read(5, 7, kind, **identity)], rows(range(5, 7)))
+    assert verify.grade("ranges").verdict == "proven"
+    flow.append_from([read(7, 9, kind, **other)], rows(range(7, 9)))
+    assert verify.codes("ranges") == ["SOURCE_CHANGED"]
+    assert f"reads {names} through a checkpoint" in verify.grade("ranges").findings[0].text
+
+
 @pytest.mark.parametrize("logged", [9, {"0": 5}, "5", None])
 def test_an_offset_log_that_says_otherwise_is_found(flow: HandFlow, verify: Verify, logged: Any) -> None:
     flow.append_from([read(None, 5)], rows(range(5)))
