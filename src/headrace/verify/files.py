@@ -101,7 +101,9 @@ class FilesReader(SourceReader):
         key = str(evidence.ledgers)
         if key not in self._lists:
             self._lists[key] = _load_lists(evidence.ledgers)
-        return _judge_lists(lineage, self._lists[key], logs, evidence.ledger.lost_files)
+        losses = (one for one in evidence.ledger.other_losses if "path" in one)
+        lost = {(str(one.get("checkpoint")), str(one["path"])) for one in losses}
+        return _judge_lists(lineage, self._lists[key], logs, lost)
 
 
 @dataclass

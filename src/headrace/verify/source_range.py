@@ -131,6 +131,10 @@ class SourceRange:
         is_same = self.kind == other.kind and self.key == other.key
         return is_same and all(self.id_of(key) == other.id_of(key) for key in shared)
 
+    def marks_without(self, later: Iterable[SourceRange]) -> Mapping[str, Any]:
+        """The marks of what is left of a merged entry of the ledger without some of its last batches."""
+        return self.marks
+
     def order_of(self, position: Position | None) -> tuple[int, ...]:
         """What the positions of a kind without coordinates compare by; empty if they have no order."""
         return ()

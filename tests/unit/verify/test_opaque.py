@@ -42,6 +42,22 @@ def test_a_batch_that_begins_elsewhere_is_found(flow: HandFlow, verify: Verify, 
     assert verify.codes("ranges") == ["RANGE_MISSING"]
 
 
+@pytest.mark.parametrize("start", [0, {}, [], ""])
+def test_a_merged_entry_of_the_ledger_ends_where_the_first_batch_in_the_log_starts(
+    lake: Lake, verify: Verify, start: Any
+) -> None:
+    table = lake.table()
+    flow = table.flow()
+    flow.append_from([read(None, start)], rows(range(5)))
+    flow.append_from([read(start, 9)], rows(range(5, 9)))
+    opening, first, second = flow.said
+    entry = {**first, "batches": [0, 1], "version": [2, 3], "input": 9, "accepted": 9}
+    del entry["batch"]
+    table.fold("bronze", 0, 3, [opening, {**entry, "sources": [read(None, second["sources"][0]["until"])]}])
+    table.forget_log(2)
+    assert (verify.grade("ranges").verdict, verify.codes("ranges")) == ("proven", [])
+
+
 @pytest.mark.parametrize(
     ("kind", "identity", "other", "names"),
     [
