@@ -167,25 +167,26 @@ class Kinds:
     def __init__(self, ranges: Mapping[str, type[SourceRange]], other: type[SourceRange]) -> None:
         self._ranges = ranges
         self._other = other  # the ranges of a kind that is not known
+        self.coordinates = [one.coordinates for one in ranges.values() if one.coordinates is not None]
 
     def read_range(self, value: Mapping[str, Any]) -> SourceRange:
         return self._ranges.get(value["kind"], self._other).parse(value)
 
-    @property
-    def coordinates(self) -> list[RecordCoordinates]:
-        return [one.coordinates for one in self._ranges.values() if one.coordinates is not None]
-
     def find_coordinates(self, names: Collection[str]) -> RecordCoordinates | None:
-        """The coordinates whose parts are all among these names."""
-        return next((one for one in self.coordinates if set(one.names) <= set(names)), None)
+        """The coordinates with the most parts, all of them among these names."""
+        return _longest(one for one in self.coordinates if set(one.names) <= set(names))
 
     def read_declared(self, value: Mapping[str, Any]) -> DeclaredRange | None:
         """A declared range of offsets; ``None`` for another entry, such as a lost file."""
-        for one in self.coordinates:
-            *parts, _ = one.parts
-            if all(part.name in value for part in parts):
-                partition = tuple(
-                    int(value[part.name]) if part.type == "INT" else str(value[part.name]) for part in parts
-                )
-                return DeclaredRange(one.names[:-1], partition, int(value["from"]), int(value["until"]))
-        return None
+        found = _longest(one for one in self.coordinates if set(one.names[:-1]) <= value.keys())
+        if found is None:
+            return None
+        *parts, _ = found.parts
+        partition = tuple(
+            int(value[part.name]) if part.type == "INT" else str(value[part.name]) for part in parts
+        )
+        return DeclaredRange(found.names[:-1], partition, int(value["from"]), int(value["until"]))
+
+
+def _longest(several: Iterable[RecordCoordinates]) -> RecordCoordinates | None:
+    return max(several, key=lambda one: len(one.parts), default=None)
