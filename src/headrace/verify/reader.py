@@ -92,7 +92,7 @@ class SourceReader:
     system: ClassVar[str] = "the source"  # what a flow reads, for people
     holder: ClassVar[str] = "the source"  # what holds the records, for people
     unjudged: ClassVar[str] = ""
-    """Why the records of such a flow cannot be compared. It may be empty for a kind without coordinates."""
+    """Why the records of such a flow cannot be compared; by default because they have no coordinates."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
