@@ -426,7 +426,7 @@ class HandFlow:
         }
         (self.folder / "headrace.json").write_text(json.dumps(identity), encoding="utf-8")
 
-    def write_spark_log(self, batch: int, until: Mapping[str, Any], *, finished: bool = True) -> None:
+    def write_spark_log(self, batch: int, until: Any, *, finished: bool = True) -> None:
         """What Spark writes into the checkpoint for a batch."""
         for name in ("offsets", "commits"):
             (self.folder / name).mkdir(exist_ok=True)

@@ -181,7 +181,7 @@ def _place(rows: DataFrame) -> list[Column]:
     known = next((one for one in COORDINATES if {*one.names} <= fields), None)
     if known is not None:
         partition = F.lit(0) if known.partition is None else F.col(f"{_RECORD}.{known.partition}")
-        source = F.concat_ws("/", *(f"{_RECORD}.{name}" for name in known.sources))
+        source = F.coalesce(F.col(f"{_RECORD}.{known.source}"), F.lit(""))
         place = (partition, source, F.col(f"{_RECORD}.{known.number}"))
     elif {"path", "modified"} <= fields:
         place = (F.unix_micros("_source.modified"), F.col("_source.path"), row_hash(rows))

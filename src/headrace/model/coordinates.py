@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 PartType = Literal["STRING", "INT", "BIGINT"]
 """The SQL type of a part: names, the number of a partition, and the number of a record."""
@@ -18,7 +18,7 @@ class CoordinatePart:
 
 @dataclass(frozen=True)
 class RecordCoordinates:
-    """The parts that identify a record: names (STRING), at most one partition (INT), and the record's number
+    """The parts that identify a record: a name (STRING), at most one partition (INT), and the record's number
     (BIGINT). Records of one name and partition are ordered by their numbers."""
 
     parts: tuple[CoordinatePart, ...]
@@ -26,9 +26,11 @@ class RecordCoordinates:
 
     def __post_init__(self) -> None:
         types = [part.type for part in self.parts]
-        is_ordered = types == sorted(types, key=get_args(PartType).index)
-        if not is_ordered or types.count("INT") > 1 or types.count("BIGINT") != 1 or "STRING" not in types:
-            raise ValueError(f"coordinates are STRING, .., then INT or nothing, then BIGINT, not {types}")
+        if types not in (["STRING", "BIGINT"], ["STRING", "INT", "BIGINT"]):
+            raise ValueError(
+                f"coordinates are one STRING, then INT or nothing, then BIGINT, not {types}: "
+                "a kind with several names joins them into one"
+            )
 
     @classmethod
     def of(cls, before_number: str = "", **types: PartType) -> RecordCoordinates:
@@ -40,8 +42,8 @@ class RecordCoordinates:
         return tuple(part.name for part in self.parts)
 
     @property
-    def sources(self) -> tuple[str, ...]:
-        return tuple(part.name for part in self.parts if part.type == "STRING")
+    def source(self) -> str:
+        return self.parts[0].name
 
     @property
     def partition(self) -> str | None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Literal
+from typing import Literal
 
 from headrace.verify.commits import Batches, CommitClaims, Opening, feeding_checkpoints
 from headrace.verify.ledger import Ledger
-from headrace.verify.source_range import Partition, SourceRange
+from headrace.verify.source_range import Partition, Position, SourceRange
 
 StreamPartition = tuple[Partition, str | None]
-"""A partition, with the id of its topic or log."""
+"""A partition, with the id of its stream."""
 
 Pairs = list[tuple[int, int]]
 """Ranges of offsets, ``(from, until)`` each."""
@@ -240,19 +240,11 @@ def _before(merged: Batches, first_version: int, logged: Iterable[Batches]) -> B
         last=first.first - 1,
         last_version=first_version - 1,
         counts=reduce(lambda left, batch: left.plus(batch.counts, -1), inside, merged.counts),
-        sources=tuple(
-            replace(source, until=ends.get(source.index) or source.until, marks=_marks_before(source, inside))
-            for source in merged.sources
-        ),
+        sources=tuple(_source_before(one, ends.get(one.index), inside) for one in merged.sources),
     )
 
 
-def _marks_before(merged: SourceRange, inside: Iterable[Batches]) -> Mapping[str, Any]:
-    """What is left of an entry's files without those of some of its batches; their hash is not known."""
-    if "files" not in merged.marks:
-        return merged.marks
-    left = {**merged.marks["files"], "sha256": None}
-    for source in (source for batch in inside for source in batch.sources):
-        if source.index == merged.index and "files" in source.marks:
-            left |= {name: left[name] - source.marks["files"][name] for name in ("count", "bytes")}
-    return {**merged.marks, "files": left}
+def _source_before(merged: SourceRange, end: Position | None, inside: Iterable[Batches]) -> SourceRange:
+    later = [one for batch in inside for one in batch.sources if one.index == merged.index]
+    until = merged.until if end is None else end
+    return replace(merged, until=until, marks=merged.marks_without(later))

@@ -117,7 +117,8 @@ def _find_difference(text: str, batch: Batches, fold: Fold, found: Judgement) ->
 def _compare_positions(batch: Batches, positions: Sequence[object], found: Judgement) -> None:
     for source in batch.sources:
         position = positions[source.index] if source.index < len(positions) else None
-        if isinstance(position, type(source.until)) and not source.is_end(position):
+        # `is_end` cannot read a position of another JSON type.
+        if position is not None and (type(position) is not type(source.until) or not source.is_end(position)):
             text = (
                 f"{batch.name} ends at {source.until} in the table, "
                 f"and at {position} in the offset log of its checkpoint"

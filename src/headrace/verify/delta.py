@@ -30,9 +30,20 @@ _END_INDEX = 1 << 62
 class DeltaRange(SourceRange):
     """The versions that a batch read; ``seen`` has the last one, with the mark of its commit."""
 
+    mark_names = ("seen",)
+
     @property
     def key(self) -> tuple[str, ...]:
-        return (self.kind, str(self.identity.get("table_id")))
+        return (self.kind, str(self.table_id))
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {self.identity.get('path')}"
+
+    @property
+    def table_id(self) -> str | None:
+        found = self.identity.get("table_id")
+        return None if found is None else str(found)
 
     def order_of(self, position: Position | None) -> tuple[int, ...]:
         if position is None:
@@ -128,7 +139,7 @@ class DeltaReader(SourceReader):
             found = self.context.tables.get(there.name) if there.storage == self.context.storage else None
             if found is None or found.log.version < version - 1 or found.since is not None:
                 found = self._load(there.storage, there.name)
-        if found is None or found.log.metadata.id != source.identity.get("table_id"):
+        if found is None or found.log.metadata.id != source.table_id:
             reason = f"it reads {source.identity.get('path')}, which is not a table of a pipeline"
             raise CannotJudgeError(reason, applies=False)
         return found
@@ -167,7 +178,7 @@ def _find_upstream(storage: Storage, source: SourceRange) -> _Upstream | None:
     candidates = dict.fromkeys((moved, StoredPath.find(text)))
     there = [path for path in candidates if path is not None and list_versions(path)]
     if len(there) > 1:
-        there = [path for path in there if _table_id(path) == source.identity.get("table_id")] or there
+        there = [path for path in there if _table_id(path) == source.table_id] or there
     if not there:
         return None
     (path, *_) = there

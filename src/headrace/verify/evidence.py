@@ -141,7 +141,7 @@ def _ids_read(evidence: Evidence) -> set[str]:
         table_id for refresh in evidence.metadata.refreshes[-1:] for table_id, _ in refresh.inputs.values()
     }
     for lineage in evidence.lineages:
-        found |= {str(source.identity.get("table_id")) for source in lineage.last_sources}
+        found |= {source.table_id for source in lineage.last_sources if source.table_id is not None}
     return found
 
 

@@ -11,6 +11,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from typing import Any
 
 from headrace.model.folders import FileFolder
 from headrace.model.texts import counted
@@ -32,6 +33,20 @@ class FilesRange(SourceRange):
 
     ``carried`` marks the list of a seeded checkpoint: files that earlier ones have read.
     """
+
+    mark_names = ("files",)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return (self.kind, str(self.identity.get("path")))
+
+    def marks_without(self, later: Iterable[SourceRange]) -> Mapping[str, Any]:
+        if "files" not in self.marks:
+            return self.marks
+        left = {**self.marks["files"], "sha256": None}  # the hash of what is left is not known
+        for files in (one.marks["files"] for one in later if "files" in one.marks):
+            left |= {name: left[name] - files[name] for name in ("count", "bytes")}
+        return {**self.marks, "files": left}
 
     def order_of(self, position: Position | None) -> tuple[int, ...]:
         return () if position is None else (int(position["logOffset"]),)
@@ -86,7 +101,9 @@ class FilesReader(SourceReader):
         key = str(evidence.ledgers)
         if key not in self._lists:
             self._lists[key] = _load_lists(evidence.ledgers)
-        return _judge_lists(lineage, self._lists[key], logs, evidence.ledger.lost_files)
+        losses = (one for one in evidence.ledger.other_losses if "path" in one)
+        lost = {(str(one.get("checkpoint")), str(one["path"])) for one in losses}
+        return _judge_lists(lineage, self._lists[key], logs, lost)
 
 
 @dataclass

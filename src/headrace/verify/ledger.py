@@ -91,7 +91,7 @@ class Ledger:
 
     folds: tuple[Fold, ...] = ()
     lost: frozenset[DeclaredRange] = frozenset()
-    lost_files: frozenset[tuple[str, str]] = frozenset()  # checkpoint and path
+    other_losses: tuple[Mapping[str, Any], ...] = ()  # of kinds without coordinates, such as files
     damaged: Mapping[str, str] = field(default_factory=dict)  # the reason for each file that cannot be read
 
     def others(self, first: int, last: int) -> tuple[Other, ...]:
@@ -126,22 +126,24 @@ def load_losses(folder: StoredPath, ledger: Ledger, table_id: str, kinds: Kinds)
 
     Folds of an earlier table of the same name are left out.
     """
-    lost_files: set[tuple[str, str]] = set()
     lost: set[DeclaredRange] = set()
+    others: list[Mapping[str, Any]] = []
     damaged = dict(ledger.damaged)
     for path in _files_of_flows(folder):
         if path.name != _LOSSES:
             continue
         try:
-            entries = [dict(loss) for loss in json.loads(path.read_text())]
-            lost.update(filter(None, map(kinds.read_declared, entries)))
-            lost_files |= {(str(one.get("checkpoint")), str(one["path"])) for one in entries if "path" in one}
+            for entry in map(dict, json.loads(path.read_text())):
+                if (declared := kinds.read_declared(entry)) is None:
+                    others.append(entry)
+                else:
+                    lost.add(declared)
         except _UNREADABLE as error:
             damaged[f"{path.parent.name}/{path.name}"] = repr(error)
     return Ledger(
         folds=tuple(fold for fold in ledger.folds if fold.table_id == table_id),
         lost=frozenset(lost),
-        lost_files=frozenset(lost_files),
+        other_losses=tuple(others),
         damaged=damaged,
     )
 

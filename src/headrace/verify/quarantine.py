@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cache, cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -132,6 +132,7 @@ def _build(table: Any, parts: Sequence[str], transactions: Mapping[str, int], ki
     offsets: dict[tuple[str, BatchKey], dict[Partition, list[int]]] = {}
     replays: dict[str, int] = defaultdict(int)
     lost: dict[str, int] = defaultdict(int)
+    find_coordinates = cache(kinds.find_coordinates)  # few sets of names for many rows
     columns = (table.column(name).to_pylist() for name in table.column_names)
     for checkpoint, batch, state, replay, *source in zip(*columns, strict=True):
         part = _DISCARDED if state == _DISCARDED else "kept"
@@ -144,7 +145,7 @@ def _build(table: Any, parts: Sequence[str], transactions: Mapping[str, int], ki
         key = (part, (checkpoint, batch))
         rows[key] += 1
         there = {name: value for name, value in zip(parts, source, strict=True) if value is not None}
-        if (coordinates := kinds.find_coordinates(there)) is not None:
+        if (coordinates := find_coordinates(tuple(there))) is not None:
             *partition, offset = (there[name] for name in coordinates.names)
             offsets.setdefault(key, defaultdict(list))[tuple(partition)].append(offset)
     found: dict[str, dict[BatchKey, Rejected]] = defaultdict(dict)

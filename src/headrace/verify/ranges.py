@@ -21,7 +21,7 @@ class _Key(NamedTuple):
     """A source beyond one checkpoint."""
 
     partition: Partition  # a partition; or the key of a source without partitions
-    id: str | None  # the id of its topic or log
+    id: str | None  # the id of its stream
     read: int  # which one of several sources, where Spark opens a DataFrame that is used twice as two
 
 
@@ -214,7 +214,8 @@ def _judge_succession(
 ) -> None:
     """A later generation continues where earlier ones ended, but for recorded losses and declared repeats.
 
-    A topic with another id is another topic, and can begin at any offset. Parts of a range can be `unknown`.
+    A stream with another id is another stream, and can begin at any offset. Parts of a range can be
+    `unknown`.
     """
     opening = after.opening
     lost = _by_partition(() if opening is None else opening.losses)
@@ -247,7 +248,7 @@ def _judge_succession(
 
 
 def _judge_left_behind(ended: _Positions, begun: set[_Key], last: Batches, found: Judgement) -> None:
-    """A partition of a topic that is still read must not stay behind in an earlier generation."""
+    """A partition of a stream that is still read must not stay behind in an earlier generation."""
     still_read = {key[:2] for key in begun}
     for source in last.sources:
         streams = {source.stream(key) for key in source.ends}

@@ -1,14 +1,17 @@
 """What the proof asks of a kind of source. A new kind is one module and one line in `registry.py`.
 
+A kind with a connection also adds its access in `project/stored_pipeline.py`.
+
 The module has two classes:
 
 1. A `SourceRange` reads what a commit says of a batch. A kind whose records have coordinates names them in
    `coordinates`; then batches are compared partition by partition, and rows by their coordinates.
 2. A `SourceReader` says what the source holds now: `extent` gives the first and the next offset of a
-   partition, `find` gives the offsets that exist. A reader of a kind without coordinates gives the reason in
+   partition, `find` gives the offsets that exist. A reader of a kind without coordinates overrides
+   `judge_records` or `claims` if records can be compared in another way, and may else give the reason in
    `unjudged`; ranges and counts are judged for every kind.
 
-Both are independent of the code that reads the source in a run. A reader may connect to its system with what
+Both are independent of the code that reads the source in a run. A reader connects to its system with what
 `verify_pipeline` was given for its kind (`Context.access`).
 """
 
@@ -89,7 +92,7 @@ class SourceReader:
     system: ClassVar[str] = "the source"  # what a flow reads, for people
     holder: ClassVar[str] = "the source"  # what holds the records, for people
     unjudged: ClassVar[str] = ""
-    """Why the records of such a flow cannot be compared; empty for a kind with coordinates."""
+    """Why the records of such a flow cannot be compared; by default because they have no coordinates."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -130,8 +133,8 @@ class SourceReader:
 
     def claims(self, evidence: Evidence, lineage: Lineage) -> Claims:
         """What a flow that reads this kind alone claims to have put into its table."""
-        if self.unjudged:
-            raise CannotJudgeError(self.unjudged)
+        if self.unjudged or (self.range.coordinates is None and lineage.source_kinds):
+            raise CannotJudgeError(self.unjudged or f"the records of {self.system} have no coordinates")
         silence = self.silence(lineage)
         reasons: list[str] = []
         expired: list[str] = []

@@ -110,7 +110,7 @@ class RecordsJudge:
         for kind in sorted({one.kind for one in claims.values() if one.kind}):
             partitions = {key for one in claims.values() if one.kind == kind for key in one.partitions}
             mine = {key: spans for key, spans in asked.items() if key in partitions}
-            held = self._reader([kind]).find(evidence, mine)
+            held = self._reader([kind]).find(evidence, mine) if mine else {}
             if held is None:
                 return self.judge(evidence)
             found.update(held)
@@ -153,16 +153,16 @@ def _quarantined(evidence: Evidence) -> Present:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One partition of a topic, compared. All spans hold each offset as often as it is at fault."""
+    """One partition, compared. All spans hold each offset as often as it is at fault."""
 
-    missing: Spans = _NONE  # on the broker, or in the table upstream, and not in the table
+    missing: Spans = _NONE  # in the source, or in the table upstream, and not in the table
     twice: Spans = _NONE  # in the table more often than committed
     strangers: Spans = _NONE  # in the table, outside of every committed range
-    phantoms: Spans = _NONE  # in the table, within the ranges, where the broker holds no committed record
-    held: int = 0  # offsets that the broker was found to hold, or that the table upstream holds
+    phantoms: Spans = _NONE  # in the table, within the ranges, where the source holds no committed record
+    held: int = 0  # offsets that the source was found to hold, or that the table upstream holds
     again: int = 0  # records that were read again, as declared
-    empty: int = 0  # offsets within the ranges that hold no record on the broker
-    whole: bool = True  # whether the broker was asked for every offset
+    empty: int = 0  # offsets within the ranges that hold no record in the source
+    whole: bool = True  # whether the source was asked for every offset
 
 
 def _offsets_to_ask(

@@ -20,12 +20,9 @@ class OpaqueRange(SourceRange):
         return value
 
     @property
-    def key(self) -> tuple[str, ...]:
-        return (self.kind, str(self.identity.get("format")))
-
-    @property
     def name(self) -> str:
-        return f"the stream {self.identity.get('format')}"
+        format = self.identity.get("format")
+        return super().name if format is None else f"the stream {format}"
 
 
 class OpaqueReader(SourceReader):

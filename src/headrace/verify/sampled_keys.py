@@ -19,6 +19,8 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
+
 from headrace.model.coordinates import RecordCoordinates
 from headrace.model.texts import counted
 from headrace.verify.delta_log import LogDamagedError, has_log, load_table_log
@@ -66,8 +68,7 @@ Order = tuple[Any, int, str, int]
 
 def _order(value: Any, coordinates: RecordCoordinates, partition: Partition, offset: int) -> Order:
     """The order of a record."""
-    names = "/".join(str(one) for one in partition[: len(coordinates.sources)])
-    return value, 0 if coordinates.partition is None else int(partition[-1]), names, offset
+    return value, 0 if coordinates.partition is None else int(partition[-1]), str(partition[0]), offset
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class _Records:
         _, partition, source, number = order
         names = self.coordinates
         between = {} if names.partition is None else {names.partition: partition}
-        return {"/".join(names.sources): source, **between, names.number: number}
+        return {names.source: source, **between, names.number: number}
 
     def describe(self, order: Order) -> str:
         """The coordinates of a record, for people."""
@@ -339,7 +340,7 @@ def _possible(batch: Any, size: int, wanted: Collection[Key]) -> Iterator[list[A
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    rows: Sequence[int] = range(batch.num_rows)
+    is_possible = np.ones(batch.num_rows, dtype=bool)
     for number in range(size):
         column = batch.column(number)
         if not pa.types.is_nested(column.type):
@@ -347,9 +348,8 @@ def _possible(batch: Any, size: int, wanted: Collection[Key]) -> Iterator[list[A
             view = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(column.type)
             column = column if view is None else column.cast(view)
             values = pa.array({key[number] for key in wanted}, type=column.type)
-            found = pc.is_in(column, values).to_pylist()
-            rows = [row for row in rows if found[row]]
-    for row in rows:
+            is_possible &= pc.is_in(column, values).to_numpy(zero_copy_only=False)
+    for row in np.flatnonzero(is_possible).tolist():
         yield [column[row].as_py() for column in batch.columns]
 
 

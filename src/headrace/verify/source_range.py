@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from headrace.model.coordinates import RecordCoordinates
-from headrace.model.ranges import marks_of
 
 Position = Any
 """A position of a source, as the commit's JSON has it."""
@@ -33,6 +33,9 @@ class SourceRange:
     coordinates: ClassVar[RecordCoordinates | None] = None
     """The parts that identify a record of this kind; ``None`` if its records have no coordinates."""
 
+    mark_names: ClassVar[tuple[str, ...]] = ()
+    """The marks that the kind's reader reads, all of them JSON objects."""
+
     index: int  # the number of the source in the query, as Spark counts from 0
     kind: str
     identity: Mapping[str, Any]  # the ids of the source
@@ -42,15 +45,19 @@ class SourceRange:
 
     @classmethod
     def parse(cls, value: Mapping[str, Any]) -> Self:
-        """The range of a commit, or of an entry of the ledger; raises `TypeError` for a damaged position."""
+        """The range of a commit, or of an entry of the ledger; raises `TypeError` if it is damaged."""
         start = value["from"]
+        marks = {name: mark for name in cls.mark_names if (mark := value.get(name)) is not None}
+        for name, mark in marks.items():
+            if not isinstance(mark, dict):
+                raise TypeError(f"{mark!r} is not a mark {name}")
         return cls(
             index=int(value["index"]),
             kind=value["kind"],
             identity=value["identity"],
             start=None if start is None else cls.read_position(start),
             until=cls.read_position(value["until"]),
-            marks={name: mark for name, mark in marks_of(value).items() if isinstance(mark, dict)},
+            marks=marks,
         )
 
     @classmethod
@@ -93,11 +100,10 @@ class SourceRange:
 
     def stream(self, partition: Partition) -> tuple[Partition, str | None]:
         """What a partition is a part of, such as its topic: the name and the id."""
-        names = 0 if self.coordinates is None else len(self.coordinates.sources)
-        return partition[:names], self.id_of(partition)
+        return partition[:1], self.id_of(partition)
 
     def id_of(self, partition: Partition) -> str | None:
-        """The id of the topic or log of a partition at that time. Another id has other records."""
+        """The id of the stream of a partition at that time. Another id has other records."""
         return None
 
     def reads(self, partition: Partition) -> bool:
@@ -106,19 +112,28 @@ class SourceRange:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The kind and the id of the whole source."""
-        return (self.kind, str(self.identity.get("path")))
+        """The kind and the id of the whole source; by default its identity."""
+        return (self.kind, json.dumps(self.identity, sort_keys=True))
 
     @property
     def name(self) -> str:
         """The source, for people."""
-        return f"{self.kind} {self.identity.get('path')}"
+        return " ".join(self.key)
+
+    @property
+    def table_id(self) -> str | None:
+        """The id of the Delta table that the source is."""
+        return None
 
     def is_same_source(self, other: SourceRange) -> bool:
         """Whether both ranges are of one source; it may come to have more partitions."""
         shared = self.ends.keys() & other.ends.keys()
         is_same = self.kind == other.kind and self.key == other.key
         return is_same and all(self.id_of(key) == other.id_of(key) for key in shared)
+
+    def marks_without(self, later: Iterable[SourceRange]) -> Mapping[str, Any]:
+        """The marks of what is left of a merged entry of the ledger without some of its last batches."""
+        return self.marks
 
     def order_of(self, position: Position | None) -> tuple[int, ...]:
         """What the positions of a kind without coordinates compare by; empty if they have no order."""
@@ -152,25 +167,26 @@ class Kinds:
     def __init__(self, ranges: Mapping[str, type[SourceRange]], other: type[SourceRange]) -> None:
         self._ranges = ranges
         self._other = other  # the ranges of a kind that is not known
+        self.coordinates = [one.coordinates for one in ranges.values() if one.coordinates is not None]
 
     def read_range(self, value: Mapping[str, Any]) -> SourceRange:
         return self._ranges.get(value["kind"], self._other).parse(value)
 
-    @property
-    def coordinates(self) -> list[RecordCoordinates]:
-        return [one.coordinates for one in self._ranges.values() if one.coordinates is not None]
-
     def find_coordinates(self, names: Collection[str]) -> RecordCoordinates | None:
-        """The coordinates whose parts are all among these names."""
-        return next((one for one in self.coordinates if set(one.names) <= set(names)), None)
+        """The coordinates with the most parts, all of them among these names."""
+        return _longest(one for one in self.coordinates if set(one.names) <= set(names))
 
     def read_declared(self, value: Mapping[str, Any]) -> DeclaredRange | None:
         """A declared range of offsets; ``None`` for another entry, such as a lost file."""
-        for one in self.coordinates:
-            *parts, _ = one.parts
-            if all(part.name in value for part in parts):
-                partition = tuple(
-                    int(value[part.name]) if part.type == "INT" else str(value[part.name]) for part in parts
-                )
-                return DeclaredRange(one.names[:-1], partition, int(value["from"]), int(value["until"]))
-        return None
+        found = _longest(one for one in self.coordinates if set(one.names[:-1]) <= value.keys())
+        if found is None:
+            return None
+        *parts, _ = found.parts
+        partition = tuple(
+            int(value[part.name]) if part.type == "INT" else str(value[part.name]) for part in parts
+        )
+        return DeclaredRange(found.names[:-1], partition, int(value["from"]), int(value["until"]))
+
+
+def _longest(several: Iterable[RecordCoordinates]) -> RecordCoordinates | None:
+    return max(several, key=lambda one: len(one.parts), default=None)

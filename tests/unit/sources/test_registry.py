@@ -101,7 +101,10 @@ def test_the_fields_of_a_record_in_the_quarantine_keep_their_names_types_and_ord
     ]
 
 
-@pytest.mark.parametrize("types", [["BIGINT"], ["INT", "BIGINT"], ["STRING", "BIGINT", "INT"], ["STRING"]])
-def test_coordinates_have_names_then_a_partition_then_a_number(types: list[Any]) -> None:
+@pytest.mark.parametrize(
+    "types",
+    [["BIGINT"], ["INT", "BIGINT"], ["STRING", "BIGINT", "INT"], ["STRING"], ["STRING", "STRING", "BIGINT"]],
+)
+def test_coordinates_have_one_name_then_a_partition_then_a_number(types: list[Any]) -> None:
     with pytest.raises(ValueError, match="then BIGINT"):
         RecordCoordinates.of(**{f"part{n}": type for n, type in enumerate(types)})

@@ -191,6 +191,25 @@ def test_a_merged_entry_of_the_ledger_is_held_to_its_lists(files: FilesFlow, ver
     assert codes(verify.grade("ranges")) == {"FILES_DIFFER"}
 
 
+def test_a_merged_entry_of_the_ledger_that_reaches_into_the_log_is_held_to_its_lists(
+    files: FilesFlow, verify: Any
+) -> None:
+    from headrace.sources.ranges import join_marks
+    from headrace.state.ledger import compact
+
+    files.put("a", "b", "c")
+    for name in ("a", "b", "c"):
+        files.read(name)
+    entries = compact(files.flow.said, join_marks)
+    version = entries[-1]["version"][1]
+    files.flow.table.fold("bronze", 0, version, entries)
+    files.flow.table.forget_log(version - 1)
+    report = verify.grade("ranges")
+    assert (report.verdict, report.figures["files"]) == ("proven", 3)
+    (files.lists() / "000000000000.jsonl").write_text("")
+    assert codes(verify.grade("ranges")) == {"FILES_DIFFER"}
+
+
 def test_packed_lists_prove_the_same(files: FilesFlow, verify: Any) -> None:
     from headrace.sources.files.lists import FileLists
     from headrace.storage.locate import locate

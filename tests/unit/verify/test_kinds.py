@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
-from lake import HandFlow, Lake, rows
+from lake import HandFlow, Lake, LakeTable, rows
 
 from headrace.model.coordinates import RecordCoordinates
 from headrace.verify import registry
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.evidence import Evidence
 from headrace.verify.proof import verify_pipeline
-from headrace.verify.reader import Extent, Found, SourceReader
+from headrace.verify.reader import Extent, Found, SourceReader, SourceRecord
 from headrace.verify.report import GradeReport
-from headrace.verify.source_range import Partition, SourceRange
+from headrace.verify.source_range import DeclaredRange, Kinds, Partition, SourceRange
 from headrace.verify.spans import Spans
 from unit.verify.conftest import HandBroker, Verifier
 
@@ -139,3 +141,134 @@ def test_a_flow_of_another_kind_than_the_rows_is_not_judged(
     report = verify.grade("records")
     assert (report.verdict, report.findings) == ("unjudged", ())
     assert "another kind of source" in report.reasons[0]
+
+
+class LinesRange(SourceRange):
+    """One position, and no coordinates."""
+
+
+class LinesReader(SourceReader):
+    range = LinesRange
+    system = "the lines"
+
+
+def read_lines(kind: str, start: int | None, until: int, **identity: str) -> dict[str, Any]:
+    begin = None if start is None else {"line": start}
+    return {"index": 0, "kind": kind, "identity": identity, "from": begin, "until": {"line": until}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [("lines", "the records of the lines have no coordinates"), ("unknown", "only Spark understands")],
+)
+def test_the_records_of_a_kind_without_coordinates_are_not_judged(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, kind: str, reason: str
+) -> None:
+    monkeypatch.setitem(registry.READERS, "lines", LinesReader)
+    flow = lake.table().flow()
+    flow.append_from([read_lines(kind, None, 5, path="a")], rows(range(5)))
+    flow.append_from([read_lines(kind, 5, 9, path="a")], rows(range(5, 9)))
+    grades = judge(lake, {})
+    assert [grades[one].verdict for one in ("ranges", "counts", "records")] == [
+        "proven",
+        "proven",
+        "unjudged",
+    ]
+    assert reason in grades["records"].reasons[0]
+
+
+@pytest.mark.parametrize("kind", ["lines", "unknown"])
+def test_a_source_that_was_replaced_is_found(lake: Lake, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setitem(registry.READERS, "lines", LinesReader)
+    flow = lake.table().flow()
+    flow.append_from([read_lines(kind, None, 5, id="one")], rows(range(5)))
+    flow.append_from([read_lines(kind, 5, 9, id="two")], rows(range(5, 9)))
+    (finding,) = judge(lake, {})["ranges"].findings
+    assert finding.code == "SOURCE_CHANGED"
+    assert (
+        f'reads {kind} {{"id": "two"}} through a checkpoint that read {kind} {{"id": "one"}}' in finding.text
+    )
+
+
+class SplitShardRange(SourceRange):
+    """A shard with partitions has the names of a shard, and one more."""
+
+    coordinates = RecordCoordinates.of(shard="STRING", part="INT", number="BIGINT")
+
+
+@pytest.mark.parametrize("ranges", [(ShardRange, SplitShardRange), (SplitShardRange, ShardRange)])
+def test_the_order_of_the_registry_does_not_choose_the_coordinates(ranges: Iterable[Any]) -> None:
+    kinds = Kinds({one.__name__: one for one in ranges}, SourceRange)
+    assert kinds.find_coordinates(["shard", "number"]) == ShardRange.coordinates
+    assert kinds.find_coordinates(["shard", "part", "number", "more"]) == SplitShardRange.coordinates
+    assert kinds.find_coordinates(["shard"]) is None
+    lost = {"shard": "a", "from": 1, "until": 3}
+    assert kinds.read_declared(lost) == DeclaredRange(("shard",), ("a",), 1, 3)
+    assert kinds.read_declared({**lost, "part": 7}) == DeclaredRange(("shard", "part"), ("a", 7), 1, 3)
+    assert kinds.read_declared({"path": "a"}) is None
+
+
+class ReplayedReader(ShardReader):
+    """Reads its records again: the key of each record, by its number."""
+
+    def check_replay(self, lineage: Lineage) -> str | None:
+        return None
+
+    def replay(self, source: SourceRange, take: Callable[[SourceRecord], None]) -> str | None:
+        for (shard,), end in source.ends.items():
+            keys = self.context.access["shards"].get(shard)
+            if keys is None:
+                return f"the shard {shard} is gone"
+            for number in range(end):
+                value = json.dumps({"id": keys[number], "at": number}).encode()
+                take(SourceRecord((shard,), number, None, value, timestamp_ms=0))
+        return None
+
+
+def write_current(table: LakeTable, current: Mapping[int, int]) -> dict[str, Any]:
+    """A file with the row of each key, by the number of its record."""
+    content = [
+        {"id": key, "_sequence": {"value": number, "partition": 0, "source": "a", "position": number}}
+        for key, number in current.items()
+    ]
+    path = table.path / "current.parquet"
+    pq.write_table(pa.Table.from_pylist(content), path)
+    add = {"path": path.name, "partitionValues": {}, "size": path.stat().st_size, "modificationTime": 0}
+    return {"add": {**add, "dataChange": True, "stats": json.dumps({"numRecords": len(content)})}}
+
+
+@pytest.mark.parametrize(
+    ("reader", "shards", "current", "verdict", "text"),
+    [
+        (ReplayedReader, {"a": [1, 2, 1]}, {1: 2, 2: 1}, "proven", "each row is that of its newest record"),
+        (ReplayedReader, {"a": [1, 2, 1]}, {1: 0, 2: 1}, "refuted", "a at offset 2"),
+        (ReplayedReader, {}, {1: 2, 2: 1}, "unjudged", "the shard a is gone"),
+        (ShardReader, {}, {1: 2, 2: 1}, "unjudged", "records are not read again"),
+    ],
+    ids=["newest records", "an older record", "a shard that is gone", "a kind that is not read again"],
+)
+def test_records_of_a_new_kind_are_read_again_for_a_sample(
+    lake: Lake,
+    monkeypatch: pytest.MonkeyPatch,
+    reader: type[ShardReader],
+    shards: dict[str, list[int]],
+    current: dict[int, int],
+    verdict: str,
+    text: str,
+) -> None:
+    monkeypatch.setitem(registry.READERS, "shards", reader)
+    kinds = {"value": "long", "partition": "long", "source": "string", "position": "long"}
+    sequence = [{"name": n, "type": kind, "nullable": True, "metadata": {}} for n, kind in kinds.items()]
+    columns = {"id": "long", "_sequence": {"type": "struct", "fields": sequence}}
+    fields = [{"name": n, "type": kind, "nullable": True, "metadata": {}} for n, kind in columns.items()]
+    monkeypatch.setattr("lake.SCHEMA_STRING", json.dumps({"type": "struct", "fields": fields}))
+    properties = {"headrace.keys": '["id"]', "headrace.replayable": "true"}
+    table = lake.table(coordinates=False, properties=properties)
+    flow = table.flow()
+    monkeypatch.setattr(table, "write", lambda _: write_current(table, current))
+    append(flow, "a", 0, 3)
+    (dataset,) = verify_pipeline(lake.settings, access={"shards": shards}, sample=10).datasets
+    assert dataset.sample is not None
+    assert dataset.sample.verdict == verdict
+    said = [dataset.sample.text, *dataset.sample.reasons, *(one.text for one in dataset.sample.findings)]
+    assert text in " ".join(said)

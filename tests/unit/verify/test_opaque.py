@@ -10,8 +10,9 @@ from lake import HandFlow, Lake, rows
 from unit.verify.conftest import Verifier as Verify
 
 
-def read(start: Any, until: Any) -> dict[str, Any]:
-    return {"index": 0, "kind": "other", "identity": {"format": "rate"}, "from": start, "until": until}
+def read(start: Any, until: Any, kind: str = "other", **identity: Any) -> dict[str, Any]:
+    identity = identity or {"format": "rate"}
+    return {"index": 0, "kind": kind, "identity": identity, "from": start, "until": until}
 
 
 @pytest.fixture
@@ -39,3 +40,47 @@ def test_a_batch_that_begins_elsewhere_is_found(flow: HandFlow, verify: Verify, 
     flow.append_from([read(start, 9)], rows(range(5, 9)))
     assert verify.grade("ranges").verdict == "refuted"
     assert verify.codes("ranges") == ["RANGE_MISSING"]
+
+
+@pytest.mark.parametrize("start", [0, {}, [], ""])
+def test_a_merged_entry_of_the_ledger_ends_where_the_first_batch_in_the_log_starts(
+    lake: Lake, verify: Verify, start: Any
+) -> None:
+    table = lake.table()
+    flow = table.flow()
+    flow.append_from([read(None, start)], rows(range(5)))
+    flow.append_from([read(start, 9)], rows(range(5, 9)))
+    opening, first, second = flow.said
+    entry = {**first, "batches": [0, 1], "version": [2, 3], "input": 9, "accepted": 9}
+    del entry["batch"]
+    table.fold("bronze", 0, 3, [opening, {**entry, "sources": [read(None, second["sources"][0]["until"])]}])
+    table.forget_log(2)
+    assert (verify.grade("ranges").verdict, verify.codes("ranges")) == ("proven", [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "identity", "other", "names"),
+    [
+        ("other", {"format": "rate"}, {"format": "socket"}, "the stream socket"),
+        ("new", {"id": "one"}, {"id": "two"}, 'new {"id": "two"}'),
+        ("new", {"format": "x", "id": "one"}, {"format": "x", "id": "two"}, "the stream x"),
+    ],
+)
+def test_a_source_that_was_replaced_is_found(
+    flow: HandFlow, verify: Verify, kind: str, identity: Any, other: Any, names: str
+) -> None:
+    flow.append_from([read(None, 5, kind, **identity)], rows(range(5)))
+    flow.append_from([read(5, 7, kind, **identity)], rows(range(5, 7)))
+    assert verify.grade("ranges").verdict == "proven"
+    flow.append_from([read(7, 9, kind, **other)], rows(range(7, 9)))
+    assert verify.codes("ranges") == ["SOURCE_CHANGED"]
+    assert f"reads {names} through a checkpoint" in verify.grade("ranges").findings[0].text
+
+
+@pytest.mark.parametrize("logged", [9, {"0": 5}, "5", None])
+def test_an_offset_log_that_says_otherwise_is_found(flow: HandFlow, verify: Verify, logged: Any) -> None:
+    flow.append_from([read(None, 5)], rows(range(5)))
+    flow.write_spark_log(0, 5)
+    assert verify.grade("ranges").verdict == "proven"
+    flow.write_spark_log(0, logged)
+    assert verify.codes("ranges") == ([] if logged is None else ["OFFSETS_DIFFER"])

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from lake import HandFlow, Lake, LakeTable, rows
+from lake import HandFlow, Lake, LakeTable, edit, rows
 
 from headrace.model.names import TableName
 from headrace.model.ranges import RecordMark
@@ -590,3 +590,23 @@ def test_a_mark_of_an_earlier_topic_of_the_same_name_is_not_compared(
     append_marked(lake.table().flow(), 0, 10, **MARKS)
     broker.holds({0: range(20)}, marks={(0, 9): RecordMark(7)}, id="another")
     assert verify.codes("ranges") == []
+
+
+@pytest.mark.parametrize(("kind", "mark"), [("kafka", "last"), ("delta", "seen"), ("files", "files")])
+def test_a_damaged_mark_is_found(flow: HandFlow, verify: Verify, kind: str, mark: str) -> None:
+    sources = {
+        "kafka": flow.source({"sales": {"0": 0}}, {"sales": {"0": 3}}),
+        "delta": delta_source(None, delta_offset(5)),
+        "files": {
+            "index": 0,
+            "kind": "files",
+            "identity": {"path": "in"},
+            "from": None,
+            "until": {"logOffset": 0},
+        },
+    }
+    flow.append_from([{**sources[kind], mark: None}], rows(range(3)))
+    assert verify.grade("ranges").verdict != "refuted"
+    edit(flow.table, 2, sources=[{**sources[kind], mark: [1, 2]}])
+    texts = [one.text for one in verify.dataset().table.findings if one.code == "COMMIT_UNNUMBERED"]
+    assert any("its metadata cannot be read" in text and f"is not a mark {mark}" in text for text in texts)

@@ -39,6 +39,7 @@ class KafkaRange(SourceRange):
     """
 
     coordinates = RecordCoordinates.of(topic="STRING", partition="INT", offset="BIGINT")
+    mark_names = ("last",)
 
     @property
     def topics(self) -> frozenset[str]:
