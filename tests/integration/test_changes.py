@@ -19,7 +19,7 @@ from pyspark.sql import functions
 from cdc_oracle import Change, current_rows, random_batches, random_changes
 from cdc_table import create_table
 from headrace.contracts.changes import ChangeColumns, as_changes
-from headrace.errors import KeyTwiceError
+from headrace.errors import BatchFencedError, CheckpointBehindTableError, KeyTwiceError
 from headrace.model.changes import KEPT_PROPERTY, DuplicateKeys
 from headrace.model.counts import RowChanges
 from headrace.model.maintenance import TablePolicy
@@ -426,6 +426,20 @@ def test_an_attempt_that_ended_between_tombstones_and_rows_is_repeated(
     assert either.rows == current_rows([*first, *kept, *third])
 
 
+@pytest.mark.parametrize(("others", "error"), [(1, BatchFencedError), (2, CheckpointBehindTableError)])
+def test_a_batch_that_waits_while_another_process_commits_it_is_refused(
+    table: Table, others: int, error: type[Exception]
+) -> None:
+    writer = table.target.begin(table.spark, table.stamp(0))
+    assert writer is not None
+    for number in range(others):
+        table.apply([Change(number, 1, number, "upsert", f"v{number}")])
+    with pytest.raises(error), writer:
+        pass
+    table.apply([Change(9, 1, 9, "upsert", "last")], batch=others)
+    assert table.rows == {1: "last"}
+
+
 def test_old_tombstones_are_collected(table: Table) -> None:
     table.apply([Change(0, 1, 5, "delete"), Change(1, 2, 5, "upsert", "two")])
     dead = deltalake.DeltaTable(table.path.with_name("t-dead"))
@@ -459,9 +473,10 @@ def test_many_files_of_tombstones_are_folded_after_a_batch(
         ("DATE", "'0001-01-01', '1969-12-31', '2026-11-23'"),
         ("TIMESTAMP", "'1969-12-31 23:59:59.999999', '2026-11-23 01:02:03.000001'"),
         ("STRING", "'', 'a', 'a b', 'abcdefg', 'abcdefgh', 'b', 'é', '€', '\U0001f600'"),
-        ("DOUBLE", "'-Infinity', '-1e300', '-0.5', '0', '1e-9', '0.5', '1e15', 'Infinity', 'NaN'"),
-        ("DECIMAL(38, 3)", "-99999999999999999999.125, -0.001, 0, 0.001, 12345678901234567890.5"),
+        ("DOUBLE", "NULL, '-Infinity', '-1e300', '-0.5', '0', '1e-9', '0.5', '1e15', 'Infinity', 'NaN'"),
+        ("DECIMAL(38, 3)", "NULL, -99999999999999999999.125, -0.001, 0, 0.001, 12345678901234567890.5"),
         ("STRUCT<a: DATE, b: INT>", "(NULL, 9), ('2026-11-22', 5), ('2026-11-23', 1)"),
+        ("STRUCT<a: FLOAT, b: INT>", "(NULL, 9), (-1.5, 5), (2, 1)"),
         ("BINARY", "X'00', X'01'"),
     ],
 )

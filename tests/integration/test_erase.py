@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from headrace.cli.main import run
 from headrace.errors import SecondDriverError
 from headrace.model.names import TableName
 from headrace.project.pipeline import Pipeline
+from headrace.run.failpoints import FAIL_VARIABLE
 from headrace.state.lease import Heart
 from headrace.storage.layout import Storage
 from proof.shop import Shop, rows
@@ -239,7 +241,7 @@ def totals():
 
 
 def test_erased_rows_are_gone_from_every_file_of_a_quiet_storage(
-    make_shop: Callable[..., Shop], capsys: pytest.CaptureFixture[str]
+    make_shop: Callable[..., Shop], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = make_shop(partitions=1, maintenance={"retention": "0s", "allow_short_retention": True})
     shop.write(FINAL)
@@ -251,9 +253,15 @@ def test_erased_rows_are_gone_from_every_file_of_a_quiet_storage(
     shop.run_well()
     lake, project = shop.root / "lake", ["--project", str(shop.root)]
     assert len(files_with(lake, "adalovelace")) > 20
+    # The process ends after the last deletion, before it records that.
+    monkeypatch.setenv(FAIL_VARIABLE, "named/rows-erased:3")
+    assert run(["erase", "orders", "--where", "name = 'adalovelace'", "--yes", *project]) != 0
+    assert FAIL_VARIABLE not in os.environ
     capsys.readouterr()
     for table in ("orders", "current"):
         assert run(["erase", table, "--where", "name = 'adalovelace'", "--yes", *project]) == 0
+    assert "No row matches" in capsys.readouterr().out
+    assert run(["maintain", *project]) == 0
     shown = capsys.readouterr().out
     assert "view: still has the rows until the next run" in shown, shown
     left = {path.split("/")[2] for path in files_with(lake, "adalovelace")}

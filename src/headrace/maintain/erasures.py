@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -81,11 +82,22 @@ class ErasedRest:
         }
 
 
-def record_erasure(storage: Storage, target: DatasetTable, table_id: str, *, awaits_refresh: bool) -> None:
-    """Record that files and log entries of a table up to its newest version may have erased rows."""
+def record_erasure(
+    storage: Storage,
+    target: DatasetTable,
+    table_id: str,
+    *,
+    begins: bool = False,
+    awaits_refresh: bool = False,
+) -> None:
+    """Record that files and log entries of a table up to its newest version may have erased rows.
+
+    `begins`: whether the commits that delete the rows follow; the process can end before it records these.
+    """
     version = newest_version(target.path(storage))
     at = datetime.now(UTC).isoformat()
-    found = {"at": at, "table_id": table_id, "version": version, "awaits_refresh": awaits_refresh}
+    found = {"at": at, "table_id": table_id, "version": version}
+    found |= {"awaits_refresh": awaits_refresh, "begins": begins}
     record_maintenance(storage, target.dataset, "erased", found, target.role)
 
 
@@ -103,12 +115,15 @@ def load_erasure(storage: Storage, target: DatasetTable, table_id: str) -> Erasu
         )
     except (KeyError, TypeError, ValueError):
         return None
-    if erasure.awaits_refresh:
-        for commit in newest_commits(target.path(storage)):
-            if commit.version <= erasure.version:
-                break
-            if commit.refreshes_view:
-                return replace(erasure, version=commit.version, at=commit.at, awaits_refresh=False)
+    if erasure.awaits_refresh or found.get("begins"):
+        newest = newest_commits(target.path(storage))
+        later = itertools.takewhile(lambda one: one.version > erasure.version, newest)
+        is_view = erasure.awaits_refresh
+        ends = [one for one in later if (one.refreshes_view if is_view else one.declares_erasure)]
+        if ends:
+            # The first refresh counts: a view can be computed again each hour.
+            end = ends[-1 if is_view else 0]
+            return replace(erasure, version=end.version, at=end.at, awaits_refresh=False)
     return erasure
 
 

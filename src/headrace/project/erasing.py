@@ -25,6 +25,7 @@ from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh
 from headrace.project.engine import Engine
 from headrace.project.maintenance import MaintenanceOptions, TableMaintenance
 from headrace.project.operations import logged_operation, new_update
+from headrace.run.failpoints import reach
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sinks.delta.erase import (
     close_erasure,
@@ -156,12 +157,18 @@ class Eraser:
         names = list(dict.fromkeys(step.dataset for step in planned.steps))
         done: list[ErasureStep] = []
         with (
-            held_leases(self._settings.storage, names),
+            held_leases(self._settings.storage, [*names, *planned.views]),
             logged_operation(self._settings, new_update(), "ERASE", names) as outcome,
         ):
-            # The condition is not logged: it can hold what is to be erased.
+            # If the process ends after a deletion, a repeated command finds no row to record it for.
+            for view in planned.views if planned.rows else ():
+                self._record(view, "table", awaits_refresh=True)
             for step in planned.steps:
+                self._record(step.dataset, step.part, begins=True)
+            # The condition is not logged: it can hold what is to be erased.
+            for number, step in enumerate(planned.steps):
                 done.append(replace(step, rows=self._execute(session, step)))
+                reach("rows-erased", step.dataset.name, number)
                 outcome["erased"] = sum(one.rows for one in done)
                 self._record(step.dataset, step.part)
                 close_erasure(lambda: session, step.path)
@@ -192,10 +199,9 @@ class Eraser:
             erased = self.finish(erased)
         return erased
 
-    def _record(self, dataset: TableName, part: Part, *, awaits_refresh: bool = False) -> None:
+    def _record(self, dataset: TableName, part: Part, **state: bool) -> None:
         storage, target = self._settings.storage, DatasetTable(dataset, part)
-        table_id = self._engine.read_table(target.path(storage)).table_id
-        record_erasure(storage, target, table_id, awaits_refresh=awaits_refresh)
+        record_erasure(storage, target, self._engine.read_table(target.path(storage)).table_id, **state)
 
     def _unread(self, dataset: TableName, path: Location) -> Iterator[str]:
         """The flows that have not read all rows of a table, so that they can still add rows that match."""

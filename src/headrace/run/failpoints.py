@@ -28,6 +28,7 @@ Point = Literal[
     "tombstones-dropped",
     "flow-renamed",
     "checkpoints-copied",
+    "rows-erased",
 ]
 VARIABLE = "HEADRACE_PAUSE_AT"
 FAIL_VARIABLE = "HEADRACE_FAIL_AT"

@@ -11,12 +11,13 @@ the row in all of these records. If no field does, the sample cannot be judged.
 from __future__ import annotations
 
 import json
+import math
 import random
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -54,8 +55,8 @@ _READ_FROM: Mapping[type, tuple[type, ...]] = {
     bool: (bool,),
     str: (str,),
     int: (int,),
-    float: (int, float),
-    Decimal: (int, float, str),
+    float: (int, float, Decimal),
+    Decimal: (int, Decimal, str),
     date: (str,),
     datetime: (str,),
 }
@@ -347,6 +348,9 @@ def _possible(batch: Any, size: int, wanted: Collection[Key]) -> Iterator[list[A
             # Arrow cannot filter its views of strings and bytes, nor structs that have them.
             view = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(column.type)
             column = column if view is None else column.cast(view)
+            if pa.types.is_floating(column.type):
+                # Arrow finds -0.0 by its bits.
+                column = pc.add(column, pa.scalar(0, column.type))
             values = pa.array({key[number] for key in wanted}, type=column.type)
             is_possible &= pc.is_in(column, values).to_numpy(zero_copy_only=False)
     for row in np.flatnonzero(is_possible).tolist():
@@ -418,9 +422,9 @@ def _newest(records: Sequence[_Record], name: str) -> Order | None:
 
 
 def _json(text: bytes | str | None) -> Any:
-    """A JSON value; `_NOTHING` where the text is not JSON."""
+    """A JSON value with all digits of its numbers; `_NOTHING` where the text is not JSON."""
     try:
-        return json.loads(text or "")
+        return json.loads(text or "", parse_float=Decimal)
     except (ValueError, RecursionError):
         return _NOTHING
 
@@ -431,7 +435,7 @@ def _read_value(kind: Any, value: Any) -> Any:
         return value
     if not isinstance(kind, dict):
         known = _TYPES.get(kind.split("(")[0])
-        return _NOTHING if known is None else _as(known, value)
+        return _NOTHING if known is None else _rounded(kind, _as(known, value))
     if kind["type"] == "struct" and isinstance(value, dict):
         parts = [_read_value(one["type"], value.get(one["name"])) for one in kind["fields"]]
     elif kind["type"] == "array" and isinstance(value, list):
@@ -441,6 +445,18 @@ def _read_value(kind: Any, value: Any) -> Any:
     return _NOTHING if any(one is _NOTHING for one in parts) else tuple(parts)
 
 
+def _rounded(kind: str, value: Any) -> Any:
+    """A number with the digits that one of Delta's types has; `_NOTHING` if it has too many."""
+    if isinstance(value, Decimal):
+        last = Decimal(1).scaleb(-int(kind.rstrip(")").rpartition(",")[2]))
+        try:
+            return value.quantize(last, ROUND_HALF_UP, Context(prec=38))
+        except ArithmeticError:
+            return _NOTHING
+    with np.errstate(over="ignore"):
+        return float(np.float32(value)) if kind == "float" and isinstance(value, float) else value
+
+
 def _as(kind: type, value: Any) -> Any:
     """A value of JSON as a column of this type reads it; `_NOTHING` if the column would not."""
     if not isinstance(value, _READ_FROM.get(kind, ())) or (isinstance(value, bool) and kind is not bool):
@@ -448,13 +464,15 @@ def _as(kind: type, value: Any) -> Any:
     try:
         if kind is date or kind is datetime:
             return _plain(kind.fromisoformat(str(value)))
-        return Decimal(str(value)) if kind is Decimal else kind(value)
+        return Decimal(str(value)) if kind is Decimal else _plain(kind(value))
     except (ValueError, ArithmeticError):
         return _NOTHING
 
 
 def _plain(value: Any) -> Any:
-    """A value that can be compared: times in UTC."""
+    """A value that can be compared: times in UTC, one NaN, and one zero."""
+    if isinstance(value, float):
+        return value + 0.0 if value == value else math.nan
     if isinstance(value, datetime):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     if isinstance(value, dict):

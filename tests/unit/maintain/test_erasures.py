@@ -18,7 +18,7 @@ from stores import At, on_disk
 from decoded import files_with
 from headrace.maintain.condition import TableCondition
 from headrace.maintain.dataset_tables import DatasetTable
-from headrace.maintain.erasures import ErasedRest, finish_erasure, record_erasure
+from headrace.maintain.erasures import ErasedRest, finish_erasure, load_erasure, record_erasure
 from headrace.maintain.holders import find_holders
 from headrace.maintain.pins import Pin, RegisteredReader, add_pin, add_reader, remove_pins, remove_reader
 from headrace.maintain.vacuum import delete_stored
@@ -45,7 +45,7 @@ def desk(at: At, tmp_path: Path) -> Iterator[ReadTable]:
     """A table with an erasure of the rows of day c in version 3, which is closed by version 4."""
     desk = ReadTable(at(tmp_path))
     DeltaTable(on_disk(desk.path)).delete("day = 'c'")
-    record_erasure(desk.storage, TARGET, desk.table_id, awaits_refresh=False)
+    record_erasure(desk.storage, TARGET, desk.table_id)
     desk.age(8)
     record = desk.storage.care(ORDERS)
     found = record.read_json()
@@ -58,9 +58,14 @@ def desk(at: At, tmp_path: Path) -> Iterator[ReadTable]:
 def close(table: Location) -> None:
     newest = newest_version(table)
     claim = json.dumps({CLOSES: [erased_since(table, newest), newest + 1]})
-    info = {"timestamp": int(time.time() * 1000), "operation": "STREAMING UPDATE", "userMetadata": claim}
-    assert commit_file(table, newest + 1).create(json.dumps({"commitInfo": info}, separators=(",", ":")))
+    commit(table, operation="STREAMING UPDATE", userMetadata=claim)
     DeltaTable(on_disk(table)).create_checkpoint()
+
+
+def commit(table: Location, **given: str) -> None:
+    info = {"timestamp": int(time.time() * 1000), **given}
+    text = json.dumps({"commitInfo": info}, separators=(",", ":"))
+    assert commit_file(table, newest_version(table) + 1).create(text)
 
 
 def read_until(desk: ReadTable, version: int, *, batches: int = 2) -> None:
@@ -154,3 +159,21 @@ def test_a_claim_counts_only_in_the_version_that_it_names(desk: ReadTable) -> No
     assert find_missing(desk.path, 3, 5) is None
     commit_file(desk.path, 4).delete()
     assert find_missing(desk.path, 3, 5) == 3
+
+
+def test_the_commits_of_an_erasure_that_was_interrupted_belong_to_it(desk: ReadTable) -> None:
+    record_erasure(desk.storage, TARGET, desk.table_id, begins=True)
+    commit(desk.path, operation="DELETE", userMetadata=json.dumps({"headrace_erasure": True}))
+    commit(desk.path, operation="WRITE")
+    found = load_erasure(desk.storage, TARGET, desk.table_id)
+    assert found is not None and found.version == 5
+
+
+def test_the_first_refresh_takes_the_rows_from_a_view(desk: ReadTable) -> None:
+    record_erasure(desk.storage, TARGET, desk.table_id, awaits_refresh=True)
+    waiting = load_erasure(desk.storage, TARGET, desk.table_id)
+    assert waiting is not None and waiting.awaits_refresh
+    for _ in range(3):
+        commit(desk.path, operation="WRITE", userMetadata=json.dumps({"headrace": 1, "view": "orders"}))
+    found = load_erasure(desk.storage, TARGET, desk.table_id)
+    assert found is not None and (found.version, found.awaits_refresh) == (5, False)

@@ -132,7 +132,10 @@ class KeyedWriter(BatchWriter):
     def __enter__(self) -> Self:
         self.table.shared.turn.acquire()
         try:
-            self.transaction = start_transaction(self.session, self.table.path, self.stamp.checkpoint)
+            self.transaction = self.table.start(self.session, self.stamp)
+            if self.transaction is None:
+                # Another process has committed the batch since it began here.
+                raise fenced(self.stamp)
         except BaseException:
             self.table.shared.turn.release()
             raise

@@ -300,7 +300,8 @@ def _number(value: Column, kind: DataType) -> Column:
             return F.conv(F.rpad(F.hex(start), 14, "0"), 16, 10).cast("bigint")
         case "float" | "double" | "decimal":
             limited = F.greatest(F.lit(-9e12), F.least(F.lit(9e12), value.cast("double")))
-            return F.floor(limited * F.lit(1e6)).cast("bigint")
+            # These functions pass over NULL.
+            return F.when(value.isNotNull(), F.floor(limited * F.lit(1e6)).cast("bigint"))
         case "struct":
             first = kind.fields[0]
             return _number(value[first.name], first.dataType)
