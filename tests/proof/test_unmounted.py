@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import deltalake
@@ -10,7 +12,7 @@ import pytest
 from headrace.model.event_forms import Event
 from headrace.model.events import BatchCommitted, FlowFailed, FlowRetrying, ViewFailed
 from headrace.run import attempts
-from proof.shop import BRONZE, SILVER, Shop
+from proof.shop import BRONZE, SILVER, Shop, rows
 from waiting import until
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -84,6 +86,69 @@ def test_a_folder_that_is_away_for_seconds_ends_no_flow(shop: Shop) -> None:
     found = held.execute("SELECT name, id FROM t").read_all()
     names, ids = (found.column(name).to_pylist() for name in ("name", "id"))
     assert dict(zip(names, ids, strict=True)) == expected
+
+
+SIDE_TABLES = (("tombstones", "newest"), ("quarantine", "records"))
+SIDES = """
+import headrace as hr
+from headrace import spark
+
+@hr.temporary_view
+def changes():
+    return hr.read_kafka("{topic}", format="json", schema="id LONG, v STRING, at LONG, op STRING")
+
+@hr.table
+@hr.expect_or_quarantine("good", "v <> 'bad'")
+def records():
+    return spark.readStream.table("changes")
+
+hr.create_streaming_table("newest")
+hr.create_auto_cdc_flow("newest", "changes", ["id"], "at", apply_as_deletes="op = 'delete'")
+"""
+
+
+def test_deleted_keys_and_rejected_rows_that_are_away_are_not_begun_anew(
+    make_shop: Callable[..., Shop],
+) -> None:
+    shop = make_shop(partitions=1)
+    shop.write(SIDES)
+
+    def produce(*changes: tuple[int, str, int, str]) -> None:
+        values = (dict(zip(("id", "v", "at", "op"), one, strict=True)) for one in changes)
+        shop.ledger.produce_values(shop.topic, [(json.dumps(one).encode(), 0) for one in values])
+
+    produce((1, "a", 1, "upsert"), (2, "a", 1, "upsert"), (3, "bad", 1, "upsert"))
+    shop.run_well()
+    produce((1, "a", 9, "delete"))
+    shop.run_well()
+    sides = [shop.root / "lake" / kind / shop.database / name for kind, name in SIDE_TABLES]
+    with shop.running():
+        began = len(shop.events)
+        produce((4, "a", 1, "upsert"))
+        await_event(shop, BatchCommitted, "newest", began)
+        away = [take_away(folder) for folder in sides]
+        began = len(shop.events)
+        produce((1, "late", 5, "upsert"), (2, "a", 9, "delete"), (5, "bad", 1, "upsert"))
+        for flow in ("records", "newest"):
+            await_event(shop, FlowRetrying, flow, began)
+        for folder, one in zip(sides, away, strict=True):
+            bring_back(one, folder)
+        for flow in ("records", "newest"):
+            await_event(shop, BatchCommitted, flow, began)
+    newest = rows(shop, f"tables/{shop.database}/newest")
+    assert sorted((row["id"], row["v"]) for row in newest) == [(3, "bad"), (4, "a"), (5, "bad")]
+    rejected = rows(shop, f"quarantine/{shop.database}/records")
+    assert sorted(json.loads(row["row"])["id"] for row in rejected) == [3, 5]
+    shop.verify()
+
+    # Another process knows by the deletes of the flow that there are deleted keys.
+    away = [take_away(sides[0])]
+    produce((2, "late", 5, "upsert"))
+    error = shop.refused("newest")
+    assert (error.code, "deleted keys" in error.summary) == ("TABLE_LOST", True)
+    bring_back(away[0], sides[0])
+    shop.run_well()
+    assert len(rows(shop, f"tables/{shop.database}/newest")) == 3
 
 
 def test_a_table_that_is_gone_ends_its_flow_with_the_error_of_a_lost_table(shop: Shop) -> None:

@@ -31,6 +31,7 @@ from headrace.state.ledger import Ledger
 from headrace.state.offset_log import check_readable, is_seeded, load_state
 from headrace.state.opening import repair_command, resume_remedy
 from headrace.storage.location import Location
+from headrace.storage.table_log import is_table
 
 
 class Surveyed(Protocol):
@@ -92,6 +93,8 @@ class FlowSurveyor:
         last = self._last_batch(table, reset)
         if last is not None and reset:
             history = history.with_last(last)
+        if history.deletes and not is_table(tombstones := self.settings.storage.tombstones(flow.target)):
+            raise _tombstones_lost(planned, tombstones)
         on_data_loss = self.settings.on_data_loss
         policies = {on_data_loss, *(source.on_data_loss for source in planned.sources)}
         past = Past(flow=flow, history=history, ledger=ledger.folder, opens=reset or "record" in policies)
@@ -236,6 +239,23 @@ def table_lost(planned: PlannedFlow, fact: str) -> TableLostError:
         location=flow.location,
         facts=(fact, "nothing was read or written"),
         remedies=(f"read everything again:   headrace full-refresh {flow.target.short}",),
+        params={"flow": flow.name, "dataset": str(flow.target)},
+    )
+
+
+def _tombstones_lost(planned: PlannedFlow, path: Location) -> TableLostError:
+    flow = planned.flow
+    return TableLostError(
+        f"flow {flow.name}: the deleted keys of {flow.target.short} are missing",
+        location=flow.location,
+        facts=(
+            f"{path} holds no Delta table, and the flow has deleted rows",
+            "an older record of a deleted key would restore its row; nothing was read or written",
+        ),
+        remedies=(
+            "restore the folder, then run again:   headrace run",
+            f"or read everything again:   headrace full-refresh {flow.target.short}",
+        ),
         params={"flow": flow.name, "dataset": str(flow.target)},
     )
 

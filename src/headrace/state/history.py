@@ -6,7 +6,7 @@ and not in the current checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,11 +32,13 @@ class History:
 
     commits: tuple[tuple[PastRead, ...], ...] = ()
     whole: bool = True  # whether the commits of all the flow's checkpoints are known
+    deletes: bool = False  # whether records have deleted rows
 
     @classmethod
-    def of(cls, entries: Iterable[Mapping[str, Any]], *, whole: bool = True) -> History:
+    def of(cls, entries: Collection[Mapping[str, Any]], *, whole: bool = True) -> History:
         """The reads of commits, in the order in which they were made."""
-        return cls(commits=tuple(filter(None, map(_reads, entries))), whole=whole)
+        deletes = any(entry.get("deleted") for entry in entries)
+        return cls(commits=tuple(filter(None, map(_reads, entries))), whole=whole, deletes=deletes)
 
     def with_last(self, entry: Mapping[str, Any]) -> History:
         """The history with one more commit at its end; the end may have it already."""

@@ -14,7 +14,7 @@ from typing import Any
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.commit import commit_quarantine, fence_rows, replace_quarantine, replace_rejected
 from headrace.sinks.delta.confirm import run_until_held
-from headrace.sinks.delta.table import forget_snapshot
+from headrace.sinks.delta.table import delta_log, forget_snapshot, no_log
 from headrace.sinks.delta.transaction import held_batch, start_transaction, write_files
 from headrace.sinks.protocol import fenced
 from headrace.sinks.target import BatchStamp, RefreshStamp
@@ -37,10 +37,14 @@ class QuarantineTable:
     columns: str
     maps_names: bool = False  # whether its columns may have names with any character
 
-    @property
-    def exists(self) -> bool:
-        """Whether any batch has rejected rows."""
-        return is_table(self.path)
+    def exists(self, session: SparkSession) -> bool:
+        """Whether any batch has rejected rows. A table that Delta knows, and that is not there, is an error:
+        its disk is away, and a new table in its place would be lost with the disk's return."""
+        if is_table(self.path):
+            return True
+        if delta_log(session, self.path).unsafeVolatileSnapshot().version() >= 0:
+            raise no_log(self.path)
+        return False
 
     def write(self, session: SparkSession, rows: DataFrame, stamp: BatchStamp, check_first: Check) -> int:
         """Write and commit the rejected rows of a batch, in place of those of an earlier attempt. Returns how
@@ -77,24 +81,24 @@ class QuarantineTable:
 
     def forget(self, session: SparkSession, checkpoint: str, after: int) -> None:
         """Remove the rejected rows of batches that the dataset will never hold."""
-        if self.exists:
+        if self.exists(session):
             statement = f"DELETE FROM {self._name} WHERE checkpoint = '{checkpoint}' AND batch > {after}"
             run_until_held(session, self.path, statement)
 
     def fence(self, session: SparkSession, checkpoint: str, after: int) -> None:
         """Remove the rows of a replaced checkpoint after a batch, and let it add no rows any more."""
-        if self.exists:
+        if self.exists(session):
             fence_rows(session, self.path, checkpoint, after)
 
     def rename(self, session: SparkSession, checkpoint: str, after: int, flow: str) -> None:
         """Give the rows of a checkpoint after a batch another flow."""
-        if self.exists:
+        if self.exists(session):
             rows = f"checkpoint = '{checkpoint}' AND batch > {after} AND flow <> '{flow}'"
             run_until_held(session, self.path, f"UPDATE {self._name} SET flow = '{flow}' WHERE {rows}")
 
     def clear(self, session: SparkSession) -> None:
         """Remove all rows."""
-        if self.exists:
+        if self.exists(session):
             run_until_held(session, self.path, f"DELETE FROM {self._name}")
 
     def drop(self, session: SparkSession) -> None:
@@ -104,7 +108,7 @@ class QuarantineTable:
 
     def holds(self, session: SparkSession, stamp: BatchStamp) -> bool:
         """Whether an earlier attempt has committed rejected rows of a batch."""
-        if not self.exists:
+        if not self.exists(session):
             return False
         transaction = start_transaction(session, self.path, stamp.checkpoint)
         return held_batch(transaction, stamp.checkpoint, self.path) >= stamp.batch
@@ -116,7 +120,7 @@ class QuarantineTable:
     def _create(self, session: SparkSession) -> None:
         mapping = ", delta.columnMapping.mode = 'name'" if self.maps_names else ""
         with _CREATION:
-            if not self.exists:
+            if not self.exists(session):
                 session.sql(
                     f"CREATE TABLE {self._name} ({self.columns}) USING delta "
                     # A batch that comes again replaces its own rows, beside the commits of other flows.

@@ -51,7 +51,7 @@ class Tombstones:
         Those of the batch itself are left out: they are of an earlier attempt, and it decides again. ``None``
         if nothing was ever deleted.
         """
-        if not self._table("").exists:
+        if not self._table("").exists(session):
             return None
         held = session.read.format("delta").load(str(self.path))
         own = (F.col("checkpoint") == stamp.checkpoint) & (F.col("batch") == stamp.batch)
@@ -60,11 +60,11 @@ class Tombstones:
 
     def version(self, session: SparkSession) -> tuple[str, int] | None:
         """The id and the newest version of the tombstones' table; ``None`` if nothing was ever deleted."""
-        return _version(newest_snapshot(session, self.path)) if self._table("").exists else None
+        return _version(newest_snapshot(session, self.path)) if self._table("").exists(session) else None
 
     def known_version(self, session: SparkSession) -> tuple[str, int] | None:
         """The id and the version that this process has seen last."""
-        if not self._table("").exists:
+        if not self._table("").exists(session):
             return None
         return _version(delta_log(session, self.path).unsafeVolatileSnapshot())
 
@@ -142,7 +142,7 @@ class HiddenEvents(Tombstones):
 
         Those of the batch itself are left out: they are of an earlier attempt, and it decides again.
         """
-        if not self._table("").exists:
+        if not self._table("").exists(session):
             return None
         held = session.read.format("delta").load(str(self.path))
         own = (F.col("checkpoint") == stamp.checkpoint) & (F.col("batch") == stamp.batch)
@@ -151,7 +151,7 @@ class HiddenEvents(Tombstones):
     def write(
         self, session: SparkSession, changes: DataFrame, stamp: BatchStamp, count: int, check_first: Check
     ) -> None:
-        if (table := self._table("")).exists:
+        if (table := self._table("")).exists(session):
             self._adapt(session, changes, lambda: table.check(session, stamp, check_first))
         super().write(session, changes, stamp, count, check_first)
 
