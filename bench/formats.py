@@ -1,4 +1,4 @@
-"""Rate of the decoders of records: the same rows as JSON (also with a DECIMAL), CSV and Avro, not written."""
+"""Rate of the decoders of records: the same rows as JSON (once with a DECIMAL), CSV and Avro, not written."""
 
 from __future__ import annotations
 
