@@ -174,7 +174,7 @@ def _require_drained(
     survey = surveyor.survey(Remedies())
     if survey is None or not isinstance(decide(survey.flow, survey.facts, survey.checkpoint), Continue):
         raise _Uncertain(f"flow {name} has a checkpoint to open")
-    if not is_drained(planned, survey, systems):
+    if not is_drained(planned, survey.flow.sources, survey.checkpoint, systems):
         raise _Uncertain(f"flow {name} has something to read")
 
 

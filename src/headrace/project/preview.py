@@ -45,7 +45,7 @@ from headrace.plan.names import quoted
 from headrace.plan.snapshots import make_reader
 from headrace.plan.stages import Declared, Plan
 from headrace.plan.stored import StoredTable, load_stored
-from headrace.run.failures import as_error
+from headrace.run.failures import Failures
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, DataType, F, SparkSession, T
 from headrace.sinks.delta.effects import newest_of_each_key
@@ -218,7 +218,7 @@ def _failure(
     error: Exception, query: Declared, log_file: Path | None, expectations: Sequence[Expectation]
 ) -> HeadraceError:
     coded = explain_bad_file(error, query, None)
-    coded = coded or as_error(error, None, query, log_file, expectations=expectations)
+    coded = coded or Failures(log_file=log_file).as_error(error, query, expectations=expectations)
     return coded.with_(facts=[fact for fact in coded.facts if fact != NOT_COMMITTED])
 
 

@@ -172,7 +172,7 @@ def _gone(dataset: TableName, survey: Survey, ledger: Location) -> Iterator[Unre
     history = survey.facts.history
     names = [read.source.kind for reads in history.commits for read in reads]
     for name in dict.fromkeys(names):
-        sources = [facts for facts in survey.sources if facts.source.kind == name]
+        sources = [facts for facts in survey.flow.sources if facts.source.kind == name]
         for one in kind_of(name).unrecoverable(history, sources, ledger):
             yield UnrecoverableData(dataset=dataset, text=one.text, count=one.count)
 
