@@ -1,4 +1,4 @@
-"""Rate of the decoders of records: the same rows as JSON, CSV and Avro, decoded to nothing."""
+"""Rate of the decoders of records: the same rows as JSON (once with a DECIMAL), CSV and Avro, not written."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ def measure(spark: Any, folder: Path, records: int, times: int) -> dict[str, tup
     plain = to_avro(row, avro())
     values = {
         "json": F.to_json(row).cast("binary"),
+        "json, decimal": F.to_json(row).cast("binary"),
         "csv": F.to_csv(row).cast("binary"),
         "avro": plain,
         "registry": F.concat(F.lit(b"\0\0\0\0\1"), plain),
@@ -73,6 +74,9 @@ def measure(spark: Any, folder: Path, records: int, times: int) -> dict[str, tup
     schema = StructType.fromDDL("id LONG, customer STRING, amount DOUBLE, at TIMESTAMP")
     decoders = {
         "json": JsonDecoder(schema),
+        "json, decimal": JsonDecoder(
+            StructType.fromDDL("id LONG, customer STRING, amount DECIMAL(12, 2), at TIMESTAMP")
+        ),
         "csv": CsvDecoder(schema),
         "avro": AvroDecoder(avro()),
         "registry": AvroDecoder(avro(_NOTE), {1: avro(), 2: avro(_NOTE)}),

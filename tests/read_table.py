@@ -69,7 +69,7 @@ class ReadTable:
         """A flow that has read the table up to a version; ``None`` for one that has read nothing."""
         source = SourceIdentity(index=0, kind="delta", identity={"table_id": self.table_id, "path": "x"})
         target = TableName("default", "large")
-        identity = CheckpointIdentity.create(
+        identity = CheckpointIdentity(
             pipeline="shop", flow="large", dataset=str(target), generation=1, table_id="t", sources=(source,)
         )
         seed = {}

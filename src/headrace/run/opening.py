@@ -59,7 +59,7 @@ def prepare_flow(surveyor: FlowSurveyor, remedies: Remedies) -> FlowStart:
     else:
         start = FlowStart(
             opening=decide(survey.flow, survey.facts, survey.checkpoint),
-            sources=survey.sources,
+            sources=survey.flow.sources,
             table=survey.table,
             checkpoint=survey.checkpoint,
         )
@@ -215,7 +215,7 @@ class FlowOpener:
         held = None if opening.fences is None else table.transactions.get(opening.fences, -1)
         known = generations(self.surveyor.checkpoints)
         generation = int(known[-1].name) + 1 if known else 1
-        identity = CheckpointIdentity.create(
+        identity = CheckpointIdentity(
             pipeline=self._settings.name,
             flow=flow.name,
             dataset=str(flow.target),
@@ -341,7 +341,7 @@ class FlowOpener:
             side.rename(self.spark, identity.checkpoint, held, flow.name)
         for kind in {source.kind for source in identity.sources}:
             kind_of(kind).take_over(self._ledger(old).folder, self._ledger().folder)
-        copy_checkpoints(old_folder, self.surveyor.checkpoints, identity.with_flow(flow.name))
+        copy_checkpoints(old_folder, self.surveyor.checkpoints, replace(identity, flow=flow.name))
         reach("checkpoints-copied", flow.name, 0)
         discard_checkpoints(old_folder)
 

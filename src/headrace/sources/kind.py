@@ -77,6 +77,9 @@ class SourceKind(ABC):
     record: ClassVar[Mapping[str, str]] = {}
     """The fields, with their SQL types, in which the quarantine keeps a record of such a source."""
 
+    keys: ClassVar[tuple[str, ...]] = ()
+    """Those of its `SourceFacts`."""
+
     meanings: ClassVar[tuple[Meaning, ...]] = ()
     """The messages of Spark about such sources that have a code of their own."""
     transient: ClassVar[str] = ""
@@ -130,8 +133,7 @@ class SourceKind(ABC):
         """A source that was read, in words."""
 
     def describe_range(self, one: SourceRange) -> tuple[str, ...]:
-        source = SourceIdentity(index=one.index, kind=one.kind, identity=one.identity)
-        return (self.describe(source),)
+        return (self.describe(SourceIdentity.from_json(one.to_json())),)
 
     def count(self, one: SourceRange) -> int | None:
         """The records of a range at most; ``None`` where positions do not tell."""
@@ -155,17 +157,15 @@ class SourceKind(ABC):
         """
         return Seed()
 
-    def key(self, source: SourceIdentity) -> str:
-        """The part of a source's identity that stays the same when the query reads it in another way."""
-        return str(source.identity)
-
     def unrecoverable(
         self, history: History, sources: Sequence[SourceFacts], ledger: Location
     ) -> Iterator[Unrecoverable]:
         """The data that a flow has read of sources of this kind and a full refresh would not find again."""
-        still_read = {self.key(facts.source) for facts in sources}
-        for source in history.sources(self.name, self.key):
-            if self.key(source) in still_read:
+        still_read = {facts.source.key(self.keys) for facts in sources}
+        # Each as the last commit names it
+        known = {read.source.key(self.keys): read.source for read in history.reads(self.name)}
+        for key, source in known.items():
+            if key in still_read:
                 yield from self.removed(source, history, ledger)
             else:
                 name = self.describe(source)

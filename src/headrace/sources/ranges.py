@@ -60,10 +60,7 @@ def committed_positions(metadata: Mapping[str, Any]) -> dict[int, Position]:
 
 def committed_sources(metadata: Mapping[str, Any]) -> tuple[SourceIdentity, ...]:
     """The sources that a commit names."""
-    return tuple(
-        SourceIdentity(index=one["index"], kind=one["kind"], identity=one["identity"])
-        for one in metadata["sources"]
-    )
+    return tuple(map(SourceIdentity.from_json, metadata["sources"]))
 
 
 def range_of(value: Mapping[str, Any]) -> SourceRange:

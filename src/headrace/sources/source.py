@@ -1,7 +1,7 @@
 """A streaming read of a query: what a new kind of source implements, with `sources/kind.py`.
 
-A kind has a folder with a `Source`, its `Facts` (the source as it is now) and a `SourceKind`; where it needs
-them, also a `Reader` (options of readers), a `Guard` (checks while a flow runs) and a `Meter` (sizes of
+A kind has a folder with a `Source`, its `SourceFacts` (the source as it is now) and a `SourceKind`; where it
+needs them, also a `Reader` (options of readers), a `Guard` (checks while a flow runs) and a `Meter` (sizes of
 batches). One line of `sources/registry.py` adds it.
 """
 
@@ -18,22 +18,12 @@ from headrace.model.coordinates import RecordCoordinates
 from headrace.model.names import TableName
 from headrace.model.project import OnDataLoss, ProjectSettings
 from headrace.model.ranges import Position, SourceRange
-from headrace.model.remedies import ChosenStart
 from headrace.runtime.lazy_pyspark import Column, DataFrame
 from headrace.sources.answers import Found, Server
 from headrace.sources.limits import Meter
 from headrace.sources.requests import SourceRead
 from headrace.sources.systems import Past, Systems
-from headrace.state.facts import (
-    ChosenPosition,
-    FlowFacts,
-    ListOrigin,
-    Losses,
-    NextPosition,
-    ReadBefore,
-    SourceFacts,
-)
-from headrace.state.history import History
+from headrace.state.facts import SourceFacts
 from headrace.state.identity import SourceIdentity
 from headrace.storage.location import Location
 
@@ -211,36 +201,3 @@ def _with(sequence: type[list[Any] | tuple[Any, ...]], value: Any) -> Any:
     if isinstance(value, list | tuple):
         return sequence(_with(sequence, one) for one in value)
     return {key: _with(sequence, one) for key, one in value.items()} if isinstance(value, Mapping) else value
-
-
-@dataclass(frozen=True, kw_only=True)
-class Facts(ABC):
-    """A source as it is now; see `SourceFacts`. These are the answers of a source without surprises."""
-
-    source: SourceIdentity
-
-    @property
-    def can_resume(self) -> bool:
-        return True
-
-    def check(self, flow: FlowFacts) -> None:
-        return
-
-    def is_same(self, flow: FlowFacts, then: ReadBefore) -> bool:
-        return self.source.identity == then.source.identity
-
-    @abstractmethod
-    def next_position(self, flow: FlowFacts, history: History) -> NextPosition | None: ...
-
-    def check_position(
-        self, flow: FlowFacts, history: History, position: Position, *, continues: bool
-    ) -> tuple[Position, Losses]:
-        return position, ()
-
-    def choose_position(
-        self, flow: FlowFacts, history: History, position: Position, start: ChosenStart
-    ) -> ChosenPosition | None:
-        return None
-
-    def check_lists(self, flow: FlowFacts, origin: ListOrigin) -> ListOrigin | None:
-        return None

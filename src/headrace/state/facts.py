@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
-from headrace.errors import SourceLocation
+from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position
 from headrace.model.remedies import ChosenStart
-from headrace.state.history import History
+from headrace.state.history import History, PastRead
 from headrace.state.identity import CheckpointIdentity, SourceIdentity
 
 FENCED = 2**63 - 1
@@ -25,52 +26,55 @@ Losses = tuple[Mapping[str, Any], ...]
 Reason = Literal["first", "reset", "data-loss", "full-refresh", "renamed"]
 
 
-class SourceFacts(Protocol):
-    """A source of a flow as it is now. Each kind of source implements it; no method reads anything.
+@dataclass(frozen=True, kw_only=True)
+class SourceFacts(ABC):
+    """A source of a flow as it is now; no method reads anything.
 
-    A start that would lose or duplicate records is raised as an error with its remedy.
+    Each kind of source has a class; the answers here are those of a source without surprises. A start that
+    would lose or duplicate records is raised as an error with its remedy.
     """
 
-    @property
-    def source(self) -> SourceIdentity: ...
+    keys: ClassVar[tuple[str, ...]] = ()
+    """The keys of the identity that stay the same if a query reads the source in another way; () for all."""
+
+    source: SourceIdentity
 
     @property
     def can_resume(self) -> bool:
         """Whether a new checkpoint can start at a position of an old one."""
-        ...
+        return True
 
     def check(self, flow: FlowFacts) -> None:
         """Refuse a source that no checkpoint of the flow may continue to read."""
-        ...
+        return
 
     def is_same(self, flow: FlowFacts, then: ReadBefore) -> bool:
         """Whether this is the source that a checkpoint has read."""
-        ...
+        return self.source.key(self.keys) == then.source.key(self.keys)
 
+    def last_reads(self, history: History) -> tuple[PastRead, ...]:
+        return history.last_reads(self.source, self.keys)
+
+    @abstractmethod
     def next_position(self, flow: FlowFacts, history: History) -> NextPosition | None:
         """Where a new checkpoint starts, after all earlier ones; ``None`` for a source that none has read."""
-        ...
 
     def check_position(
         self, flow: FlowFacts, history: History, position: Position, *, continues: bool
     ) -> tuple[Position, Losses]:
-        """Compare a position with what the source holds.
-
-        Returns:
-            Where the flow can continue: with what is new in the source, and after what the source has
-            lost; and what it has lost.
-        """
-        ...
+        """Where the flow can continue, and what the source has lost before that position; it includes what is
+        new in the source."""
+        return position, ()
 
     def choose_position(
         self, flow: FlowFacts, history: History, position: Position, start: ChosenStart
     ) -> ChosenPosition | None:
         """Where a new checkpoint starts by the user's choice; ``None`` for a source without such a choice."""
-        ...
+        return None
 
     def check_lists(self, flow: FlowFacts, origin: ListOrigin) -> ListOrigin | None:
         """The origin of the file lists of a new checkpoint; ``None`` for a source without such lists."""
-        ...
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,26 +106,19 @@ class ChosenPosition:
 
 @dataclass(frozen=True, kw_only=True)
 class TableFacts:
-    """The state of the target table.
-
-    Args:
-        ledger_stale: Whether the ledger has versions that no longer exist, because an older copy was
-            restored.
-        positions: Where the last commit of this flow's checkpoint ended, by source index;
-            ``None`` if neither log nor ledger has it.
-        history: How far the sources of all the flow's checkpoints were read.
-    """
+    """The state of the target table."""
 
     table_id: str
     fresh: bool  # whether this update created it
     checkpoints: Mapping[str, str]
     transactions: Mapping[str, int]  # its SetTransactions: the last batch, by checkpoint
+    # Where the checkpoint's last commit ended, by source; ``None`` if neither log nor ledger has it
     positions: Mapping[int, Position] | None = None
     sources: tuple[SourceIdentity, ...] = ()
     version: int = -1
     folded: int = -1  # the last version in the flow's ledger; -1 if none
-    ledger_stale: bool = False
-    history: History = field(default_factory=History)
+    ledger_stale: bool = False  # whether the ledger has versions of which an older copy was restored
+    history: History = field(default_factory=History)  # the reads of all the flow's checkpoints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +159,18 @@ class FlowFacts:
         """Whether a new checkpoint can start where an old one ended."""
         return not self.stateful and all(source.can_resume for source in self.sources)
 
+    def error(
+        self, kind: type[HeadraceError], what: str, facts: Sequence[str], *remedies: str, **params: Any
+    ) -> HeadraceError:
+        """An error of this flow: the words after its name, and the remedies, by default a full refresh."""
+        return kind(
+            f"flow {self.flow}{what}",
+            location=self.location,
+            facts=facts,
+            remedies=remedies or (f"read everything again:   headrace full-refresh {self.short_dataset}",),
+            params={"flow": self.flow, **params},
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Continue:
@@ -172,20 +181,15 @@ class Continue:
 
 @dataclass(frozen=True, kw_only=True)
 class Open:
-    """Open a new checkpoint, and fence the old one in the same commit.
-
-    Args:
-        positions: Where it starts; ``None`` starts at the sources' beginning.
-        lists: For each files source with a position, whose lists hold what was read.
-        losses: The records or files that will never be read; written to the ledger first.
-    """
+    """Open a new checkpoint, and fence the old one in the same commit."""
 
     reason: Reason
-    positions: Mapping[int, Position] | None = None
+    positions: Mapping[int, Position] | None = None  # where it starts; ``None`` for the sources' beginning
+    # For each files source with a position, whose lists hold what was read
     lists: Mapping[int, ListOrigin] = field(default_factory=dict)
     fences: str | None = None  # the checkpoint that may never commit again
-    losses: tuple[Mapping[str, Any], ...] = ()
-    repeats: tuple[Mapping[str, Any], ...] = ()  # the records that are read again, because the user allows it
+    losses: Losses = ()  # what will never be read; written to the ledger first
+    repeats: Losses = ()  # the records that are read again, because the user allows it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ and not in the current checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,25 +44,24 @@ class History:
         """The history with one more commit at its end; the end may have it already."""
         return replace(self, commits=(*self.commits, *filter(None, (_reads(entry),))))
 
-    def sources(self, kind: str, key: Callable[[SourceIdentity], str]) -> tuple[SourceIdentity, ...]:
-        """The sources of a kind that were read, each as the last commit names it."""
-        reads = (read for reads in self.commits for read in reads if read.source.kind == kind)
-        return tuple({key(read.source): read.source for read in reads}.values())
+    def reads(self, kind: str) -> Iterator[PastRead]:
+        """The reads of a kind of source, the oldest first."""
+        return (read for reads in self.commits for read in reads if read.source.kind == kind)
 
-    def last_reads(self, is_source: Callable[[SourceIdentity], bool]) -> tuple[PastRead, ...]:
+    def last_reads(self, source: SourceIdentity, keys: Sequence[str]) -> tuple[PastRead, ...]:
         """The reads of a source in the last commit that names it; two if the query read it twice."""
-        for reads in reversed(self.commits):
-            found = tuple(read for read in reads if is_source(read.source))
-            if found:
-                return found
-        return ()
+        found = (
+            tuple(r for r in reads if r.source.key(keys) == source.key(keys))
+            for reads in reversed(self.commits)
+        )
+        return next(filter(None, found), ())
 
 
 def _reads(entry: Mapping[str, Any]) -> tuple[PastRead, ...]:
     return tuple(
         PastRead(
             checkpoint=entry["checkpoint"],
-            source=SourceIdentity(index=one["index"], kind=one["kind"], identity=one["identity"]),
+            source=SourceIdentity.from_json(one),
             until=one["until"],
             start=one.get("from"),
             marks=marks_of(one),
@@ -75,12 +74,7 @@ def load_history(
     ledger: Ledger, target: TargetCommits, table_id: str, version: int, checkpoint: str | None
 ) -> History:
     """Collect the reads of a flow, from its current checkpoint back to the first one after the last full
-    refresh.
-
-    Args:
-        version: The table's version; later versions in the ledger were removed when an older copy was
-            restored.
-    """
+    refresh. Versions in the ledger after the table's were removed when an older copy was restored."""
     if checkpoint is None:
         return History()
     entries = _entries((ledger,), target, table_id, version)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
 import uuid
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 from headrace.errors import CheckpointCorruptError, CheckpointForeignError, HeadraceError, StorageNewerError
 from headrace.model.names import TableName
@@ -24,17 +25,25 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class SourceIdentity:
-    """The identity of one source of a query.
-
-    Args:
-        folder: The number of its folder in the checkpoint's ``sources/``, if it is not ``index``: a source
-            that the query reads twice has one folder.
-    """
+    """The identity of one source of a query."""
 
     index: int  # the number of the source in the query: its line in the offset log
     kind: str
     identity: Mapping[str, Any]
+    # The number of its folder in the checkpoint's ``sources/``, if it is not ``index``: a source that the
+    # query reads twice has one folder
     folder: int | None = None
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(
+            **{name: value[name] for name in ("index", "kind", "identity")}, folder=value.get("folder")
+        )
+
+    def key(self, keys: Sequence[str]) -> str:
+        """The kind with the values of some keys of the identity, or with all values for no key."""
+        values = {key: self.identity.get(key) for key in keys or self.identity}
+        return json.dumps([self.kind, values], sort_keys=True)
 
     def to_json(self) -> dict[str, Any]:
         record = {"index": self.index, "kind": self.kind, "identity": dict(self.identity)}
@@ -48,72 +57,23 @@ class CheckpointIdentity:
     pipeline: str
     flow: str
     dataset: str
-    checkpoint: str
+    checkpoint: str = field(default_factory=lambda: f"headrace-{uuid.uuid4().hex}")
     generation: int
     table_id: str
-    created: str
+    created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     sources: tuple[SourceIdentity, ...]
     sink: str | None = None  # the format of its target, if that is a sink that keeps the state of its flows
 
-    @classmethod
-    def create(
-        cls,
-        *,
-        pipeline: str,
-        flow: str,
-        dataset: str,
-        generation: int,
-        table_id: str,
-        sources: tuple[SourceIdentity, ...],
-        sink: str | None = None,
-    ) -> CheckpointIdentity:
-        return cls(
-            pipeline=pipeline,
-            flow=flow,
-            dataset=dataset,
-            checkpoint=f"headrace-{uuid.uuid4().hex}",
-            generation=generation,
-            table_id=table_id,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            sources=sources,
-            sink=sink,
-        )
-
-    def with_flow(self, flow: str) -> CheckpointIdentity:
-        return replace(self, flow=flow)
-
     def to_json(self) -> dict[str, Any]:
-        return {
-            "headrace": FORMAT,
-            "pipeline": self.pipeline,
-            "flow": self.flow,
-            "dataset": self.dataset,
-            "checkpoint": self.checkpoint,
-            "generation": self.generation,
-            "created": self.created,
-            "table_id": self.table_id,
-            "sources": [source.to_json() for source in self.sources],
-            **({} if self.sink is None else {"sink": self.sink}),
-        }
+        named = {one.name: getattr(self, one.name) for one in fields(self)}
+        sources = [source.to_json() for source in self.sources]
+        return {"headrace": FORMAT, **{k: v for k, v in named.items() if v is not None}, "sources": sources}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CheckpointIdentity:
-        return cls(
-            pipeline=value["pipeline"],
-            flow=value["flow"],
-            dataset=value["dataset"],
-            checkpoint=value["checkpoint"],
-            generation=value["generation"],
-            table_id=value["table_id"],
-            created=value["created"],
-            sources=tuple(
-                SourceIdentity(
-                    index=s["index"], kind=s["kind"], identity=s["identity"], folder=s.get("folder")
-                )
-                for s in value["sources"]
-            ),
-            sink=value.get("sink"),
-        )
+        named = {one.name: value[one.name] for one in fields(cls) if one.name != "sink"}
+        sources = tuple(map(SourceIdentity.from_json, value["sources"]))
+        return cls(**{**named, "sources": sources, "sink": value.get("sink")})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,11 +85,7 @@ class QueryRecord:
     skips_erasures: tuple[int, ...] = ()  # the sources that skip commits which only delete rows
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "fingerprint": self.fingerprint,
-            "schema": self.schema,
-            "skips_erasures": list(self.skips_erasures),
-        }
+        return asdict(self)
 
 
 def load_identity(checkpoint: Location) -> CheckpointIdentity:
@@ -196,11 +152,8 @@ def generations(flow_checkpoints: Location) -> tuple[Location, ...]:
 
 
 def copy_checkpoints(old: Location, new: Location, identity: CheckpointIdentity) -> None:
-    """Copy the checkpoints of a flow to the folder of its new name. They are valid from the last step on.
-
-    Args:
-        identity: What the newest checkpoint gets.
-    """
+    """Copy the checkpoints of a flow to the folder of its new name, the newest one with another identity.
+    They are valid from the last step on."""
     discard_checkpoints(new)
     marker = new / RENAMING
     marker.replace_json({"from": old.name})
@@ -265,14 +218,10 @@ def write_checkpoint(checkpoint: Location, identity: CheckpointIdentity, seed: M
     """Create a checkpoint: first its identity, then the files that Spark starts from.
 
     No table uses a checkpoint that a process has left unfinished, so the next start removes it.
-
-    Args:
-        checkpoint: The folder; it must not exist.
-        seed: Contents of the files, by their path in the folder. The last one is written first: Spark's
-            offset log, which comes first, makes the checkpoint look like one that has planned a batch.
     """
     file = checkpoint / FILE
     if not file.create_json(identity.to_json()):
         raise file.unwritable(FileExistsError(errno.EEXIST, "the folder holds a checkpoint already"))
+    # The last one first: Spark's offset log makes the checkpoint look like one that has planned a batch.
     for name, text in reversed(list(seed.items())):
         (checkpoint / name).replace(text)

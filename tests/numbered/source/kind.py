@@ -17,9 +17,9 @@ from headrace.model.ranges import SourceRange
 from headrace.sources.answers import Found, Lag
 from headrace.sources.kind import SourceKind
 from headrace.sources.parts import Part
-from headrace.sources.source import Facts, Source
+from headrace.sources.source import Source
 from headrace.sources.systems import Asking, Client
-from headrace.state.facts import NextPosition
+from headrace.state.facts import NextPosition, SourceFacts
 
 COORDINATES = RecordCoordinates.of(log="STRING", number="BIGINT")
 
@@ -129,15 +129,14 @@ class LogPart(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogFacts(Facts):
+class LogFacts(SourceFacts):
     """A log and the number of its records."""
 
     count: int
 
     def next_position(self, flow: Any, history: Any) -> NextPosition:
         log = self.source.identity["log"]
-        mine = (self.source.kind, self.source.identity)
-        reads = history.last_reads(lambda one: (one.kind, one.identity) == mine)
+        reads = self.last_reads(history)
         return NextPosition(LogPosition(reads[0].until if reads else {log: 0}))
 
 

@@ -29,7 +29,7 @@ DAMAGED = {
 def checkpoint(root: Location) -> FlowCheckpoint:
     storage = Storage(root)
     source = SourceIdentity(index=0, kind="kafka", identity={"topics": {"t": "id"}})
-    identity = CheckpointIdentity.create(
+    identity = CheckpointIdentity(
         pipeline="shop", flow="sales", dataset=str(NAME), generation=1, table_id="t", sources=(source,)
     )
     path = storage.checkpoint(NAME, "sales", 1)

@@ -22,7 +22,7 @@ BRONZE = TableName("default", "bronze")
 @pytest.fixture
 def storage(at: At, tmp_path: Path) -> Storage:
     storage = Storage(at(tmp_path))
-    identity = CheckpointIdentity.create(
+    identity = CheckpointIdentity(
         pipeline="demo", flow="bronze", dataset=str(BRONZE), generation=1, table_id="t", sources=()
     )
     write_checkpoint(storage.checkpoint(BRONZE, "bronze", 1), identity, {})

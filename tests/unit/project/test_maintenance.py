@@ -48,7 +48,7 @@ class Desk:
         self.compacted = 0
         for number in range(3):
             self.append(number)
-        flow = CheckpointIdentity.create(
+        flow = CheckpointIdentity(
             pipeline="shop", flow="feed", dataset=str(ORDERS), generation=1, table_id="t1", sources=()
         )
         write_checkpoint(self.storage.checkpoint(ORDERS, "feed", 1), flow, {})

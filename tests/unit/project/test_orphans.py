@@ -52,7 +52,7 @@ def write(path: Location, **properties: str) -> None:
 
 
 def add_checkpoint(settings: ProjectSettings, name: TableName, generation: int) -> str:
-    identity = CheckpointIdentity.create(
+    identity = CheckpointIdentity(
         pipeline="shop", flow="feed", dataset=str(name), generation=generation, table_id="t1", sources=()
     )
     write_checkpoint(settings.storage.checkpoint(name, "feed", generation), identity, {})

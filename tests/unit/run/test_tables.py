@@ -74,7 +74,7 @@ def state(**given: Any) -> TableState:
 
 def write_generation(storage: Storage, *, table_id: str, batches: int) -> None:
     """A checkpoint of the flow that has planned batches."""
-    identity = CheckpointIdentity.create(
+    identity = CheckpointIdentity(
         pipeline="shop", flow="orders", dataset=str(NAME), generation=1, table_id=table_id, sources=()
     )
     path = storage.checkpoint(NAME, "orders", 1)

@@ -33,7 +33,7 @@ from headrace.storage.location import Location
 
 
 def identity(generation: int = 1) -> CheckpointIdentity:
-    return CheckpointIdentity.create(
+    return CheckpointIdentity(
         pipeline="shop",
         flow="sales",
         dataset="default.sales",
@@ -130,7 +130,7 @@ def test_a_crash_at_any_step_of_a_rename_leaves_one_checkpoint_and_the_next_star
         write_checkpoint(folder(root, "old") / "0002", old, seed)
 
     def rename(root: Location) -> None:
-        copy_checkpoints(folder(root, "old"), folder(root, "sales"), old.with_flow("sales"))
+        copy_checkpoints(folder(root, "old"), folder(root, "sales"), replace(old, flow="sales"))
         discard_checkpoints(folder(root, "old"))
 
     crashed = crash_before_each_write(location, prepare, rename)
@@ -143,7 +143,7 @@ def test_a_crash_at_any_step_of_a_rename_leaves_one_checkpoint_and_the_next_star
         tidy_renamed(folder(root, "sales"), {"sales"}, old.checkpoint)
         found = {flow: known for flow in ("old", "sales") if (known := generations(folder(root, flow)))}
         ((flow, (replaced, newest)),) = found.items()
-        assert load_identity(newest) == old.with_flow(flow)
+        assert load_identity(newest) == replace(old, flow=flow)
         for path in (replaced, newest):
             assert {
                 "/".join(file.below(path)): file.read_text() for file in path.walk() if file.name != FILE

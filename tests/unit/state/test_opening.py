@@ -17,7 +17,6 @@ from headrace.sources.kafka.last_records import LastRecord, ReusedOffset
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.other.source import OtherFacts
 from headrace.sources.registry import describe_source
-from headrace.sources.source import Facts
 from headrace.state.facts import (
     FENCED,
     CheckpointFacts,
@@ -26,6 +25,7 @@ from headrace.state.facts import (
     Open,
     Opening,
     RenameFlow,
+    SourceFacts,
     TableFacts,
 )
 from headrace.state.history import History
@@ -42,7 +42,7 @@ READ = {0: KafkaOffsets({"sales": {0: 40, 1: 50}})}
 """How far the flow has come in the tests below."""
 
 
-def facts_of(source: SourceIdentity, broker: dict[str, Any], files: dict[str, Any]) -> Facts:
+def facts_of(source: SourceIdentity, broker: dict[str, Any], files: dict[str, Any]) -> SourceFacts:
     match source.kind:
         case "kafka":
             return KafkaFacts(source=source, **broker)

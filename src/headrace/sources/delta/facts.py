@@ -16,17 +16,17 @@ from headrace.errors import (
 )
 from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.kind import Meaning
-from headrace.sources.source import Facts
-from headrace.state.facts import FlowFacts, NextPosition, ReadBefore
-from headrace.state.history import History, PastRead
-from headrace.state.identity import SourceIdentity
+from headrace.state.facts import FlowFacts, NextPosition, ReadBefore, SourceFacts
+from headrace.state.history import History
 from headrace.state.starting_positions import require_whole, resume_impossible
 from headrace.storage.table_log import LoggedCommit
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeltaFacts(Facts):
+class DeltaFacts(SourceFacts):
     """A table."""
+
+    keys = ("table_id",)
 
     location: SourceLocation | None = None
     # How the table differs from the version that was read, if an older copy was restored
@@ -60,7 +60,7 @@ class DeltaFacts(Facts):
         )
 
     def is_same(self, flow: FlowFacts, then: ReadBefore) -> bool:
-        if is_table(self.source, then.source):
+        if super().is_same(flow, then):
             return True
         raise SourcesChangedError(
             f"flow {flow.flow}: the table {self.path}, which it reads, was deleted and created again",
@@ -71,7 +71,7 @@ class DeltaFacts(Facts):
         )
 
     def next_position(self, flow: FlowFacts, history: History) -> NextPosition | None:
-        reads = reads_of(self.source, history)
+        reads = self.last_reads(history)
         if not reads:
             require_whole(flow, history, self.path)
             return None
@@ -140,16 +140,6 @@ def _view_changed(
         ),
         params={"name": flow, "table": table, "version": commit.version},
     )
-
-
-def is_table(one: SourceIdentity, two: SourceIdentity) -> bool:
-    """Whether both are the same table."""
-    return one.kind == two.kind and one.identity.get("table_id") == two.identity.get("table_id")
-
-
-def reads_of(source: SourceIdentity, history: History) -> tuple[PastRead, ...]:
-    """The last reads of a table."""
-    return history.last_reads(lambda one: is_table(one, source))
 
 
 MEANINGS = (

@@ -16,7 +16,7 @@ from headrace.model.names import TableName
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession
 from headrace.sources.answers import Lag, Seed
-from headrace.sources.delta.facts import MEANINGS, DeltaFacts, log_expired, reads_of, rewritten
+from headrace.sources.delta.facts import MEANINGS, DeltaFacts, log_expired, rewritten
 from headrace.sources.delta.position import DeltaPosition, TableFiles, versions_of_files
 from headrace.sources.delta.reader import DELTA_MAX_BYTES_PER_TRIGGER, DeltaReader
 from headrace.sources.delta.starting import (
@@ -160,7 +160,7 @@ class DeltaSource(Source):
 
     def _rewritten(self, source: SourceIdentity, history: History) -> LoggedCommit | None:
         """The first commit that the stream has not read yet and refuses; ``None`` if there is none."""
-        for read in () if self.reads_feed else reads_of(source, history):
+        for read in () if self.reads_feed else history.last_reads(source, DeltaFacts.keys):
             first = DeltaPosition.from_json(read.until).first_commit
             for commit in follow_commits(self.table_location, first):
                 if self.refuses(commit):
@@ -170,7 +170,7 @@ class DeltaSource(Source):
     def _missing_commit(self, source: SourceIdentity, history: History) -> int | None:
         """The first version that the stream has not read and that the log lacks, if there is one."""
         path = self.table_location
-        for read in reads_of(source, history) if self.erasures_only else ():
+        for read in history.last_reads(source, DeltaFacts.keys) if self.erasures_only else ():
             first = DeltaPosition.from_json(read.until).first_commit
             if (missing := find_missing(path, first, newest_version(path))) is not None:
                 return missing
@@ -333,6 +333,7 @@ class DeltaKind(SourceKind):
     meanings = MEANINGS
     transient = r"DELTA_SCHEMA_CHANGED(?!_WITH_STARTING_OPTIONS)"
     coordinates = FILE_ROW
+    keys = DeltaFacts.keys
 
     def opens(self, format: str) -> bool:
         return format == "delta"
@@ -363,9 +364,6 @@ class DeltaKind(SourceKind):
         first = one.start.version if isinstance(one.start, DeltaPosition) else one.until.first_commit
         versions = f"version {last}" if first >= last else f"versions {first} to {last}"
         return (f"{table}, {versions}",)
-
-    def key(self, source: SourceIdentity) -> str:
-        return str(source.identity.get("table_id"))
 
     def parts(
         self, one: SourceRange, source: Source, session: SparkSession, checkpoint: Location
@@ -418,7 +416,7 @@ class DeltaKind(SourceKind):
 
 def _rollback(source: SourceIdentity, history: History) -> str | None:
     """How the table differs from the version that was read; ``None`` if it does not."""
-    for read in reads_of(source, history):
+    for read in history.last_reads(source, DeltaFacts.keys):
         if (seen := read.marks.get("seen")) is not None:
             found = describe_rollback(locate(source.identity["path"]), seen)
             if found is not None:

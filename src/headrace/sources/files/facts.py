@@ -8,10 +8,8 @@ from typing import Any
 
 from headrace.model.folders import FileFolder
 from headrace.model.ranges import Position
-from headrace.sources.source import Facts
-from headrace.state.facts import FlowFacts, ListOrigin, NextPosition, ReadBefore
-from headrace.state.history import History, PastRead
-from headrace.state.identity import SourceIdentity
+from headrace.state.facts import FlowFacts, ListOrigin, NextPosition, SourceFacts
+from headrace.state.history import History
 from headrace.state.starting_positions import require_whole, resume_impossible
 from headrace.storage.locate import locate
 
@@ -38,19 +36,18 @@ class FilePosition:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileFacts(Facts):
-    """A folder."""
+class FileFacts(SourceFacts):
+    """A folder. A query may come to choose other files of it."""
+
+    keys = ("path",)
 
     # Reads of the folder, by checkpoint and source index, of which the ledger does not hold the names of
     # all files
     unlisted: frozenset[ListOrigin] = frozenset()
     read_elsewhere: str | None = None  # A file of it that the flow has read through another folder
 
-    def is_same(self, flow: FlowFacts, then: ReadBefore) -> bool:
-        return is_folder(self.source, then.source)
-
     def next_position(self, flow: FlowFacts, history: History) -> NextPosition | None:
-        reads = reads_of(self.source, history)
+        reads = self.last_reads(history)
         path = str(self.source.identity["path"])
         if any(read.until != reads[0].until for read in reads):
             why = f"its query has read {path} on both sides of a join, up to different files"
@@ -69,16 +66,6 @@ class FileFacts(Facts):
         if origin in self.unlisted:
             raise resume_impossible(flow, "the ledger does not hold the names of all files that were read")
         return origin
-
-
-def is_folder(one: SourceIdentity, two: SourceIdentity) -> bool:
-    """Whether both are the same folder; a query may come to choose other files of it."""
-    return one.kind == two.kind and one.identity.get("path") == two.identity.get("path")
-
-
-def reads_of(source: SourceIdentity, history: History) -> tuple[PastRead, ...]:
-    """The last reads of a folder."""
-    return history.last_reads(lambda one: is_folder(one, source))
 
 
 def folder_of_source(identity: Mapping[str, Any]) -> FileFolder:

@@ -17,7 +17,7 @@ from headrace.model.texts import counted
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession, T
 from headrace.sources.answers import Found, Lag, Seed, Unrecoverable
 from headrace.sources.bad_records import SCHEMA_MARK
-from headrace.sources.files.facts import FileFacts, FilePosition, folder_of_source, is_folder, reads_of
+from headrace.sources.files.facts import FileFacts, FilePosition, folder_of_source
 from headrace.sources.files.guard import FileGuard
 from headrace.sources.files.lists import (
     FileLists,
@@ -190,6 +190,7 @@ class FilesKind(SourceKind):
     reader = FilesReader()
     record = FILE_RECORD
     coordinates = FILE_ROW
+    keys = FileFacts.keys
 
     def opens(self, format: str) -> bool:
         return format in FORMATS
@@ -213,12 +214,9 @@ class FilesKind(SourceKind):
     def describe(self, source: SourceIdentity) -> str:
         return f"files {source.identity.get('path')}"
 
-    def key(self, source: SourceIdentity) -> str:
-        return str(source.identity.get("path"))
-
     def removed(self, source: SourceIdentity, history: History, ledger: Location) -> Iterator[Unrecoverable]:
         lists = FileLists.of_ledger(ledger)
-        files = [file for read in reads_of(source, history) for file in _listed(read, lists)]
+        files = [file for read in history.last_reads(source, self.keys) for file in _listed(read, lists)]
         paths = [plain_path(file.path) for file in files if not file.lost]
         gone = [path for path in paths if not locate(path).exists()]
         if gone:
@@ -306,7 +304,7 @@ def _unlisted(source: SourceIdentity, past: Past) -> frozenset[ListOrigin]:
     lists = FileLists.of_ledger(past.ledger)
     return frozenset(
         (read.checkpoint, read.source.index)
-        for read in reads_of(source, past.history)
+        for read in past.history.last_reads(source, FileFacts.keys)
         if not are_whole(
             _listed(read, lists), FilePosition.from_json(read.until).entry, read.marks.get("files")
         )
@@ -315,15 +313,14 @@ def _unlisted(source: SourceIdentity, past: Past) -> frozenset[ListOrigin]:
 
 def _read_elsewhere(source: SourceIdentity, past: Past) -> str | None:
     """A file of a folder that is new, or chooses other files now, which was read through another folder."""
-    before = reads_of(source, past.history)
+    before = past.history.last_reads(source, FileFacts.keys)
     if any(dict(read.source.identity) == source.identity for read in before) or past.ledger is None:
         return None
     lists = FileLists.of_ledger(past.ledger)
     last = {
         read.source.identity["path"]: read
-        for reads in past.history.commits
-        for read in reads
-        if read.source.kind == source.kind and not is_folder(read.source, source)
+        for read in past.history.reads(source.kind)
+        if read.source.identity["path"] != source.identity["path"]
     }
     others = {plain_path(file.path) for read in last.values() for file in _listed(read, lists)}
     # A folder that cannot be listed is reported by the run.

@@ -25,8 +25,7 @@ from headrace.sources.kafka.clusters import SERVERS
 from headrace.sources.kafka.last_records import LastRecord, ReusedOffset, offsets_reused
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.record_marks import Partition
-from headrace.sources.source import Facts
-from headrace.state.facts import ChosenPosition, FlowFacts, Losses, NextPosition, ReadBefore
+from headrace.state.facts import ChosenPosition, FlowFacts, Losses, NextPosition, ReadBefore, SourceFacts
 from headrace.state.history import History
 from headrace.state.starting_positions import require_whole, resume_impossible
 
@@ -180,7 +179,7 @@ sides, up to different offsets."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class KafkaFacts(Facts):
+class KafkaFacts(SourceFacts):
     """What the broker holds of the topics of one source."""
 
     # The first offset that the broker still holds, by topic and partition

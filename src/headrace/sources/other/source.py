@@ -16,9 +16,9 @@ from headrace.model.ranges import OpaquePosition
 from headrace.sources.answers import Unrecoverable
 from headrace.sources.kind import SourceKind
 from headrace.sources.requests import Reader, ReaderDefaults, ReadRequest
-from headrace.sources.source import Facts, Source
+from headrace.sources.source import Source
 from headrace.sources.systems import Past, StreamRead, Systems
-from headrace.state.facts import FlowFacts, NextPosition
+from headrace.state.facts import FlowFacts, NextPosition, SourceFacts
 from headrace.state.history import History
 from headrace.state.identity import SourceIdentity
 from headrace.state.starting_positions import require_whole, resume_impossible
@@ -49,7 +49,7 @@ class OtherSource(Source):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OtherFacts(Facts):
+class OtherFacts(SourceFacts):
     """A stream; nothing is known of what it holds."""
 
     @property
@@ -58,9 +58,7 @@ class OtherFacts(Facts):
 
     def next_position(self, flow: FlowFacts, history: History) -> NextPosition | None:
         name = f"the stream {self.source.identity['format']}"
-        if history.last_reads(
-            lambda one: (one.kind, one.identity) == (self.source.kind, self.source.identity)
-        ):
+        if self.last_reads(history):
             raise resume_impossible(flow, f"{name} cannot start from the offsets of another checkpoint")
         require_whole(flow, history, name)
         return None
@@ -104,9 +102,6 @@ class OtherKind(SourceKind):
 
     def position(self, value: Any) -> OpaquePosition:
         return OpaquePosition(value)
-
-    def key(self, source: SourceIdentity) -> str:
-        return str(source.identity.get("format"))
 
     def removed(self, source: SourceIdentity, history: History, ledger: Location) -> Iterator[Unrecoverable]:
         name = self.describe(source)
