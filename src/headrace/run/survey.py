@@ -79,7 +79,8 @@ class FlowSurveyor:
         last = self._last_batch(table, reset)
         if last is not None and reset:
             history = history.with_last(last)
-        if history.deletes and not is_table(tombstones := self.settings.storage.tombstones(flow.target)):
+        tombstones = self.settings.storage.tombstones(flow.target)
+        if history.deletes and planned.sink is None and not is_table(tombstones):
             raise _tombstones_lost(planned, tombstones)
         on_data_loss = self.settings.on_data_loss
         policies = {on_data_loss, *(source.on_data_loss for source in planned.sources)}
