@@ -262,7 +262,7 @@ def test_erased_rows_are_gone_from_every_file_of_a_quiet_storage(
         assert run(["erase", table, "--where", "name = 'adalovelace'", "--yes", *project]) == 0
     assert "No row matches" in capsys.readouterr().out
     assert run(["maintain", *project]) == 0
-    shown = capsys.readouterr().out
+    shown = capsys.readouterr().err
     assert "view: still has the rows until the next run" in shown, shown
     left = {path.split("/")[2] for path in files_with(lake, "adalovelace")}
     assert left == {"totals"}, left
