@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.errors import (
     CheckpointCorruptError,
@@ -88,18 +88,15 @@ def _unreadable(error: HeadraceError) -> StorageUnreadableError:
     )
 
 
-class ReportLook(Protocol):
-    """Reports a look that failed, and the seconds until the next one."""
-
-    def __call__(self, what: str, error: HeadraceError, attempt: int, wait_s: float) -> None: ...
-
-
 @dataclass
 class Looks:
     """Looks at the storage for bookkeeping: one that fails has no answer, and is repeated with backoff.
-    `limit`: the number of failed looks in a row after which the error is raised; ``None`` for no limit."""
+    `flow`: the flow that looks; ``None`` for the update itself. `limit`: the number of failed looks in a row
+    after which the error is raised; ``None`` for no limit."""
 
-    report: ReportLook
+    update: str
+    emit: Emitter
+    flow: str | None = None
     limit: int | None = None
     _failed: dict[str, tuple[int, float]] = field(default_factory=dict, init=False)
     """The number of failed looks, and the time of the next one."""
@@ -126,18 +123,21 @@ class Looks:
         self._failed.pop(what, None)
         return found
 
+    def report(self, what: str, error: HeadraceError, attempt: int, wait_s: float) -> None:
+        """Emit the event of a failed look."""
+        failed = LookFailed(
+            update=self.update,
+            flow=self.flow,
+            what=what,
+            error=error.to_dict(),
+            attempt=attempt,
+            wait_s=wait_s,
+        )
+        self.emit(failed)
+
     def repeats(self, what: str) -> bool:
         """Whether the last look has failed."""
         return what in self._failed
-
-
-def report_look(
-    update: str, emit: Emitter, flow: str | None, what: str, error: HeadraceError, attempt: int, wait_s: float
-) -> None:
-    """Emit the event of a failed look. `flow`: the flow that has looked; ``None`` for the update itself."""
-    emit(
-        LookFailed(update=update, flow=flow, what=what, error=error.to_dict(), attempt=attempt, wait_s=wait_s)
-    )
 
 
 def _storage_error(what: str, error: Exception) -> HeadraceError | None:

@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
-from headrace.contracts.evolution import Evolution, evolve, from_variant
+from headrace.contracts.evolution import evolve, from_variant
 from headrace.contracts.rejected import Rejection, as_bad_records
 from headrace.errors import RowsNotRepeatableError
 from headrace.model.counts import BadRecordCount
@@ -21,7 +20,7 @@ from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
 from headrace.run.failpoints import reach
 from headrace.run.limits import count_records
-from headrace.run.narrowing import RaisingRecord
+from headrace.run.narrowing import RaisingRecord, union
 from headrace.run.stop import PlanAgain
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sinks.target import BatchStamp
@@ -41,19 +40,6 @@ from headrace.sources.bad_records import (
 from headrace.sources.records import CARRIED
 from headrace.state.schema_versions import SchemaVersion
 
-if TYPE_CHECKING:
-    from headrace.sources.bad_records import BadRecords
-
-
-class UnknownFields(Protocol):
-    """What a reader has counted: the fields of records that have no column, and where one of them is."""
-
-    @property
-    def unknown(self) -> frozenset[str]: ...
-
-    @property
-    def example(self) -> str | None: ...
-
 
 @dataclass(kw_only=True)
 class DriftCheck:
@@ -65,12 +51,12 @@ class DriftCheck:
     emit: Emitter
     _reported: set[str] = field(default_factory=set, init=False)
 
-    def check(self, session: SparkSession, stamp: BatchStamp, counts: Sequence[UnknownFields | None]) -> None:
+    def check(self, session: SparkSession, stamp: BatchStamp, counts: Sequence[ReadCounts | None]) -> None:
         """Report the fields that have no column, and take them up if the schema evolves. `counts`: what each
         reader has counted; ``None`` if Spark has not computed all of it."""
         known = [one for one in counts if one is not None]
         names = frozenset().union(*(one.unknown for one in known))
-        if self._evolves and (names or len(known) < len(counts)):
+        if self._numbers and (names or len(known) < len(counts)):
             self._take_up(session, stamp, names)
         if new := names - self._reported:
             self._reported |= new
@@ -82,10 +68,6 @@ class DriftCheck:
         """The numbers of the schemas that the query reads with."""
         found = (source.option(SCHEMA_NUMBER) for source in self.planned.sources)
         return sorted(int(number) for number in found if number is not None)
-
-    @property
-    def _evolves(self) -> bool:
-        return bool(self._numbers)
 
     def _take_up(self, session: SparkSession, stamp: BatchStamp, names: frozenset[str]) -> None:
         reads = [one.new_fields for one in self.find(session, ranges=stamp.ranges) if one.new_fields]
@@ -107,9 +89,17 @@ class DriftCheck:
         found = evolve(evolving.schema.jsonValue(), from_variant(row.schema), evolving.drift, taken)
         if not found.changes:
             return False
-        example = json.loads(row.example)
-        if evolving.versions.add(_version(found, evolving.number + 1, stamp, example)):
-            self._report(stamp, found.added, example, evolving.number + 1)
+        version = SchemaVersion(
+            number=evolving.number + 1,
+            schema=found.schema,
+            added=found.added,
+            flow=stamp.flow,
+            checkpoint=stamp.checkpoint,
+            batch=stamp.batch,
+            example=json.loads(row.example),
+        )
+        if evolving.versions.add(version):
+            self._report(stamp, version.added, version.example, version.number)
         reach("schema-added", stamp.flow, stamp.batch)
         return True
 
@@ -129,18 +119,6 @@ class DriftCheck:
                 example=example,
             )
         )
-
-
-def _version(found: Evolution, number: int, stamp: BatchStamp, example: Mapping[str, Any]) -> SchemaVersion:
-    return SchemaVersion(
-        number=number,
-        schema=found.schema,
-        added=found.added,
-        flow=stamp.flow,
-        checkpoint=stamp.checkpoint,
-        batch=stamp.batch,
-        example=example,
-    )
 
 
 _EXPLAINED: Final = 100
@@ -169,17 +147,9 @@ class ReadCounts:
         return self.seen - self.good - self.skipped
 
 
-class CountReads(Protocol):
-    """Gives the counts of each read in the batch that runs; ``None`` where Spark has not computed a read.
-
-    Only reads that leave bad records out have counts.
-    """
-
-    def __call__(self) -> Sequence[ReadCounts | None]: ...
-
-
 class ReaderCounts:
-    """Reads the counts from the query that runs in this thread."""
+    """Gives the counts of each read in the query that runs in this thread; ``None`` where Spark has not
+    computed a read. Only reads that leave bad records out have counts."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
@@ -211,12 +181,6 @@ def _counts_of(row: Any) -> ReadCounts:
     return ReadCounts(seen, good, skipped, unknown, row.get(row.fieldIndex(EXAMPLE)))
 
 
-class FindBatch(Protocol):
-    """Finds the bad records of each read in the ranges of a batch."""
-
-    def __call__(self, session: SparkSession, *, ranges: Sequence[SourceRange]) -> Sequence[BadRecords]: ...
-
-
 @dataclass(frozen=True)
 class FoundRecords:
     """The bad records of a batch."""
@@ -235,8 +199,8 @@ class BadRecordSearch:
     """Finds the bad records of a flow's batches, which are read again only if there are some."""
 
     planned: PlannedFlow
-    count: CountReads
-    find: FindBatch
+    count: Callable[[], Sequence[ReadCounts | None]]
+    find: Callable[..., Sequence[BadRecords]]  # reads a batch a second time
     read: Callable[[SparkSession, Sequence[SourceRange], RaisingRecord], DataFrame]
     drift: DriftCheck
 
@@ -391,8 +355,3 @@ def _join(reads: Sequence[_KeptRecords], rejection: Rejection, totals: ReadCount
         counts.update(read.counts)
     frames = [read.rejected(rejection) for read in reads if read.counts]
     return FoundRecords((*_quarantined(counts), *_skipped(totals)), union(frames) if frames else None)
-
-
-def union(frames: Sequence[DataFrame]) -> DataFrame:
-    """The rows of several DataFrames with the same columns."""
-    return reduce(lambda one, two: one.unionByName(two), frames)

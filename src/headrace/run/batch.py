@@ -10,7 +10,6 @@ from typing import Protocol
 
 from headrace.contracts.expectations import with_checks
 from headrace.errors import CheckpointBehindTableError, QueryFailedError
-from headrace.model.ranges import SourceRange
 from headrace.plan.intercept import quiet
 from headrace.plan.stages import PlannedFlow
 from headrace.run.failpoints import reach
@@ -31,12 +30,12 @@ from headrace.state.ledger import TargetCommits
 from headrace.storage.location import Location
 
 
-class BatchRanges:
-    """The ranges of a flow's batches."""
+class BatchRanges(SourceGuards):
+    """The ranges of a flow's batches, which the guards of its sources check."""
 
-    def __init__(self, run: FlowRun, guards: SourceGuards, *, pipeline: str, target: TargetCommits) -> None:
+    def __init__(self, run: FlowRun, *, pipeline: str, target: TargetCommits) -> None:
+        super().__init__(run)
         self._run = run
-        self._guards = guards
         self._pipeline = pipeline
         self._target = target
 
@@ -48,21 +47,8 @@ class BatchRanges:
             flow=run.flow.name,
             checkpoint=run.checkpoint_id,
             batch=number,
-            ranges=self._guards.begin(number, load_ranges(run.checkpoint, number, run.sources)),
+            ranges=self.begin(number, load_ranges(run.checkpoint, number, run.sources)),
         )
-
-    def finish(self, stamp: BatchStamp) -> tuple[SourceRange, ...]:
-        """Check before the commit that the sources are still the same as when the batch read them. Returns
-        the batch's ranges, with the marks that were collected while its rows were read."""
-        return self._guards.finish(stamp.ranges)
-
-    def committed(self) -> None:
-        """Note that the target holds the batch."""
-        self._guards.committed()
-
-    def close(self) -> None:
-        """End what the checks have begun and no batch waits for any more."""
-        self._guards.close()
 
     def check_replay(self, stamp: BatchStamp) -> None:
         """Check that a replayed batch has the ranges that were committed."""
@@ -70,7 +56,7 @@ class BatchRanges:
         held = run.ledger.last_batch(self._target, stamp.checkpoint, stamp.batch)
         ours = [one.to_json()["until"] for one in stamp.ranges]
         theirs = None if held is None else [source["until"] for source in held["sources"]]
-        if theirs == ours and self._guards.is_replay(stamp.batch):
+        if theirs == ours and self.is_replay(stamp.batch):
             return
         raise CheckpointBehindTableError(
             f"flow {flow}: the table holds batch {stamp.batch} with other offset ranges",
@@ -84,14 +70,6 @@ class BatchRanges:
             remedies=(f"continue from the table:   headrace reset {flow}",),
             params={"flow": flow, "checkpoint": stamp.checkpoint, "batch": stamp.batch},
         )
-
-    def check_same_rows(self, stamp: BatchStamp) -> None:
-        """Check that a replayed batch can be computed again from the same input."""
-        self._guards.check_same_rows(stamp.batch)
-
-    def explained(self) -> AbstractContextManager[None]:
-        """Raise a failure of the block with the file that caused it, if there is one."""
-        return self._guards.explained()
 
 
 ReadRecords = Callable[["DataFrame", BatchStamp], AbstractContextManager["DataFrame"]]
@@ -219,17 +197,17 @@ class BatchFunction:
             split.settle()
         except QueryFailedError:
             # Bad records are read a second time. If a source has changed since, that is the reason.
-            self.ranges.finish(stamp)
+            self.ranges.finish(stamp.ranges)
             raise
         reach("before-commit", flow, stamp.batch)
         self.lease.check(flow)
-        return writer.commit(self.ranges.finish(stamp))
+        return writer.commit(self.ranges.finish(stamp.ranges))
 
     def _replay(self, rows: DataFrame, stamp: BatchStamp) -> None:
         """Check a batch that the target holds; a query with state computes it again."""
         self.ranges.check_replay(stamp)
         if self.planned.stateful:
-            self.ranges.check_same_rows(stamp)
+            self.ranges.check_same_rows(stamp.batch)
             # The batch's watermark, which closes windows and drops late rows, comes from its rows.
             rows.write.format("noop").mode("overwrite").save()
 

@@ -93,7 +93,7 @@ class Reading:
 class Failures:
     """Gives the failures of one pipeline their codes."""
 
-    settings: ProjectSettings
+    settings: ProjectSettings | None = None
     sources: Sequence[Source] = ()
     log_file: Path | None = None
 
@@ -105,69 +105,66 @@ class Failures:
         reading: Reading | None = None,
         expectations: Sequence[Expectation] = (),
     ) -> HeadraceError:
-        error = as_error(
-            failure, carried, declared, self.log_file, self.settings, self.sources, reading, expectations
-        )
+        """The coded error for a failure; ``carried`` is the exception of the batch function, if it raised
+        one."""
+        coded = (one for one in (carried, failure) if isinstance(one, HeadraceError))
+        error = next(coded, None) or self._explain(failure, carried, declared, reading, expectations)
         # Tables and events keep the texts of exceptions.
-        return self.settings.redactor.error(error)
+        return error if self.settings is None else self.settings.redactor.error(error)
 
     def text_of(self, failure: BaseException) -> str:
         """The message of a failure."""
-        return self.settings.redactor(text_of(failure))
+        text = text_of(failure)
+        return text if self.settings is None else self.settings.redactor(text)
 
-
-def as_error(
-    failure: BaseException,
-    carried: BaseException | None,
-    declared: Declared,
-    log_file: Path | None,
-    settings: ProjectSettings | None = None,
-    sources: Sequence[Source] = (),
-    reading: Reading | None = None,
-    expectations: Sequence[Expectation] = (),
-) -> HeadraceError:
-    """The coded error for a failure; ``carried`` is the exception of the batch function, if it raised one."""
-    for one in (carried, failure):
-        if isinstance(one, HeadraceError):
-            return one
-    name, text = _label(declared), f"{type(failure).__name__}: {text_of(failure)}\n{text_of(carried)}"
-    # Spark's text around the exception of a batch says only that a batch has failed.
-    cause = text if carried is None else f"{type(carried).__name__}: {text_of(carried)}"
-    failed = FailedQuery(
-        name=name,
-        target=_target(declared),
-        params={"name": str(declared.name)},
-        location=declared.location,
-        text=text,
-        cause=_shortened(cause),
-        logged=_logged(log_file),
-        sources=sources,
-        settings=settings,
-    )
-    if (in_view := _failed_in_view(text, declared)) is not None:
-        return in_view
-    if (bad := BadRecord.find(text)) is not None:
-        return bad.to_error(name, declared.location, remedies=show_record(bad.at))
-    if _MALFORMED.search(text) is not None:
-        return _malformed(text, declared, reading)
-    if any(_is_driver_lost(one) for one in (carried, failure)):
-        return driver_lost(failed.logged)
-    unread = carried or failure
-    if isinstance(unread, OSError) and any(one.startswith("headrace.storage.") for one in _modules(unread)):
-        return _unreadable(failed, declared, f"the system's error: {unread}")
-    if (known := _known(failed, declared)) is not None:
-        return known
-    raised = raised_by(cause, expectations)
-    facts = [failed.cause, *([] if raised is None else [raised])]
-    if reading is not None:
-        facts.append(f"the last batch that started is {reading}")
-    return FlowFailedError(
-        f"{name} failed",
-        location=declared.location,
-        facts=(*facts, *failed.logged),
-        remedies=("print the stack trace:   headrace run --debug",),
-        params=failed.params,
-    )
+    def _explain(
+        self,
+        failure: BaseException,
+        carried: BaseException | None,
+        declared: Declared,
+        reading: Reading | None,
+        expectations: Sequence[Expectation],
+    ) -> HeadraceError:
+        name, text = _label(declared), f"{type(failure).__name__}: {text_of(failure)}\n{text_of(carried)}"
+        # Spark's text around the exception of a batch says only that a batch has failed.
+        cause = text if carried is None else f"{type(carried).__name__}: {text_of(carried)}"
+        failed = FailedQuery(
+            name=name,
+            target=_target(declared),
+            params={"name": str(declared.name)},
+            location=declared.location,
+            text=text,
+            cause=_shortened(cause),
+            logged=() if self.log_file is None else (f"Spark's log: {self.log_file}",),
+            sources=self.sources,
+            settings=self.settings,
+        )
+        if (in_view := _failed_in_view(text, declared)) is not None:
+            return in_view
+        if (bad := BadRecord.find(text)) is not None:
+            return bad.to_error(name, declared.location, remedies=show_record(bad.at))
+        if _MALFORMED.search(text) is not None:
+            return _malformed(text, declared, reading)
+        if any(_is_driver_lost(one) for one in (carried, failure)):
+            return driver_lost(failed.logged)
+        unread = carried or failure
+        if isinstance(unread, OSError) and any(
+            one.startswith("headrace.storage.") for one in _modules(unread)
+        ):
+            return _unreadable(failed, declared, f"the system's error: {unread}")
+        if (known := _known(failed, declared)) is not None:
+            return known
+        raised = raised_by(cause, expectations)
+        facts = [failed.cause, *([] if raised is None else [raised])]
+        if reading is not None:
+            facts.append(f"the last batch that started is {reading}")
+        return FlowFailedError(
+            f"{name} failed",
+            location=declared.location,
+            facts=(*facts, *failed.logged),
+            remedies=("print the stack trace:   headrace run --debug",),
+            params=failed.params,
+        )
 
 
 def _unreadable(failed: FailedQuery, declared: Declared, fact: str) -> HeadraceError:
@@ -328,10 +325,6 @@ def _target(declared: Declared) -> str:
 def _label(declared: Declared) -> str:
     """The name of a flow or view in messages."""
     return declared.name if isinstance(declared, AppendFlow | AutoCdcFlow) else _target(declared)
-
-
-def _logged(log_file: Path | None) -> tuple[str, ...]:
-    return () if log_file is None else (f"Spark's log: {log_file}",)
 
 
 def _shortened(text: str) -> str:

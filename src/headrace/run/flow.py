@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.contracts.expectations import with_checks
@@ -17,7 +16,7 @@ from headrace.errors import HeadraceError
 from headrace.model.declarations import AppendFlow
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
-from headrace.run.attempts import Looks, report_look
+from headrace.run.attempts import Looks
 from headrace.run.batch import BatchFunction, QueryState, RecordFeed
 from headrace.run.checks import DatasetChecks
 from headrace.run.context import Build, MakeSession
@@ -161,7 +160,7 @@ class FlowRunner:
 
     def __post_init__(self) -> None:
         reports = self.reports
-        self._looks = Looks(partial(report_look, reports.update, reports.emit, self.planned.flow.name))
+        self._looks = Looks(reports.update, reports.emit, self.planned.flow.name)
 
     def run(self, lease: Lease, stop: StopSignal) -> Outcome:
         """Open the flow's checkpoint and run its query."""
@@ -181,7 +180,7 @@ class FlowRunner:
             with self.gate.opening(flow.name):
                 opened = self.opener.open(self.remedies)
             self.was_opened, self.remedies = True, Remedies()
-            drained = is_drained(self.planned, opened, systems)
+            drained = is_drained(self.planned, opened.sources, opened.checkpoint, systems)
             if self.snapshots is not None:
                 try:
                     self._reruns_when_drained = self.snapshots.look(applied=drained)

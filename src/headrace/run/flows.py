@@ -6,12 +6,11 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import assert_never
 
 from headrace.errors import HeadraceError, SetupError
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
-from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage
+from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RunFlowStage
 from headrace.run.attempts import TRIGGERED_ATTEMPTS, run_attempts
 from headrace.run.context import UpdateContext
 from headrace.run.flow import FlowRunner, OpeningGate
@@ -242,16 +241,6 @@ class UpdateFlows:
 
 def _stages_by_name(plan: Plan) -> tuple[dict[str, PlannedFlow], dict[TableName, OpenTableStage]]:
     """The flows to run, by name, and the tables to open, in the order of the plan."""
-    flows: dict[str, PlannedFlow] = {}
-    openings: dict[TableName, OpenTableStage] = {}
-    for stage in plan.stages:
-        match stage:
-            case OpenTableStage(table=table):
-                openings[table.name] = stage
-            case RunFlowStage(planned=planned):
-                flows[planned.flow.name] = planned
-            case RefreshViewStage():
-                pass
-            case _:
-                assert_never(stage)
-    return flows, openings
+    flows = (stage.planned for stage in plan.stages if isinstance(stage, RunFlowStage))
+    openings = (stage for stage in plan.stages if isinstance(stage, OpenTableStage))
+    return {one.flow.name: one for one in flows}, {one.table.name: one for one in openings}

@@ -44,6 +44,11 @@ _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ([^\n]*?)(?: SQ
 _PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t^].*\n)+([\w.]+)(?:: ([^\n]*))?")
 
 
+def union(frames: Sequence[DataFrame]) -> DataFrame:
+    """The rows of several DataFrames; a column that one of them lacks is NULL there."""
+    return reduce(lambda one, two: one.unionByName(two, allowMissingColumns=True), frames)
+
+
 def ranges_of(parts: Sequence[Part], batch: Iterable[SourceRange]) -> list[SourceRange]:
     """The ranges of a batch, reduced to some parts."""
     mine: dict[int, list[Part]] = {}
@@ -196,7 +201,7 @@ class RecordSearch:
             return frame
 
         self.build_ranges(session, self.planned, only, self.checkpoint, treat=keep)
-        return reduce(lambda one, two: one.unionByName(two, allowMissingColumns=True), records)
+        return union(records)
 
     def _located(
         self, failure: Exception, parts: Sequence[Part], session: SparkSession, ranges: Sequence[SourceRange]

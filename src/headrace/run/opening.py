@@ -59,7 +59,7 @@ def prepare_flow(surveyor: FlowSurveyor, remedies: Remedies) -> FlowStart:
     else:
         start = FlowStart(
             opening=decide(survey.flow, survey.facts, survey.checkpoint),
-            sources=survey.sources,
+            sources=survey.flow.sources,
             table=survey.table,
             checkpoint=survey.checkpoint,
         )

@@ -24,8 +24,9 @@ from headrace.plan.bounded import can_evaluate_records
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.run.context import UpdateContext
 from headrace.run.failpoints import reach
+from headrace.run.narrowing import union
 from headrace.run.targets import flow_target, side_tables
-from headrace.run.trial import BuildRecords, Outcome, Trial, union
+from headrace.run.trial import BuildRecords, Outcome, Trial
 from headrace.runtime.lazy_pyspark import SparkSession, StructType
 from headrace.sinks.delta.commit import mark_replaying, settle_replay
 from headrace.sinks.delta.row_states import unsettled_replays

@@ -34,7 +34,6 @@ from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import read_state
 from headrace.sinks.registry import keeps_state
 from headrace.sources.guard import FlowRun
-from headrace.sources.guards import SourceGuards
 from headrace.sources.ranges import load_next_positions
 from headrace.sources.registry import kind_of
 from headrace.state.lease import Lease
@@ -74,8 +73,8 @@ class BatchSetup:
             on_data_loss=settings.on_data_loss,
             session=session,
         )
-        guards = SourceGuards(run)
-        guards.open(_positions(opened, run))
+        ranges = BatchRanges(run, pipeline=settings.name, target=self.surveyor.target)
+        ranges.open(_positions(opened, run))
         search = RecordSearch(
             planned=planned,
             build_ranges=self.context.queries.build_ranges,
@@ -87,7 +86,7 @@ class BatchSetup:
         return BatchFunction(
             planned=planned,
             lease=lease,
-            ranges=BatchRanges(run, guards, pipeline=settings.name, target=self.surveyor.target),
+            ranges=ranges,
             split=self._split(opened, session, search),
             search=search,
             target=flow_target(planned, settings, session, self.context.maintenance),

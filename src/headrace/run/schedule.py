@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import assert_never
 
 from headrace.errors import HeadraceError
 from headrace.model.names import TableName
-from headrace.plan.stages import OpenTableStage, Plan, RefreshViewStage, RunFlowStage, Stage
-from headrace.run.attempts import TRIGGERED_ATTEMPTS, Looks, report_look
+from headrace.plan.stages import Plan, RefreshViewStage, RunFlowStage
+from headrace.run.attempts import TRIGGERED_ATTEMPTS, Looks
 from headrace.run.context import UpdateContext
 from headrace.run.flows import UpdateFlows
 from headrace.run.readiness import Feed, Skip, Verdict, is_written, judge_inputs, reads_of
@@ -35,8 +33,8 @@ class Schedule:
         self._views = {view.view.name: view for view in views}
         self._stop = stop = context.stop
         self._storage = context.settings.storage
-        report = partial(report_look, context.update, context.emit, None)
-        self._looks = Looks(report, TRIGGERED_ATTEMPTS if context.mode == "triggered" else None)
+        limit = TRIGGERED_ATTEMPTS if context.mode == "triggered" else None
+        self._looks = Looks(context.update, context.emit, limit=limit)
         self._refreshes = Supervisor("view", self._prepare, stop)
         self._started = 0
         self._names = {str(name): name for name in self._views}
@@ -65,8 +63,9 @@ class Schedule:
     def run_once(self, plan: Plan) -> None:
         """Process what the sources hold now, level by level."""
         for level in plan.levels:
-            flows, views = by_kind(level)
-            waiting = self._start_ready(stage.planned.flow.name for stage in flows)
+            flows = [stage.planned.flow.name for stage in level if isinstance(stage, RunFlowStage)]
+            views = [stage.view.name for stage in level if isinstance(stage, RefreshViewStage)]
+            waiting = self._start_ready(flows)
             while any(self._looks.repeats(_inputs_of(name)) for name in waiting):
                 if self._stop.wait(_POLL_S):
                     break
@@ -74,8 +73,7 @@ class Schedule:
             self._flows.end_unstarted(waiting)
             self._flows.wait()
             # A view that cannot be refreshed has its result already.
-            names = [stage.view.name for stage in views]
-            self._refresh_all([name for name in names if self._views[name].result is None])
+            self._refresh_all([name for name in views if self._views[name].result is None])
             if self._stop.requested:
                 break
 
@@ -239,24 +237,6 @@ class Schedule:
 def most_refreshes() -> int:
     """The number of views that are refreshed at the same time; they share Spark's memory."""
     return max(2, min(4, available_cores() // 2))
-
-
-def by_kind(stages: Iterable[Stage]) -> tuple[list[RunFlowStage], list[RefreshViewStage]]:
-    """The stages that start flows, and those that refresh views."""
-    flows: list[RunFlowStage] = []
-    views: list[RefreshViewStage] = []
-    for stage in stages:
-        match stage:
-            case RunFlowStage():
-                flows.append(stage)
-            case RefreshViewStage():
-                views.append(stage)
-            case OpenTableStage():
-                # Tables are opened before anything is started.
-                pass
-            case _:
-                assert_never(stage)
-    return flows, views
 
 
 def _inputs_of(name: str | TableName) -> str:

@@ -15,8 +15,8 @@ from headrace.errors import ExpectationFailedError, MaxRejectedExceededError, Ro
 from headrace.model.counts import BadRecordCount, BatchCounts
 from headrace.model.declarations import ExpectationCount, Flow, RefreshFlow, RejectionLimit
 from headrace.plan.stages import Coordinates, PlannedFlow, RefreshViewStage
-from headrace.run.bad_records import BadRecordSearch, union
-from headrace.run.narrowing import RaisingRecord
+from headrace.run.bad_records import BadRecordSearch
+from headrace.run.narrowing import RaisingRecord, union
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.protocol import check_not_replaced
 from headrace.sinks.target import BatchStamp, RefreshStamp, SplitRows, TargetReader

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from headrace.errors import (
     CheckpointCorruptError,
@@ -33,15 +33,6 @@ from headrace.state.opening import repair_command, resume_remedy
 from headrace.storage.location import Location
 
 
-class Surveyed(Protocol):
-    """A flow's sources, and the checkpoint that it continues with."""
-
-    @property
-    def sources(self) -> tuple[SourceFacts, ...]: ...
-    @property
-    def checkpoint(self) -> CheckpointFacts | None: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Survey:
     """The facts that `state.opening.decide` needs."""
@@ -50,11 +41,6 @@ class Survey:
     table: TargetState
     facts: TableFacts
     checkpoint: CheckpointFacts | None
-
-    @property
-    def sources(self) -> tuple[SourceFacts, ...]:
-        """The sources as they are now."""
-        return self.flow.sources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,18 +238,19 @@ def unfinished_refresh(planned: PlannedFlow) -> RefreshUnfinishedError:
     )
 
 
-def is_drained(planned: PlannedFlow, survey: Surveyed, systems: Systems) -> bool:
+def is_drained(
+    planned: PlannedFlow, sources: Iterable[SourceFacts], checkpoint: CheckpointFacts | None, systems: Systems
+) -> bool:
     """Whether the checkpoint has read everything in its sources, so that no query is needed. False if this is
     not certain; a stateful query may still have rows to emit.
     """
-    checkpoint = survey.checkpoint
     if checkpoint is None or planned.stateful or checkpoint.last_planned < 0:
         return False
     if checkpoint.last_finished != checkpoint.last_planned:
         return False
     flow, positions = planned.flow, checkpoint.positions
     path = systems.storage.checkpoint(flow.target, flow.name, checkpoint.identity.generation)
-    facts = {one.source.index: one for one in survey.sources}
+    facts = {one.source.index: one for one in sources}
     return all(
         source.index in positions and source.is_drained(facts[source.index], positions[source.index], path)
         for source in planned.sources

@@ -244,11 +244,6 @@ class Trial:
         return [id for id in ids if id in kept]
 
 
-def union(parts: Sequence[DataFrame]) -> DataFrame:
-    """The rows of several DataFrames; a column that one of them lacks is NULL there."""
-    return reduce(lambda one, two: one.unionByName(two, allowMissingColumns=True), parts)
-
-
 def _bad_of(records: DataFrame, read: BadRecords) -> list[Rejected]:
     """The records that a read has left out."""
     columns = [name for name in _IDENTIFYING if name in read.frame.columns]

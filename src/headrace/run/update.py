@@ -12,12 +12,12 @@ from headrace.errors import HeadraceError
 from headrace.model.event_forms import Emitter
 from headrace.model.events import FlowFinished, UpdateFinished, UpdateStarted, ViewUpToDate
 from headrace.model.names import TableName
-from headrace.plan.stages import Plan
+from headrace.plan.stages import Plan, RefreshViewStage
 from headrace.run.context import UpdateContext
 from headrace.run.flows import UpdateFlows
 from headrace.run.reporting import FlowResult
 from headrace.run.runners import make_view
-from headrace.run.schedule import Schedule, by_kind
+from headrace.run.schedule import Schedule
 from headrace.run.tables import register_tables
 from headrace.run.views import ViewResult
 
@@ -48,7 +48,7 @@ class RunResult:
 def execute(plan: Plan, context: UpdateContext) -> RunResult:
     """Execute a plan's stages."""
     started = time.monotonic()
-    views = [make_view(stage, plan, context) for stage in by_kind(plan.stages)[1]]
+    views = [make_view(stage, plan, context) for stage in plan.stages if isinstance(stage, RefreshViewStage)]
     with UpdateFlows(plan, context) as flows, Schedule(flows, views, context) as schedule:
         context.emit(
             UpdateStarted(

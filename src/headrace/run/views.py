@@ -14,7 +14,7 @@ from headrace.model.events import ViewFailed, ViewRefreshed, ViewRefreshing, Vie
 from headrace.model.names import TableName
 from headrace.plan.changes import find_alterations
 from headrace.plan.stages import RefreshViewStage
-from headrace.run.attempts import TRIGGERED_ATTEMPTS, report_look, wait_before
+from headrace.run.attempts import TRIGGERED_ATTEMPTS, Looks, wait_before
 from headrace.run.checks import DatasetChecks
 from headrace.run.context import UpdateContext
 from headrace.run.readiness import FeedState
@@ -126,7 +126,7 @@ class ViewRunner:
                 if stop.requested or not error.transient or attempt >= TRIGGERED_ATTEMPTS:
                     raise
                 what = f"the refresh of {self.view.name.short}"
-                report_look(self.context.update, self.context.emit, None, what, error, attempt, wait_s)
+                Looks(self.context.update, self.context.emit).report(what, error, attempt, wait_s)
                 if stop.wait(wait_s):
                     raise
 
