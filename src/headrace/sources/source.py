@@ -143,8 +143,8 @@ class Source(ABC):
         return None
 
     def check_start(self, facts: SourceFacts, systems: Systems, *, is_new: bool) -> None:
-        """Check, before a checkpoint is made, that the source is there and holds where the flow starts: as its
-        options say if it is new."""
+        """Check, before a checkpoint is made, that the source is there and holds where the flow starts: where
+        its options say, if it is new."""
         return
 
     def is_drained(self, facts: SourceFacts, position: Position, checkpoint: Location) -> bool:
