@@ -21,8 +21,6 @@ from headrace.storage.location import Location
 
 @dataclass(frozen=True, kw_only=True)
 class Repair:
-    """A change of one file."""
-
     file: Location  # the file; what it holds now is kept in the backup
     text: str | None = field(default=None, repr=False)  # the new content; ``None`` if the file is taken away
     action: str

@@ -27,8 +27,6 @@ from headrace.storage.table_snapshot import TableSnapshot
 
 @dataclass(frozen=True, kw_only=True)
 class StateFiles:
-    """The state of one stateful operator."""
-
     operator: int
     partitions: int
     files: int
@@ -37,16 +35,12 @@ class StateFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class SavedSource:
-    """A source of a checkpoint."""
-
     title: str  # the source, such as ``topic orders``
     position: Position | None  # where the next batch begins; ``None`` if it is not known
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlowCheckpoint:
-    """The newest checkpoint of a flow."""
-
     storage: Storage
     dataset: TableName
     flow: str
@@ -84,7 +78,6 @@ class FlowCheckpoint:
 
     @property
     def state(self) -> tuple[StateFiles, ...]:
-        """The state of the query."""
         root = self.path / "state"
         return tuple(
             StateFiles(
@@ -151,11 +144,8 @@ class FlowCheckpoint:
 
 
 def load_checkpoints(storage: Storage, chosen: Callable[[str], bool]) -> Iterator[FlowCheckpoint]:
-    """The newest checkpoint of each flow in a storage, by dataset and flow.
-
-    Args:
-        chosen: Whether a flow, by its name, is wanted.
-    """
+    """The newest checkpoint of each flow in a storage, by dataset and flow. `chosen`: whether a flow, by its
+    name, is wanted."""
     for dataset, flow, known in find_checkpoints(storage):
         if chosen(flow):
             yield _load(storage, dataset, flow, known)

@@ -35,8 +35,6 @@ class Remark:
 
 @dataclass(frozen=True, kw_only=True)
 class TableHealth:
-    """The health of one table."""
-
     target: DatasetTable
     condition: TableCondition | None = None  # its files and its log; ``None`` if they cannot be read
     compacted: datetime | None = None
@@ -47,12 +45,10 @@ class TableHealth:
 
     @property
     def small(self) -> int:
-        """The number of small files."""
         return sum(self.condition.small.values()) if self.condition else 0
 
     @property
     def partitions(self) -> int:
-        """The number of partitions with files."""
         return len(self._partition_bytes)
 
     @property
@@ -107,11 +103,8 @@ class TableHealth:
 def examine_health(
     storage: Storage, maintenance: MaintenanceSettings, names: Sequence[TableName]
 ) -> Iterator[TableHealth]:
-    """Look at tables, one after another.
-
-    Args:
-        names: The datasets; quarantine and tombstone tables come after the tables that they belong to.
-    """
+    """Look at tables, one after another. `names`: the datasets; quarantine and tombstone tables come after
+    the tables that they belong to."""
     for name in names:
         for target in (DatasetTable(name), *secondary_tables(storage, name)):
             try:

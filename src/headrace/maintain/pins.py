@@ -48,7 +48,6 @@ def load_pins(storage: Storage, table: TableName, now: datetime | None = None) -
 
 
 def find_pins(storage: Storage) -> Iterator[Pin]:
-    """The pins of all tables of a storage."""
     for table in storage.find_tables():
         yield from load_pins(storage, table)
 
@@ -74,8 +73,6 @@ def remove_pins(storage: Storage, table: TableName, version: int | None) -> tupl
 
 @dataclass(frozen=True, kw_only=True)
 class RegisteredReader:
-    """A registered reader of a table."""
-
     table: TableName
     name: str
     version: int
@@ -91,7 +88,6 @@ class RegisteredReader:
 
 
 def load_readers(storage: Storage, table: TableName) -> tuple[RegisteredReader, ...]:
-    """The registered readers of a table, by name."""
     file = storage.registered_readers(table)
     try:
         held = file.read_json()
@@ -128,7 +124,6 @@ def add_reader(storage: Storage, reader: RegisteredReader) -> None:
 
 
 def remove_reader(storage: Storage, table: TableName, name: str) -> tuple[RegisteredReader, ...]:
-    """Remove a reader, and return it."""
     removed = tuple(one for one in load_readers(storage, table) if one.name == name)
     if removed:
         storage.registered_readers(table).update_json(

@@ -68,10 +68,8 @@ def register_tables(plan: Plan, spark: SparkSession) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class TableOpening:
-    """What a run does to a table before its flows start. Args:
-    creates: Whether the table is created.
-    alterations: What changes in an existing table.
-    """
+    """What a run does to a table before its flows start. `creates`: whether the table is created.
+    `alterations`: what changes in an existing table."""
 
     creates: bool = False
     alterations: TableAlterations = field(default_factory=TableAlterations)
@@ -169,7 +167,6 @@ def alter(
     alterations: TableAlterations,
     table: StreamingTable | MaterializedView,
 ) -> None:
-    """Apply changes to an existing table."""
     from pyspark.errors import PySparkException
 
     if alterations.is_empty:

@@ -44,7 +44,6 @@ from headrace.storage.layout import Storage
 def flow_target(
     planned: PlannedFlow, settings: ProjectSettings, spark: SparkSession, maintenance: Maintenance
 ) -> FlowTarget:
-    """The target of a flow."""
     flow, sink, storage = planned.flow, planned.sink, settings.storage
     if (store := sink_store(planned)) is not None:
         return store
@@ -94,7 +93,6 @@ def flow_target(
 
 
 def target_reader(planned: PlannedFlow, storage: Storage, read_table: ReadTable) -> TargetReader:
-    """The target of a flow, to read its state only."""
     return sink_store(planned) or DeltaReader(storage.table(planned.flow.target), read_table)
 
 
@@ -118,7 +116,6 @@ def _shared_tables() -> SharedTables:
 
 
 def refresh_target(stage: RefreshViewStage, plan: Plan) -> Target[RefreshStamp]:
-    """The target of a refresh flow."""
     storage = plan.project.storage
     view = stage.view
     return ReplaceTarget(
@@ -137,7 +134,6 @@ def index_memory(settings: ProjectSettings) -> int:
 
 
 def quarantine_of(dataset: TableName, storage: Storage) -> QuarantineTable:
-    """The quarantine table of a dataset."""
     return QuarantineTable(path=storage.quarantine(dataset), columns=COLUMNS)
 
 

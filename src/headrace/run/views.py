@@ -82,7 +82,6 @@ class ViewRunner:
 
     @property
     def state(self) -> FeedState:
-        """The state of the view, for its readers."""
         if self.result is None:
             return "pending"
         match self.result.outcome:
@@ -136,7 +135,6 @@ class ViewRunner:
             self._lease = None
 
     def fail(self, failure: Exception) -> None:
-        """Report why the view cannot be refreshed."""
         name = self.view.name
         error = self._error(failure)
         _LOG.info("view %s failed", name, exc_info=error)
@@ -148,7 +146,6 @@ class ViewRunner:
         return self.context.failures().as_error(failure, flow, expectations=expectations)
 
     def skip(self, reason: str) -> None:
-        """Report why the view is not refreshed."""
         result = ViewResult(dataset=self.view.name, outcome="skipped", reason=reason)
         if result != self.result:
             self.context.emit(ViewSkipped(update=self.context.update, dataset=self.view.name, reason=reason))
@@ -248,7 +245,6 @@ class ViewRunner:
 
 
 def input_missing(flow: RefreshFlow, name: TableName) -> ViewInputMissingError:
-    """The error for a view over a table that does not exist."""
     return ViewInputMissingError(
         f"{flow.target.short} reads {name.short}, which does not exist yet",
         location=flow.location,

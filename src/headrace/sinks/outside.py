@@ -39,8 +39,6 @@ class SinkTarget:
 
 
 class _Sender(BatchWriter):
-    """Sends one batch, and then records it."""
-
     def __init__(self, target: SinkTarget, recorder: BatchWriter, stamp: BatchStamp) -> None:
         self._target = target
         self._recorder = recorder

@@ -48,12 +48,10 @@ FORMATS: dict[str, SinkFormat] = {
 
 
 def format_of(sink: Sink) -> SinkFormat:
-    """The format of a sink."""
     return FORMATS[sink.format]
 
 
 def describe_sink(sink: Sink) -> str:
-    """What a sink does, for people."""
     kind = format_of(sink)
     return f"{kind.describe(sink)}: {kind.guarantee}"
 

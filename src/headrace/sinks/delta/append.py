@@ -20,8 +20,6 @@ from headrace.sinks.target import BatchStamp, BatchWriter, Committed, SplitRows
 
 @dataclass(frozen=True, kw_only=True)
 class AppendTarget(FlowTable):
-    """A Delta table that a flow appends to."""
-
     reads_target: bool = False  # whether the flow's query reads the table; then the public writer must commit
 
     @property

@@ -42,7 +42,6 @@ class FlowTable:
         return fence_replay(session, self.path, stamp)
 
     def committed(self, version: int) -> None:
-        """Compact the table if that is due."""
         if self.maintenance is not None:
             self.maintenance.offer(self.path, version, concurrently=self.compacts_concurrently)
 

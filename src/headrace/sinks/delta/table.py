@@ -78,7 +78,6 @@ def forget_snapshot(spark: SparkSession, path: Location) -> None:
 
 
 def newest_snapshot(spark: SparkSession, path: Location) -> Any:
-    """A table's newest snapshot, in the JVM."""
     jvm: Any = spark.sparkContext._jvm
     return delta_log(spark, path).update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty())
 
@@ -325,7 +324,6 @@ def _is_registered(spark: SparkSession, name: TableName, path: Location) -> bool
 
 
 def ddl(spark: SparkSession, schema: Mapping[str, Any]) -> str:
-    """The columns of a schema in SQL."""
     jvm: Any = spark.sparkContext._jvm
     return str(jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(schema)).toDDL())
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaAccess:
-    """How to reach the clusters."""
-
     own: KafkaConnection  # the profile's cluster
     others: Sequence[KafkaConnection] = ()  # other clusters whose logins are known
     explain: Explain = unexplained  # finds the coded error behind what a client reports of it
@@ -39,7 +37,6 @@ class Broker:
     marks: dict[Partition, dict[int, RecordMark]] = field(default_factory=dict)
 
     def ask_topics(self, names: Iterable[str]) -> None:
-        """Ask for topics."""
         try:
             self.topics = load_topics(self.connection, names, self.answer_s, self.explain)
         except BrokerUnreachableError as error:

@@ -70,7 +70,6 @@ class BrokerRequests:
             raise self.explained(error) or error from error
 
     def wait(self, future: concurrent.futures.Future[Any], client: Any, timeout_s: float) -> Any:
-        """The answer."""
         began = time.monotonic()
         while not future.done():
             concurrent.futures.wait([future], _TURN_S)
@@ -100,8 +99,6 @@ class BrokerRequests:
 
 @dataclass(frozen=True)
 class HeldOffsets:
-    """What a question for offsets has found."""
-
     spans: Mapping[Partition, Spans] = field(default_factory=dict)
     marks: Mapping[Partition, Mapping[int, RecordMark]] = field(default_factory=dict)
 

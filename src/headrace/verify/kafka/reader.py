@@ -246,7 +246,6 @@ def _find_marks(
 
 
 def _newest_marks(marks: Marks) -> dict[Partition, Set[int]]:
-    """The offset of the newest mark of each partition."""
     return {key: {max(offsets)} for key, offsets in marks.items() if offsets}
 
 
