@@ -33,7 +33,6 @@ from headrace.run.failpoints import reach
 from headrace.run.survey import table_lost
 from headrace.run.targets import side_tables, sink_store
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sinks.delta.metastore import publish_table
 from headrace.sinks.delta.reader import DeltaReader, ReadTable
 from headrace.sinks.delta.table import (
     CLEARING,
@@ -43,6 +42,7 @@ from headrace.sinks.delta.table import (
     alter_table,
     check_name,
     create_table,
+    publish_table,
     read_state,
     register_table,
 )

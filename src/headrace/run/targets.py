@@ -15,8 +15,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
-from headrace.sinks.delta.append import AppendTarget
-from headrace.sinks.delta.flow_table import FlowTable
+from headrace.sinks.delta.append import AppendTarget, FlowTable, SinkTarget
 from headrace.sinks.delta.groups import GroupsTarget
 from headrace.sinks.delta.history import HistoryTarget
 from headrace.sinks.delta.keyed import SharedTables
@@ -26,7 +25,6 @@ from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.delta.reader import DeltaReader, ReadTable
 from headrace.sinks.delta.replace import ReplaceTarget
 from headrace.sinks.delta.tombstones import HiddenEvents, Tombstones
-from headrace.sinks.outside import SinkTarget
 from headrace.sinks.registry import format_of
 from headrace.sinks.target import (
     BatchStamp,
@@ -59,15 +57,14 @@ def flow_target(
                 shared=_shared_tables().of(path),
             )
         case AppendFlow():
-            appended = AppendTarget(**vars(table), reads_target=planned.reads_target)
             if sink is None:
-                return appended
+                return AppendTarget(**vars(table), reads_target=planned.reads_target)
             kind, connection = format_of(sink), kind_for(sink.format).sink_options(settings)
 
             def send(rows: DataFrame, stamp: BatchStamp) -> None:
                 kind.send(rows, stamp, sink, connection)
 
-            return SinkTarget(table=appended, send=send)
+            return SinkTarget(**vars(table), reads_target=planned.reads_target, send=send)
         case AutoCdcFlow(keys=keys, history=ChosenColumns() as tracked):
             return HistoryTarget(
                 **vars(table),

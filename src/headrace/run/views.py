@@ -25,8 +25,7 @@ from headrace.run.task_metrics import refresh_jobs
 from headrace.runtime.engine.record import pool_name
 from headrace.runtime.gateway import release_unused
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sinks.delta.metastore import publish_table
-from headrace.sinks.delta.table import read_state, register_table
+from headrace.sinks.delta.table import publish_table, read_state, register_table
 from headrace.sinks.target import RefreshStamp, Target
 from headrace.state.lease import VIEW, Lease
 from headrace.state.ledger import record_view

@@ -13,10 +13,10 @@ from headrace.model.counts import BatchCounts, CountKind, RowChanges
 from headrace.model.names import quoted_column
 from headrace.model.ranges import SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
+from headrace.sinks.delta.append import FlowTable
 from headrace.sinks.delta.commit import commit_batch, commit_merge
 from headrace.sinks.delta.data_files import FILE, ROW, NoPositionsError, position_columns
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, HELD_ROWS
-from headrace.sinks.delta.flow_table import FlowTable
 from headrace.sinks.delta.folding import ListedFiles, fold_unlisted
 from headrace.sinks.delta.key_index import IndexMemory
 from headrace.sinks.delta.placed_rows import FoundRows, PlacedRows, check_positions

@@ -30,7 +30,7 @@ from headrace.sinks.delta.transaction import WrittenFiles, iterate, scala_list, 
 
 if TYPE_CHECKING:
     from headrace.model.counts import BatchCounts
-    from headrace.sinks.delta.flow_table import FlowTable
+    from headrace.sinks.delta.append import FlowTable
     from headrace.sinks.target import BatchStamp
 
 CHANGE_TYPE = "_change_type"
