@@ -19,7 +19,7 @@ import click
 from bench.load import PARTITIONS, broker_in
 from bench.processes import HEADRACE, timed
 from bench.results import expect, keep, ratio, rows_of, table
-from headrace.project.template import TOPIC, write_template
+from headrace.project.template.files import TOPIC, write_template
 from headrace.runtime import aot
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.java import find_java

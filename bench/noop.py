@@ -17,7 +17,7 @@ from bench.load import PARTITIONS, broker_in
 from bench.processes import HEADRACE, timed
 from bench.results import expect, keep, ratio, rows_of, table
 from headrace.project.demo.producer import SalesProducer
-from headrace.project.template import template_files
+from headrace.project.template.files import template_files
 
 
 @click.command()

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from headrace.contracts.changes import ChangeColumns, as_changes
 from headrace.contracts.expectations import text_of_column
-from headrace.declare.arguments import Arguments, arguments_of
-from headrace.declare.python import TriggerArgument
+from headrace.declare.arguments import Arguments
+from headrace.declare.python import Scope, TriggerArgument
 from headrace.declare.registry import current_pipeline, spark
 from headrace.errors import FeatureUnsupportedError
 from headrace.model.changes import ALL_COLUMNS, ChosenColumns
@@ -96,13 +96,15 @@ def create_auto_cdc_flow(
         ...     apply_as_deletes="op = 'd'",
         ... )
     """
-    active = current_pipeline()
-    is_sql = isinstance(source, SqlQuery)
-    arguments = arguments_of("AUTO CDC" if is_sql else "hr.create_auto_cdc_flow")
+    scope = Scope("AUTO CDC" if isinstance(source, SqlQuery) else "hr.create_auto_cdc_flow", None)
+    arguments = scope.arguments
     lists = (track_history_column_list, track_history_except_column_list)
     history = history_columns(arguments, stored_as_scd_type, apply_as_truncates, *lists)
+    arguments.flag("ignore_null_updates", ignore_null_updates)
     lists = (ignore_null_updates_column_list, ignore_null_updates_except_column_list)
-    kept_if_null = _kept_if_null(arguments, ignore_null_updates, *lists)
+    kept_if_null = _chosen(arguments, "ignore_null_updates", *lists)
+    if kept_if_null is None and ignore_null_updates:
+        kept_if_null = ALL_COLUMNS
     if kept_if_null is not None and apply_as_truncates is not None:
         raise FeatureUnsupportedError(
             f"{arguments.call}: this version does not support ignore_null_updates together with"
@@ -111,14 +113,23 @@ def create_auto_cdc_flow(
             remedies=["remove one of them"],
             params={"what": "ignore_null_updates"},
         )
-    default_schema = active.settings.database if active else "default"
-    table = arguments.table_name("target", target, default_schema)
+    table = arguments.table_name("target", target, scope.default_schema)
     if null_keys not in ("quarantine", "fail"):
         raise arguments.invalid("null_keys", f'must be "quarantine" or "fail", not {null_keys!r}')
-    columns = _change_columns(
-        arguments, keys, sequence_by, apply_as_deletes, apply_as_truncates, column_list, except_column_list
+    if column_list is not None and except_column_list is not None:
+        raise arguments.invalid("column_list", "cannot be used together with except_column_list")
+    columns = ChangeColumns(
+        keys=column_list_of(arguments, "keys", keys),
+        sequence_by=_expression(arguments, "sequence_by", sequence_by),
+        deletes=_expression(arguments, "apply_as_deletes", apply_as_deletes, optional=True),
+        truncates=_expression(arguments, "apply_as_truncates", apply_as_truncates, optional=True),
+        included=None if column_list is None else column_list_of(arguments, "column_list", column_list),
+        excluded=()
+        if except_column_list is None
+        else column_list_of(arguments, "except_column_list", except_column_list),
+        tracked=history,
+        kept_if_null=kept_if_null,
     )
-    columns = replace(columns, tracked=history, kept_if_null=kept_if_null)
     read = arguments.text("source", source) if not isinstance(source, SqlQuery) else ""
 
     def changes() -> DataFrame:
@@ -130,12 +141,9 @@ def create_auto_cdc_flow(
     if isinstance(source, SqlQuery):
         query = replace(source, then=partial(as_changes, columns=columns))
 
-    conf = arguments.settings("spark_conf", spark_conf)
-    if active is None or active.registry is None:
-        return
-    active.registry.add_flow(
+    scope.register(
         AutoCdcFlow(
-            name=arguments.flow_name(name if name is not None else table.within(default_schema)),
+            name=arguments.flow_name(name if name is not None else table.within(scope.default_schema)),
             target=table,
             query=query,
             keys=tuple(text_of(one) for one in columns.keys),
@@ -144,9 +152,7 @@ def create_auto_cdc_flow(
             null_keys=null_keys,
             history=history,
             kept_if_null=kept_if_null,
-            spark_conf=conf,
-            trigger=arguments.flow_trigger(trigger, conf, once=once),
-            once=once,
+            **scope.flow_settings(spark_conf, trigger, once=once),
         )
     )
 
@@ -171,12 +177,6 @@ def history_columns(
     return chosen or ALL_COLUMNS
 
 
-def _kept_if_null(arguments: Arguments, ignores: Any, included: Any, excluded: Any) -> ChosenColumns | None:
-    """The columns that keep their value where a record has NULL; ``None`` if none does."""
-    arguments.flag("ignore_null_updates", ignores)
-    return _chosen(arguments, "ignore_null_updates", included, excluded) or (ALL_COLUMNS if ignores else None)
-
-
 def _chosen(arguments: Arguments, prefix: str, included: Any, excluded: Any) -> ChosenColumns | None:
     """The columns of a column list or of an except list; ``None`` if neither is given."""
     lists = {f"{prefix}_column_list": included, f"{prefix}_except_column_list": excluded}
@@ -196,27 +196,6 @@ def _chosen(arguments: Arguments, prefix: str, included: Any, excluded: Any) -> 
             return ChosenColumns(excluded=columns)
         case _:
             return ChosenColumns(included=next(iter(found.values())))
-
-
-def _change_columns(
-    arguments: Arguments,
-    keys: Any,
-    sequence_by: Any,
-    deletes: Any,
-    truncates: Any,
-    included: Any,
-    excluded: Any,
-) -> ChangeColumns:
-    if included is not None and excluded is not None:
-        raise arguments.invalid("column_list", "cannot be used together with except_column_list")
-    return ChangeColumns(
-        keys=column_list_of(arguments, "keys", keys),
-        sequence_by=_expression(arguments, "sequence_by", sequence_by),
-        deletes=_expression(arguments, "apply_as_deletes", deletes, optional=True),
-        truncates=_expression(arguments, "apply_as_truncates", truncates, optional=True),
-        included=None if included is None else column_list_of(arguments, "column_list", included),
-        excluded=() if excluded is None else column_list_of(arguments, "except_column_list", excluded),
-    )
 
 
 def column_list_of(arguments: Arguments, argument: str, given: Any) -> tuple[Any, ...]:
@@ -293,24 +272,20 @@ def create_auto_cdc_from_snapshot_flow(
         ...     target="customers", source="./exports/customers", keys=["id"], stored_as_scd_type=2
         ... )
     """
-    active = current_pipeline()
-    arguments = arguments_of("hr.create_auto_cdc_from_snapshot_flow")
+    scope = Scope("hr.create_auto_cdc_from_snapshot_flow", None)
+    arguments = scope.arguments
     lists = (track_history_column_list, track_history_except_column_list)
     history = history_columns(arguments, stored_as_scd_type, None, *lists)
-    default_schema = active.settings.database if active else "default"
-    table = arguments.table_name("target", target, default_schema)
+    table = arguments.table_name("target", target, scope.default_schema)
     snapshots = _snapshots(arguments, source)
     columns = tuple(text_of(one) for one in column_list_of(arguments, "keys", keys))
-    conf = arguments.settings("spark_conf", spark_conf)
-    if active is None or active.registry is None:
-        return
     function: Callable[[], Any] = _nothing
     if isinstance(snapshots, SnapshotFunction):
         # The fingerprint of the declaration follows from the code of the function.
         function = snapshots.function  # type: ignore[assignment]
-    active.registry.add_flow(
+    scope.register(
         AutoCdcFlow(
-            name=arguments.flow_name(name if name is not None else table.within(default_schema)),
+            name=arguments.flow_name(name if name is not None else table.within(scope.default_schema)),
             target=table,
             query=PythonQuery(function, arguments.location),
             keys=columns,
@@ -318,8 +293,7 @@ def create_auto_cdc_from_snapshot_flow(
             null_keys="fail",
             history=history,
             snapshots=snapshots,
-            spark_conf=conf,
-            trigger=arguments.flow_trigger(trigger, conf),
+            **scope.flow_settings(spark_conf, trigger),
         )
     )
 

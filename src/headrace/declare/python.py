@@ -7,8 +7,9 @@ ordinary function, which a test may call. Outside of a pipeline they register no
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, assert_never, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, assert_never, overload
 
 from headrace.declare.arguments import arguments_of, checked_care
 from headrace.declare.expectations import Conditions, DeclaredCheck, checked_expectations, declared_checks
@@ -29,14 +30,33 @@ from headrace.runtime.lazy_pyspark import StructType
 from headrace.syntax.bindings import bind
 
 QueryT = TypeVar("QueryT", bound=Callable[[], Any])
+ArgumentsT = ParamSpec("ArgumentsT")
 TriggerArgument = str | float | Mapping[str, Any]
 
 
-@overload
-def table(query_function: QueryT, /) -> QueryT: ...
+class _Decorator(Protocol[ArgumentsT]):
+    @overload
+    def __call__(self, query_function: QueryT, /) -> QueryT: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def __call__(self, *args: ArgumentsT.args, **kwargs: ArgumentsT.kwargs) -> Callable[[QueryT], QueryT]: ...
 
 
-@overload
+def _also_bare(declaring: Callable[ArgumentsT, Callable[[Any], Any]]) -> _Decorator[ArgumentsT]:
+    """Let a decorator with arguments also be used without parentheses."""
+
+    @functools.wraps(declaring)
+    def decorate(query_function: Any = None, /, *args: ArgumentsT.args, **kwargs: ArgumentsT.kwargs) -> Any:
+        decorator = declaring(*args, **kwargs)
+        return decorator if query_function is None else decorator(query_function)
+
+    own = inspect.signature(declaring)
+    bare = inspect.Parameter("query_function", inspect.Parameter.POSITIONAL_ONLY, default=None)
+    decorate.__signature__ = own.replace(parameters=[bare, *own.parameters.values()])  # type: ignore[attr-defined]
+    return decorate
+
+
+@_also_bare
 def table(
     *,
     name: str | None = None,
@@ -53,28 +73,7 @@ def table(
     private: bool = False,
     renamed_columns: Mapping[str, str] | None = None,
     dropped_columns: Sequence[str] | None = None,
-) -> Callable[[QueryT], QueryT]: ...
-
-
-def table(
-    query_function: Any = None,
-    /,
-    *,
-    name: str | None = None,
-    comment: str | None = None,
-    spark_conf: Mapping[str, str] | None = None,
-    table_properties: Mapping[str, str] | None = None,
-    partition_cols: Sequence[str] | None = None,
-    cluster_by: Sequence[str] | None = None,
-    schema: StructType | str | None = None,
-    format: str | None = None,
-    trigger: TriggerArgument | None = None,
-    max_rejected: str | int | None = None,
-    maintenance: Mapping[str, Any] | None = None,
-    private: bool = False,
-    renamed_columns: Mapping[str, str] | None = None,
-    dropped_columns: Sequence[str] | None = None,
-) -> Any:
+) -> Callable[[QueryT], QueryT]:
     """Declare a streaming table, fed by the decorated function's streaming query.
 
     Args:
@@ -119,14 +118,10 @@ def table(
         )
         scope.register(dataset, flow)
 
-    return _decorate("@hr.table", declare, query_function)
+    return _decorate("@hr.table", declare)
 
 
-@overload
-def materialized_view(query_function: QueryT, /) -> QueryT: ...
-
-
-@overload
+@_also_bare
 def materialized_view(
     *,
     name: str | None = None,
@@ -141,26 +136,7 @@ def materialized_view(
     max_rejected: str | int | None = None,
     maintenance: Mapping[str, Any] | None = None,
     private: bool = False,
-) -> Callable[[QueryT], QueryT]: ...
-
-
-def materialized_view(
-    query_function: Any = None,
-    /,
-    *,
-    name: str | None = None,
-    comment: str | None = None,
-    spark_conf: Mapping[str, str] | None = None,
-    table_properties: Mapping[str, str] | None = None,
-    partition_cols: Sequence[str] | None = None,
-    cluster_by: Sequence[str] | None = None,
-    schema: StructType | str | None = None,
-    format: str | None = None,
-    trigger: TriggerArgument | None = None,
-    max_rejected: str | int | None = None,
-    maintenance: Mapping[str, Any] | None = None,
-    private: bool = False,
-) -> Any:
+) -> Callable[[QueryT], QueryT]:
     """Declare a table that always equals the result of the decorated function's batch query.
 
     It takes the same arguments as `table`; ``trigger`` is the minimum time between two refreshes of a
@@ -185,27 +161,13 @@ def materialized_view(
         )
         scope.register(dataset, flow)
 
-    return _decorate("@hr.materialized_view", declare, query_function)
+    return _decorate("@hr.materialized_view", declare)
 
 
-@overload
-def temporary_view(query_function: QueryT, /) -> QueryT: ...
-
-
-@overload
+@_also_bare
 def temporary_view(
     *, name: str | None = None, comment: str | None = None, spark_conf: Mapping[str, str] | None = None
-) -> Callable[[QueryT], QueryT]: ...
-
-
-def temporary_view(
-    query_function: Any = None,
-    /,
-    *,
-    name: str | None = None,
-    comment: str | None = None,
-    spark_conf: Mapping[str, str] | None = None,
-) -> Any:
+) -> Callable[[QueryT], QueryT]:
     """Declare a named query for other queries of the pipeline; its rows are not stored.
 
     Example:
@@ -230,7 +192,7 @@ def temporary_view(
         )
         scope.register(dataset)
 
-    return _decorate("@hr.temporary_view", declare, query_function)
+    return _decorate("@hr.temporary_view", declare)
 
 
 def append_flow(
@@ -270,7 +232,7 @@ def append_flow(
         )
         scope.register(flow)
 
-    return _decorate("@hr.append_flow", declare, None)  # type: ignore[no-any-return]
+    return _decorate("@hr.append_flow", declare)
 
 
 def create_streaming_table(
@@ -407,12 +369,10 @@ class Scope:
                     assert_never(item)
 
 
-def _decorate(call: str, declare: Callable[[Any, Scope], None], query_function: Any) -> Any:
-    """A decorator that works with and without parentheses, and returns the function."""
-
-    def decorator(function: Any) -> Any:
+def _decorate(call: str, declare: Callable[[Any, Scope], None]) -> Callable[[QueryT], QueryT]:
+    def decorator(function: QueryT) -> QueryT:
         scope = Scope(call, function)
         declare(scope.arguments.query(function), scope)
         return function
 
-    return decorator if query_function is None else decorator(query_function)
+    return decorator

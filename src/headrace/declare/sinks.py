@@ -119,6 +119,5 @@ def _register(arguments: Arguments, name: str, sink: Sink) -> None:
         return
     active.settings.redactor.add_settings(sink.options)
     table = arguments.table_name("name", name, active.settings.database)
-    active.registry.add_dataset(
-        StreamingTable(name=table, location=arguments.location, sink=sink), sink.function
-    )
+    dataset = StreamingTable(name=table, location=arguments.location, sink=sink)
+    active.registry.add_dataset(dataset, sink.function)

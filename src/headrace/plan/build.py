@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -29,12 +30,11 @@ from headrace.model.names import TableName, quoted_column
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import Query
-from headrace.model.secrets import Redactor
-from headrace.plan.catalog import StandIns, planning_session
+from headrace.plan.catalog import planning_session
 from headrace.plan.changes import find_changes
 from headrace.plan.expectations import check_declared_expectations
 from headrace.plan.intercept import suspended
-from headrace.plan.logical import CodeDigest, LogicalPlan, fingerprint, read_plan
+from headrace.plan.logical import LogicalPlan, digest_code, fingerprint, read_plan
 from headrace.plan.modes import SourceHook
 from headrace.plan.names import label_of
 from headrace.plan.properties import check_delta_properties, coordinates_of, find_unreadable, table_properties
@@ -74,8 +74,7 @@ def build_plan(
     no file declares, before it is looked up. Several errors are raised as one `PlanFailedError`.
     """
     _raise_all([*check_declarations(declarations), *check_declared_expectations(declarations)])
-    declarations = _with_nulls(_with_exact_targets(declarations), settings)
-    declarations = _without_secrets(declarations, settings.redactor)
+    declarations = _completed(_with_exact_targets(declarations), settings)
     with planning_session(spark, settings.database) as (session, stand_ins), active_session(session):
         resolver = Resolver(
             session, stand_ins, spark, settings, declarations, sources=sources, find_table=find_table
@@ -85,7 +84,7 @@ def build_plan(
         settings_errors = find_wrong_settings(spark, settings, declarations)
         errors = [*resolver.errors, *_property_errors(session, declarations), *settings_errors]
         _raise_all(errors, resolver.downstream)
-        plan = _assemble(resolver, stand_ins, settings, declarations)
+        plan = _assemble(resolver)
         if not resolver.is_test:
             plan = with_state_checks(session, plan, resolver.flows)
     return plan if offline else find_changes(plan)
@@ -107,22 +106,10 @@ def _with_exact_targets(declarations: Declarations) -> Declarations:
     return replace(declarations, flows=tuple(flows))
 
 
-def _with_nulls(declarations: Declarations, settings: ProjectSettings) -> Declarations:
-    """Expectations that say whether NULL passes."""
-    datasets = (
-        replace(
-            dataset,
-            expectations=tuple(
-                replace(one, nulls=one.nulls or settings.expectation_nulls) for one in dataset.expectations
-            ),
-        )
-        for dataset in declarations.datasets
-    )
-    return replace(declarations, datasets=tuple(datasets))
-
-
-def _without_secrets(declarations: Declarations, redact: Redactor) -> Declarations:
-    """Declarations without secrets in the texts that tables, commits and events keep."""
+def _completed(declarations: Declarations, settings: ProjectSettings) -> Declarations:
+    """Declarations without secrets in the texts that tables, commits and events keep, whose expectations say
+    whether NULL passes."""
+    redact = settings.redactor
 
     def names(expectations: tuple[Expectation, ...]) -> Iterator[Expectation]:
         taken = Counter(redact(one.name) for one in expectations)
@@ -130,7 +117,7 @@ def _without_secrets(declarations: Declarations, redact: Redactor) -> Declaratio
             name = redact(one.name)
             # Two names may differ only in what is removed.
             own = name if taken[name] == 1 or name == one.name else f"{name} {number}"
-            yield replace(one, name=own, text=redact(one.text))
+            yield replace(one, name=own, text=redact(one.text), nulls=one.nulls or settings.expectation_nulls)
 
     def clean(dataset: Dataset) -> Dataset:
         comment = dataset.comment and redact(dataset.comment)
@@ -154,10 +141,16 @@ def _raise_all(errors: list[HeadraceError], downstream: Mapping[TableName, Table
         # Datasets that read each other in a cycle are named by its error.
         named = {name for error in unique.values() for name in error.params.get("cycle", ())}
         unchecked = {name: read for name, read in (downstream or {}).items() if str(name) not in named}
-        raise _with_downstream(_one_error(list(unique.values())), unchecked)
+        raise _one_error(list(unique.values()), unchecked)
 
 
-def _with_downstream(error: HeadraceError, downstream: Mapping[TableName, TableName]) -> HeadraceError:
+def _one_error(errors: list[HeadraceError], downstream: Mapping[TableName, TableName]) -> HeadraceError:
+    """One error for all; with the datasets that were not checked because of them."""
+    error = errors[0]
+    if len(errors) > 1:
+        located = [(one.location, one) for one in errors if one.location is not None]
+        located.sort(key=lambda pair: (pair[0].path, pair[0].line))
+        error = PlanFailedError([*(one for _, one in located), *(one for one in errors if not one.location)])
     if not downstream:
         return error
     listed = ", ".join(f"{name.short} (reads {read.short})" for name, read in sorted(downstream.items()))
@@ -166,32 +159,16 @@ def _with_downstream(error: HeadraceError, downstream: Mapping[TableName, TableN
     return error.with_(facts=(*error.facts, fact), params={**error.params, **names})
 
 
-def _one_error(errors: list[HeadraceError]) -> HeadraceError:
-    if len(errors) == 1:
-        return errors[0]
-    return PlanFailedError(
-        sorted(
-            errors,
-            key=lambda e: (
-                not e.location,
-                str(e.location and e.location.path),
-                e.location.line if e.location else 0,
-            ),
-        )
-    )
-
-
-def _assemble(
-    resolver: Resolver, stand_ins: StandIns, settings: ProjectSettings, declarations: Declarations
-) -> Plan:
-    code = CodeDigest(settings.code_folders, settings.storage.root)
+def _assemble(resolver: Resolver) -> Plan:
+    settings, declarations = resolver.settings, resolver.declarations
+    code = cache(partial(digest_code, settings.code_folders, settings.storage.root))
     flows, refreshes = [], []
     for flow in declarations.flows:
         match flow:
             case AppendFlow() | AutoCdcFlow():
-                flows.append(_planned_flow(flow, resolver, stand_ins, settings, code, declarations))
+                flows.append(_planned_flow(flow, resolver, code))
             case RefreshFlow():
-                refreshes.append(_planned_refresh(flow, resolver, code, declarations))
+                refreshes.append(_planned_refresh(flow, resolver, code))
             case _:
                 assert_never(flow)
     fed = {source.feed for planned in flows for source in planned.sources}
@@ -262,19 +239,12 @@ def _gone(planned: PlannedFlow) -> Note:
     )
 
 
-def _planned_flow(
-    flow: StreamingFlow,
-    resolver: Resolver,
-    stand_ins: StandIns,
-    settings: ProjectSettings,
-    code: CodeDigest,
-    declarations: Declarations,
-) -> PlannedFlow:
+def _planned_flow(flow: StreamingFlow, resolver: Resolver, code: Callable[[], str]) -> PlannedFlow:
     resolved = resolver.flows[flow.name]
-    target = next(one for one in declarations.datasets if one.name == flow.target)
+    target = next(one for one in resolver.declarations.datasets if one.name == flow.target)
     assert isinstance(target, StreamingTable)
     given = coordinates_of(target.table_properties)
-    sources = planned_sources(resolved.plan, stand_ins.name_of, settings, flow.location)
+    sources = planned_sources(resolved.plan, resolver.stand_ins.name_of, resolver.settings, flow.location)
     return PlannedFlow(
         flow=flow,
         schema=resolved.plan.schema,
@@ -294,8 +264,8 @@ def _planned_flow(
         repeatable=not (resolved.plan.stateful or flow.once or snapshots_of(flow) is not None)
         and resolved.plan.deterministic,
         reads_all=resolved.plan.reads_all,
-        max_rejected=target.max_rejected or settings.max_rejected,
-        checked_views=_checked(resolved.views, declarations),
+        max_rejected=target.max_rejected or resolver.settings.max_rejected,
+        checked_views=_checked(resolved.views, resolver.declarations),
         checks=target.checks,
         # A test gets the rows of a sink, which would go to another system.
         sink=None if resolver.is_test else target.sink,
@@ -319,12 +289,11 @@ def _key_expectations(flow: StreamingFlow) -> tuple[Expectation, ...]:
     )
 
 
-def _planned_refresh(
-    flow: RefreshFlow, resolver: Resolver, code: CodeDigest, declarations: Declarations
-) -> PlannedRefresh:
+def _planned_refresh(flow: RefreshFlow, resolver: Resolver, code: Callable[[], str]) -> PlannedRefresh:
     resolved = resolver.flows[flow.name]
     views = [resolver.views[name] for name in resolved.views]
-    expectations, checked = _rejecting(flow.target, resolved, declarations, code)
+    view = next(one for one in resolver.declarations.datasets if one.name == flow.target)
+    expectations, checked = _rejecting(view, resolved, code)
     plans = [resolved.plan, *(one.plan for one in views), *([] if checked is None else [checked])]
     return PlannedRefresh(
         flow=flow,
@@ -333,7 +302,7 @@ def _planned_refresh(
         fingerprint=fingerprint(resolved.plan, (), code, expectations),
         through=resolved.views,
         varies=tuple(dict.fromkeys(reason for plan in plans for reason in plan.varies)),
-        checked_views=_checked(resolved.views, declarations),
+        checked_views=_checked(resolved.views, resolver.declarations),
     )
 
 
@@ -343,10 +312,9 @@ def _checked(names: tuple[TableName, ...], declarations: Declarations) -> tuple[
 
 
 def _rejecting(
-    target: TableName, resolved: Resolved, declarations: Declarations, code: CodeDigest
+    view: Dataset, resolved: Resolved, code: Callable[[], str]
 ) -> tuple[list[str], LogicalPlan | None]:
     """The expectations that decide which rows a view has; with the code if they call Python functions."""
-    view = next(one for one in declarations.datasets if one.name == target)
     rejecting = [one for one in view.expectations if one.rejects]
     texts = [f"{one.action} {one.name}: {one.text}, NULL {one.nulls}" for one in rejecting]
     if not rejecting:
@@ -357,7 +325,7 @@ def _rejecting(
     return [*texts, code()] if plan.opaque else texts, plan
 
 
-def _planned_view(view: TemporaryView, resolver: Resolver, code: CodeDigest) -> PlannedView:
+def _planned_view(view: TemporaryView, resolver: Resolver, code: Callable[[], str]) -> PlannedView:
     resolved = resolver.views[view.name]
     return PlannedView(
         view=view,

@@ -49,9 +49,8 @@ def loading(
         with suspended():
             return session()
 
-    interception = Interception.of(settings, Loading(session=opened, sources=sources))
     install()
-    with in_force(interception):
+    with in_force(Interception(settings=settings, mode=Loading(session=opened, sources=sources))):
         yield opened
 
 
@@ -63,9 +62,9 @@ def evaluate(session: SparkSession, declared: Declared, plan: Plan, mode: Runnin
     frames: dict[TableName, DataFrame] = {}
 
     def interception() -> Interception:
-        return Interception.of(
-            plan.project,
-            mode,
+        return Interception(
+            settings=plan.project,
+            mode=mode,
             session=session,
             tables=read,
             declared=lambda name: str(name).casefold() in known,

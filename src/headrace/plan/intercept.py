@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any
 
 from headrace.errors import ActionInQueryError, SourceLocation
 from headrace.model.event_columns import event_columns
@@ -16,7 +17,7 @@ from headrace.model.mappings import MappedTable
 from headrace.model.names import NamesInUse, TableName, names_in_use
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
-from headrace.plan.modes import Bounded, Loading, Mode, Planning, Running, SourceHook, TableAccess, TableHook
+from headrace.plan.modes import Loading, Mode, Planning, Running, SourceHook, TableAccess, TableHook
 from headrace.plan.names import NameRules, quoted, quoted_parts, split_name
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, T
@@ -46,8 +47,9 @@ class Interception:
     """How the reads and actions of one piece of the user's code are treated."""
 
     mode: Mode
-    names: NameRules
     settings: ProjectSettings
+    # The catalog and the schema that ``USE`` has set.
+    in_use: NamesInUse = field(default_factory=NamesInUse)
     # The session that the code gets, also where it asks Spark for one; ``None`` while the files are loaded.
     session: SparkSession | None = None
     tables: TableHook | None = None  # called before each read of a table; ``None`` leaves such reads to Spark
@@ -59,25 +61,9 @@ class Interception:
     notes: dict[str, Note] = field(default_factory=dict)
     """Notes about names and paths that the spec maps, by their texts."""
 
-    @classmethod
-    def of(
-        cls,
-        settings: ProjectSettings,
-        mode: Mode,
-        *,
-        session: SparkSession | None = None,
-        tables: TableHook | None = None,
-        declared: Callable[[TableName], bool] = lambda _: False,
-    ) -> Interception:
-        """An interception with a pipeline's names, connection and secrets."""
-        return cls(
-            mode=mode,
-            names=NameRules.of(settings),
-            settings=settings,
-            session=session,
-            tables=tables,
-            declared=declared,
-        )
+    @cached_property
+    def names(self) -> NameRules:
+        return NameRules(self.settings, self.in_use)
 
     @property
     def root(self) -> Path:
@@ -89,34 +75,13 @@ class Interception:
         return isinstance(self.mode, Planning)
 
     @property
-    def batches_only(self) -> bool:
-        """Whether streams become batches."""
-        return isinstance(self.mode, Bounded)
-
-    @property
     def sources(self) -> SourceHook | None:
         return self.mode.sources
 
-    @property
-    def marks_locations(self) -> bool:
-        """Whether streams carry the user's line into the plan."""
-        match self.mode:
-            case Loading() | Planning():
-                return True
-            case Running() | Bounded():
-                return False
-            case other:
-                assert_never(other)
-
     def using(self, names: NamesInUse) -> Interception:
-        """The interception with the catalog and the schema that ``USE`` has set."""
-        if names.schema is None:
-            return self
-        rules = replace(self.names, default_schema=names.schema, qualifies=True, catalog_in_use=names.catalog)
-        return replace(self, names=rules)
+        return self if names.schema is None else replace(self, in_use=names)
 
     def current_session(self) -> SparkSession:
-        """The session for code that asks Spark for the session in use."""
         if isinstance(self.mode, Loading):
             with suspended():
                 return self.mode.session()
@@ -182,12 +147,11 @@ class Interception:
         defaults = ReaderDefaults(settings=self.settings, record_limit=limit)
         options = kind_for(request.format).reader.options(request, location, defaults)
         self.settings.redactor.add_settings(options)
-        if self.marks_locations and request.streaming:
+        if request.streaming and isinstance(self.mode, Loading | Planning):
             options[LOCATION_OPTION] = str(location)
         return options
 
     def check_path(self, path: str | None, format: str) -> None:
-        """Check that the folder of a read outside of the storage exists."""
         if path:
             kind_for(format).reader.check_path(path, caller(self.root))
 
@@ -236,7 +200,7 @@ class Interception:
         view = _view(session, parts[0])
         if parts[0].casefold() == EVENT_LOG:
             with suspended():
-                open_event_log(session, view, self.names.storage)
+                open_event_log(session, view, self.settings.storage)
             return None
         return None if view.isDefined() else name
 

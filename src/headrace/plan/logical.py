@@ -370,21 +370,8 @@ def canonical(text: str, sources: Iterable[str] = ()) -> str:
     return _ID.sub(lambda found: f"#{numbers.setdefault(found[1], len(numbers))}{found[2]}", text)
 
 
-class CodeDigest:
-    """A hash of the pipeline's Python and SQL files, computed at the first call."""
-
-    def __init__(self, folders: Sequence[Path], storage: Location) -> None:
-        self._folders = folders
-        self._storage = storage
-        self._value: str | None = None
-
-    def __call__(self) -> str:
-        if self._value is None:
-            self._value = _code_digest(self._folders, self._storage)
-        return self._value
-
-
-def _code_digest(folders: Sequence[Path], storage: Location) -> str:
+def digest_code(folders: Sequence[Path], storage: Location) -> str:
+    """A hash of the pipeline's Python and SQL files."""
     digest = hashlib.sha256()
     for folder in folders:
         for path in sorted(code_files(folder, storage)):

@@ -6,16 +6,15 @@ import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import cached_property
 from typing import assert_never
 
 from headrace.errors import TableNotFoundError
 from headrace.model.declarations import AppendFlow, AutoCdcFlow, Declarations, Flow, RefreshFlow
-from headrace.model.mappings import ENTRY_MISSING, MappedTable, PathMap, TableMap
-from headrace.model.names import SPARK_CATALOG, TableName
+from headrace.model.mappings import ENTRY_MISSING, MappedTable
+from headrace.model.names import SPARK_CATALOG, NamesInUse, TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.modes import TableAccess
-from headrace.storage.layout import Storage
 from headrace.storage.locate import locate_supported
 from headrace.syntax.locations import pinpoint
 
@@ -63,63 +62,51 @@ def label_of(flow: Flow) -> str:
             assert_never(flow)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class NameRules:
     """How the names of a pipeline's queries map to datasets."""
 
-    default_schema: str
-    storage: Storage  # the pipeline's storage; a path below its tables is a read of that dataset
-    root: Path  # the pipeline's folder, where relative paths start
-    # Catalogs that are Spark's: names that start with them are not datasets.
-    catalogs: frozenset[str] = frozenset()
-    # Whether Spark gets the schema of names with one part: the session has another one.
-    qualifies: bool = False
-    catalog: str | None = None
-    # The catalog of names with one or two parts; ``None`` for the pipeline's.
-    catalog_in_use: str | None = None
-    tables: TableMap = field(default_factory=TableMap)
-    paths: PathMap = field(default_factory=PathMap)
+    settings: ProjectSettings
+    in_use: NamesInUse = field(default_factory=NamesInUse)
 
-    @classmethod
-    def of(cls, settings: ProjectSettings) -> NameRules:
-        """The rules of a pipeline; catalogs of its Spark configuration are left to Spark."""
-        configured = (re.match(r"spark\.sql\.catalog\.([^.]+)$", key) for key in settings.configuration)
-        ours = {SPARK_CATALOG, settings.catalog}
-        return cls(
-            default_schema=settings.database,
-            storage=settings.storage,
-            root=settings.root.absolute(),
-            catalogs=frozenset(found[1] for found in configured if found and found[1] not in ours),
-            catalog=settings.catalog,
-            tables=settings.tables,
-            paths=settings.paths,
-        )
+    @property
+    def qualifies(self) -> bool:
+        """Whether Spark gets the schema of names with one part: the session has another one."""
+        return self.in_use.schema is not None
+
+    @cached_property
+    def _spark_catalogs(self) -> frozenset[str]:
+        """Catalogs of the Spark configuration: names that start with them are not datasets."""
+        configured = (re.match(r"spark\.sql\.catalog\.([^.]+)$", key) for key in self.settings.configuration)
+        ours = {SPARK_CATALOG, self.settings.catalog}
+        return frozenset(found[1] for found in configured if found and found[1] not in ours)
 
     def table(self, parts: tuple[str, ...]) -> TableName | None:
         """The dataset of a name; ``None`` for names that are Spark's (files, other catalogs)."""
-        if self.catalog_in_use is not None and self._is_ours(parts):
-            parts = self._in_use(parts)
+        if self.in_use.catalog is not None and self._is_ours(parts):
+            parts = self.in_use.qualified(parts)
+        schema_in_use = self.in_use.schema or self.settings.database
         match parts:
             case (name,):
-                return TableName(self.default_schema, name)
+                return TableName(schema_in_use, name)
             case (schema, path) if schema.lower() == "delta":
-                return self.path(self.paths.map(path))
+                return self.path(self.settings.paths.map(path))
             case (schema, _) if schema.lower() in _NOT_SCHEMAS | _PATH_SCHEMAS:
                 return None
             case (schema, name) if schema.lower() == _LIVE:
-                return TableName(self.default_schema, name)
+                return TableName(schema_in_use, name)
             case (schema, name):
                 return TableName(schema, name)
-            case (catalog, _, _) if catalog not in self.catalogs and catalog.lower() != "system":
-                return TableName.of_parts(parts, self.default_schema, self.catalog)
+            case (catalog, _, _) if catalog not in self._spark_catalogs and catalog.lower() != "system":
+                return TableName.of_parts(parts, schema_in_use, self.settings.catalog)
             case _:
                 return None
 
     def mapped(self, parts: tuple[str, ...]) -> MappedTable | None:
         """The entry of `tables` for a name; ``None`` for names that have none."""
-        found = self.tables.find(parts)
+        found = self.settings.tables.find(parts)
         if found is None and self.qualifies and self._is_ours(parts):
-            found = self.tables.find(self._in_use(parts))
+            found = self.settings.tables.find(self.in_use.qualified(parts))
         return found
 
     def _is_ours(self, parts: tuple[str, ...]) -> bool:
@@ -128,18 +115,12 @@ class NameRules:
             return True
         return len(parts) == 2 and parts[0].lower() not in _NOT_SCHEMAS | _PATH_SCHEMAS | {_LIVE, "delta"}
 
-    def _in_use(self, parts: tuple[str, ...]) -> tuple[str, ...]:
-        """A name with the catalog and the schema in use."""
-        if len(parts) == 1:
-            parts = (self.default_schema, *parts)
-        return parts if self.catalog_in_use is None else (self.catalog_in_use, *parts)
-
     def path(self, path: str) -> TableName | None:
         """The dataset with this folder; ``None`` for other paths."""
-        folder = locate_supported(path, self.root)
+        folder = locate_supported(path, self.settings.root.absolute())
         if folder is None:
             return None
-        tables = self.storage.tables
+        tables = self.settings.storage.tables
         parts = folder.below(tables) or folder.below(tables.resolve())
         return TableName(*parts) if len(parts) == 2 else None
 

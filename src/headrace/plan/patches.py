@@ -19,6 +19,7 @@ from typing import Any
 
 from headrace.errors import ArgumentInvalidError
 from headrace.plan.intercept import Interception, current_interception, is_quiet, suspended
+from headrace.plan.modes import Bounded
 from headrace.plan.sql_queries import is_use, run_text, use_in_python
 from headrace.runtime.lazy_pyspark import T
 from headrace.sources.delta.starting import reads_feed
@@ -436,7 +437,7 @@ def _pivot(
 def _drop_duplicates(
     interception: Interception, original: Method, self: Any, subset: Any = None, *more: Any
 ) -> Any:
-    if interception.batches_only:
+    if isinstance(interception.mode, Bounded):
         # Spark knows it for streams only; over all rows at once nothing is ever too late.
         return self.dropDuplicates(subset, *more)
     return original(self, subset, *more)

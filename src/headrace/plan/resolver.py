@@ -107,9 +107,9 @@ class Resolver:
         self.downstream: dict[TableName, TableName] = {}
         self.notes: dict[str, Note] = {}
         self._session = session
-        self._stand_ins = stand_ins
+        self.stand_ins = stand_ins
         self._parent = parent
-        self._settings = settings
+        self.settings = settings
         self.declarations = declarations
         self._datasets = {str(dataset.name).casefold(): dataset for dataset in declarations.datasets}
         self._stored: dict[TableName, StoredTable | None] = {}
@@ -204,13 +204,13 @@ class Resolver:
         def resolve(query: Query) -> Resolved:
             return self._query(table, query, flow.spark_conf, label=flow.name)
 
-        storage = self._settings.storage
+        storage = self.settings.storage
         resolved = resolve_once(flow, resolve, self._session, storage) if flow.once else resolve(query)
         plan = resolved.plan
         if table.can_be_view and not plan.streaming:
             raise _ReadsNoStreamError
-        validate.check_streaming(plan, table.name, flow.location)
-        planned_sources(plan, self._stand_ins.name_of, self._settings, flow.location)
+        validate.check_streaming(plan, table, flow.location)
+        planned_sources(plan, self.stand_ins.name_of, self.settings, flow.location)
         self.declarations = check_output(self._session, plan, table, flow, self.declarations)
         match flow:
             case AppendFlow():
@@ -229,7 +229,7 @@ class Resolver:
 
     def _snapshot_query(self, flow: AutoCdcFlow, source: Snapshots, declared: columns.Schema | None) -> Query:
         """The query of a flow that applies snapshots, with the columns of the next snapshot."""
-        reader = SnapshotReader(flow, source, self._settings, self._parent, declared)
+        reader = SnapshotReader(flow, source, self.settings, self._parent, declared)
 
         def markers() -> DataFrame:
             if isinstance(source, StoredSnapshots) and not source.is_path:
@@ -250,7 +250,7 @@ class Resolver:
         declared = self._declared_schema(view)
         flow = next(one for one in self.declarations.refresh_flows if one.target == view.name)
         resolved = self._query(view, flow.query, flow.spark_conf)
-        validate.check_batch(resolved.plan, view.name, view.location)
+        validate.check_streaming(resolved.plan, view, view.location)
         validate.check_columns(resolved.plan.schema, view, view.location)
         if declared is not None:
             validate.check_declared(declared, resolved.plan.schema, view, view.location)
@@ -262,7 +262,7 @@ class Resolver:
         self._accept(view, resolved.plan.schema, [])
 
     def _check_expectations(self, dataset: Dataset, frame: DataFrame) -> None:
-        self._refuse(list(check_conditions(self._session, frame, dataset, self._settings)))
+        self._refuse(list(check_conditions(self._session, frame, dataset, self.settings)))
 
     def _refuse(self, errors: list[HeadraceError]) -> None:
         if errors:
@@ -303,22 +303,22 @@ class Resolver:
         if dataset.schema is None:
             return None
         try:
-            struct = load_schema(dataset.schema, self._settings.root, dataset.location)
+            struct = load_schema(dataset.schema, self.settings.root, dataset.location)
         except SchemaInvalidError as error:
             raise error.with_(
                 summary=f"the declared schema of `{dataset.name.short}`: {error.summary}",
                 params={**error.params, "dataset": str(dataset.name)},
             ) from error.__cause__
-        schema: columns.Schema = columns.redact_comments(struct.jsonValue(), self._settings.redactor)
+        schema: columns.Schema = columns.redact_comments(struct.jsonValue(), self.settings.redactor)
         return schema
 
     def _query(
         self, dataset: Dataset, query: Query, conf: Mapping[str, str], label: str | None = None
     ) -> Resolved:
         visit = _Visit(dataset=dataset)
-        interception = Interception.of(
-            self._settings,
-            Planning(sources=self._sources),
+        interception = Interception(
+            settings=self.settings,
+            mode=Planning(sources=self._sources),
             session=self._session,
             tables=self._read,
             declared=lambda name: str(name).casefold() in self._datasets,
@@ -330,7 +330,7 @@ class Resolver:
                 frame = call_query(query, interception, name=name)
                 with suspended():
                     plan = read_plan(self._session, frame)
-                    schema = columns.redact_comments(plan.schema, self._settings.redactor)
+                    schema = columns.redact_comments(plan.schema, self.settings.redactor)
         finally:
             self._visits.pop()
             # In a run, each query has a session of its own.
@@ -352,7 +352,7 @@ class Resolver:
             # A record can have several changes, and a change of a row that it replaced.
             return None
         path = leaf.options.get("path", "")
-        name = self._stand_ins.name_of(path)
+        name = self.stand_ins.name_of(path)
         if name is None:
             folder = locate_supported(path) if path and kind_for(leaf.provider).reader.reads_tables else None
             elsewhere = None if folder is None else load_stored_at(folder)
@@ -441,19 +441,19 @@ class Resolver:
                 self._note(validate.stream_over_view(access, is_ours=False))
             visit.reads.append(read)
             return self._stand_in(access.name, stored.schema, access)
-        if self._stand_ins.copy_from(self._parent, access.name):
+        if self.stand_ins.copy_from(self._parent, access.name):
             visit.reads.append(read)
             return None
-        raise table_not_found(access, visit.dataset.name, self.declarations, self._settings)
+        raise table_not_found(access, visit.dataset.name, self.declarations, self.settings)
 
     def _note(self, note: Note) -> None:
         self.notes.setdefault(note.text, note)
 
     def _stand_in(self, name: TableName, schema: columns.Schema, access: TableAccess) -> DataFrame | None:
-        self._stand_ins.add(name, schema)
-        return self._stand_ins.changes(name, schema, access) if access.changes else None
+        self.stand_ins.add(name, schema)
+        return self.stand_ins.changes(name, schema, access) if access.changes else None
 
     def _load_stored(self, name: TableName) -> StoredTable | None:
         if name not in self._stored:
-            self._stored[name] = load_stored(self._settings.storage, name)
+            self._stored[name] = load_stored(self.settings.storage, name)
         return self._stored[name]

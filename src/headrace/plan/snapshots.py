@@ -161,7 +161,7 @@ class SnapshotReader:
         name = self._source.name
         if self._source.is_path:
             return locate(name, self._settings.root.absolute(), self._flow.location)
-        table = NameRules.of(self._settings).table(split_name(name) or (name,))
+        table = NameRules(self._settings).table(split_name(name) or (name,))
         return None if table is None else self._settings.storage.table(table)
 
     def _after(self, last: Version | None, found: Snapshot | None) -> FoundSnapshots:
@@ -237,7 +237,7 @@ class SnapshotReader:
         from pyspark.sql.classic.dataframe import DataFrame
 
         flow = self._flow
-        interception = Interception.of(self._settings, Loading(session=lambda: self._session))
+        interception = Interception(settings=self._settings, mode=Loading(session=lambda: self._session))
         given = run_code(lambda: function(last), interception, name=flow.name, location=flow.location)
         match given:
             case None | (None, _):

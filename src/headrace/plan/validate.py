@@ -35,7 +35,6 @@ from headrace.model.declarations import (
     TemporaryView,
     snapshots_of,
 )
-from headrace.model.names import TableName
 from headrace.model.notes import Note
 from headrace.plan import columns
 from headrace.plan.coordinates import CoordinateColumns
@@ -180,34 +179,22 @@ def _check_layout(dataset: Stored) -> Iterator[HeadraceError]:
         )
 
 
-def check_streaming(plan: LogicalPlan, name: TableName, location: SourceLocation) -> None:
-    """A streaming table's query must be a stream."""
-    if plan.streaming:
+def check_streaming(plan: LogicalPlan, dataset: Stored, location: SourceLocation) -> None:
+    """The query of a streaming table must be a stream, that of a materialized view a batch query."""
+    wants_stream = isinstance(dataset, StreamingTable)
+    if plan.streaming == wants_stream:
         return
-    raise BatchQueryForStreamingTableError(
-        f"the query of the streaming table `{name.short}` reads no stream",
-        location=location,
-        remedies=[
-            "read with spark.readStream, to read each record once",
-            "declare it with @hr.materialized_view, to recompute it",
-        ],
-        params={"dataset": str(name)},
-    )
-
-
-def check_batch(plan: LogicalPlan, name: TableName, location: SourceLocation) -> None:
-    """A materialized view's query must not be a stream."""
-    if not plan.streaming:
-        return
-    raise StreamingQueryForViewError(
-        f"the query of the materialized view `{name.short}` is a stream",
-        location=location,
-        remedies=[
-            "read with spark.read, to recompute the view as a whole",
-            "declare it with @hr.table, to read each record once",
-        ],
-        params={"dataset": str(name)},
-    )
+    kind: type[BatchQueryForStreamingTableError | StreamingQueryForViewError]
+    if wants_stream:
+        kind, problem = BatchQueryForStreamingTableError, "streaming table `{}` reads no stream"
+        remedies = ["read with spark.readStream, to read each record once"]
+        remedies.append("declare it with @hr.materialized_view, to recompute it")
+    else:
+        kind, problem = StreamingQueryForViewError, "materialized view `{}` is a stream"
+        remedies = ["read with spark.read, to recompute the view as a whole"]
+        remedies.append("declare it with @hr.table, to read each record once")
+    summary = f"the query of the {problem.format(dataset.name.short)}"
+    raise kind(summary, location=location, remedies=remedies, params={"dataset": str(dataset.name)})
 
 
 def check_appends(error: Exception, name: str, location: SourceLocation) -> HeadraceError:

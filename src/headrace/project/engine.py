@@ -28,7 +28,7 @@ from headrace.model.mappings import ENTRY_MISSING
 from headrace.model.names import is_own_catalog
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
-from headrace.project.plan_queries import PlanQueries, SourceOverrides, select
+from headrace.project.plan_queries import REAL_SOURCES, PlanQueries, SourceOverrides, select
 from headrace.run.stop import StopSignal
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.storage.location import Location
@@ -58,12 +58,12 @@ class Engine:
     """The session, connection and plans of one pipeline; Spark is started at its first use. `overrides`: how
     it runs on rows in place of its sources, if it does."""
 
-    def __init__(self, settings: ProjectSettings, overrides: SourceOverrides | None = None) -> None:
+    def __init__(self, settings: ProjectSettings, overrides: SourceOverrides = REAL_SOURCES) -> None:
         self.settings = settings
         self._is_shared = True
         self.spark_log: Path | None = None  # the file for the log of Spark, if Spark is started
         self._overrides = overrides
-        self._running: RunningSpark | None = None if overrides is None else overrides.running
+        self._running: RunningSpark | None = overrides.running
         self._replaced: dict[str, str | None] = {}
         self.other_clusters: tuple[KafkaConnection, ...] = ()
         """The Kafka clusters beside the profile's that the last plan reads, with their logins."""
@@ -104,11 +104,8 @@ class Engine:
         from headrace.state.kept_schemas import keep_schema
 
         overrides = self._overrides
-        sources = None if overrides is None else overrides.sources
-        active = ActivePipeline(
-            settings, self.session, folders=None if overrides is None else overrides.folders, quarantines=True
-        )
-        with listing_entries(settings), loading(settings, self.session, sources) as session:
+        active = ActivePipeline(settings, self.session, folders=overrides.folders, quarantines=True)
+        with listing_entries(settings), loading(settings, self.session, overrides.sources) as session:
             declarations: Declarations = load_declarations(settings, session, active.schema_files)
         for declared in (*declarations.datasets, *declarations.flows):
             settings.redactor.add_settings(getattr(declared, "spark_conf", {}))
@@ -118,11 +115,10 @@ class Engine:
                 settings,
                 declarations,
                 offline=offline,
-                sources=sources,
-                find_table=None if overrides is None else overrides.find_table,
+                sources=overrides.sources,
+                find_table=overrides.find_table,
             )
-        if overrides is not None:
-            overrides.check(plan)
+        overrides.check(plan)
         connections = (source.connection for planned in plan.flows for source in planned.sources)
         self.other_clusters = tuple(one for one in connections if isinstance(one, KafkaConnection))
         if keep:

@@ -25,6 +25,7 @@ from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh
 from headrace.project.engine import Engine
 from headrace.project.maintenance import MaintenanceOptions, TableMaintenance
 from headrace.project.operations import logged_operation, new_update
+from headrace.project.refresh import find_downstream
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sinks.delta.erase import (
     close_erasure,
@@ -120,7 +121,9 @@ class Eraser:
         steps: list[ErasureStep] = []
         notes: list[str] = []
         views: list[TableName] = []
-        for dataset in (name, *_downstream(name, plan)):
+        planned: list[PlannedFlow | PlannedRefresh] = [*plan.flows, *plan.refreshes]
+        reads = [(one.flow.target, read.table) for one in planned for read in one.reads]
+        for dataset in (name, *find_downstream([name], reads)):
             path = settings.storage.table(dataset)
             if any(one.flow.target == dataset for one in plan.refreshes):
                 notes.append(f"{dataset.short}  view: the next run computes it again")
@@ -213,7 +216,7 @@ class Eraser:
     ) -> Iterator[ErasureStep]:
         """The rows in the quarantine and among the tombstones of a dataset."""
         for part in _SIDES:
-            path = self._side(dataset, part)
+            path = DatasetTable(dataset, part).path(self._settings.storage)
             if not is_table(path):
                 continue
             try:
@@ -244,7 +247,9 @@ class Eraser:
         hidden records of a history have all columns, tombstones only keys."""
         if part == "quarantine":
             return self._rejected(session, dataset).where(where).select(ID)
-        rows = session.read.format("delta").load(str(self._side(dataset, part)))
+        rows = session.read.format("delta").load(
+            str(DatasetTable(dataset, part).path(self._settings.storage))
+        )
         names = [name for name in rows.columns if name.startswith("key_")]
         if ROW in rows.columns:
             found = rows.select(F.struct(*names, SEQUENCE).alias("__headrace_found"), f"{ROW}.*").where(where)
@@ -274,29 +279,11 @@ class Eraser:
             case _:
                 assert_never(step.part)
 
-    def _side(self, dataset: TableName, part: Part) -> Location:
-        storage = self._settings.storage
-        return storage.quarantine(dataset) if part == "quarantine" else storage.tombstones(dataset)
-
     def _retention(self, steps: Sequence[ErasureStep]) -> timedelta:
         """The longest time for which one of the tables keeps files."""
         policies = self._settings.maintenance
         found = [policies.of(one.dataset, self._engine.read_table(one.path).properties) for one in steps]
         return timedelta(seconds=max((one.retention_s for one in found), default=TablePolicy().retention_s))
-
-
-def _downstream(name: TableName, plan: Plan) -> Iterator[TableName]:
-    """The datasets that read a table, directly or through other tables."""
-    flows: list[PlannedFlow | PlannedRefresh] = [*plan.flows, *plan.refreshes]
-    seen, waiting = {name}, [name]
-    while waiting:
-        table = waiting.pop(0)
-        for planned in flows:
-            target = planned.flow.target
-            if target not in seen and any(read.table == table for read in planned.reads):
-                seen.add(target)
-                waiting.append(target)
-                yield target
 
 
 def _states(names: Sequence[TableName], plan: Plan) -> Iterator[str]:

@@ -31,7 +31,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery
 from headrace.model.remedies import Remedies
-from headrace.plan.logical import CodeDigest, code_files
+from headrace.plan.logical import code_files, digest_code
 from headrace.plan.sources import marker_of
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.project.query_code import UnknownCode, describe_query
@@ -245,7 +245,7 @@ def _digest(settings: ProjectSettings, declarations: Declarations) -> str:
         [sorted(settings.tables.targets.items()), sorted(settings.paths.targets.items())],
         sorted(kafka.items()),
         settings.expectation_nulls,
-        CodeDigest(settings.code_folders, settings.storage.root)(),
+        digest_code(settings.code_folders, settings.storage.root),
     ]
     for dataset in declarations.datasets:
         parts.append([type(dataset).__name__, str(dataset.name), dataset.comment, str(dataset.location)])

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.table_events import Operation, OperationProgressed
+
+if TYPE_CHECKING:
+    from headrace.plan.stages import PlannedFlow
+    from headrace.run.context import UpdateContext
+    from headrace.state.lease import Lease
 
 
 def new_update() -> str:
@@ -47,6 +52,19 @@ def logged_operation(
             raise
         for one in events:
             log(_ended(one, began, status="COMPLETED", outcome=outcome))
+
+
+@contextmanager
+def held_flows(flows: Iterable[PlannedFlow], context: UpdateContext) -> Iterator[dict[str, Lease]]:
+    """The leases of flows, by name."""
+    storage = context.settings.storage
+    with ExitStack() as held:
+        leases = {}
+        for flow in (one.flow for one in flows):
+            lease = context.heart.acquire(storage.lease(flow.target, flow.name), flow.name)
+            held.callback(context.heart.release, lease)
+            leases[flow.name] = lease
+        yield leases
 
 
 def _ended(started: OperationProgressed, began: float, **more: Any) -> OperationProgressed:

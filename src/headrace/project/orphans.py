@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -174,8 +173,7 @@ class TableDescription:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The key columns of a table that change records are applied to."""
-        return tuple(json.loads(self.stored.properties.get(properties.KEYS, "[]")))
+        return properties.keys_of(self.stored.properties)
 
     @property
     def scd_type(self) -> str | None:

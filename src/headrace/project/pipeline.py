@@ -14,7 +14,7 @@ from headrace.model.event_forms import Emitter
 from headrace.model.project import PREVIEW_RECORDS, ProjectSettings
 from headrace.model.remedies import ChosenStart, Remedies
 from headrace.project.engine import Engine
-from headrace.project.plan_queries import SourceOverrides, find_index_notes
+from headrace.project.plan_queries import REAL_SOURCES, SourceOverrides, find_index_notes
 from headrace.project.stored_pipeline import StoredPipeline
 from headrace.project.updating import Updates
 
@@ -55,7 +55,7 @@ class Pipeline(StoredPipeline):
         ...     assert pipeline.verify().proven
     """
 
-    def __init__(self, settings: ProjectSettings, overrides: SourceOverrides | None = None) -> None:
+    def __init__(self, settings: ProjectSettings, overrides: SourceOverrides = REAL_SOURCES) -> None:
         super().__init__(settings, Engine(settings, overrides))
         self._updates = Updates(settings, self._engine)
 

@@ -38,14 +38,20 @@ if TYPE_CHECKING:
 class SourceOverrides:
     """How a pipeline runs on given rows instead of its sources."""
 
-    running: RunningSpark  # A session with a catalog of its own, into which the pipeline registers its tables
-    sources: SourceHook
-    ranges: RangeHook
-    as_records: AsRecords  # gives the ranges of a batch in the offsets of the topics that are replaced
-    folders: FolderHook
+    # A session with a catalog of its own, into which the pipeline registers its tables.
+    running: RunningSpark | None = None
+    sources: SourceHook | None = None
+    ranges: RangeHook | None = None
+    as_records: AsRecords = (
+        tuple  # gives the ranges of a batch in the offsets of the topics that are replaced
+    )
+    folders: FolderHook | None = None
     # Called for each table that no file declares, before it is looked up in the storage.
-    find_table: FindTable
-    check: Callable[[Plan], None]
+    find_table: FindTable | None = None
+    check: Callable[[Plan], None] = lambda _: None
+
+
+REAL_SOURCES = SourceOverrides()
 
 
 @dataclass(frozen=True)
@@ -53,8 +59,7 @@ class PlanQueries:
     settings: ProjectSettings
     plan: Plan
     session: Callable[[], SparkSession]
-    # How the pipeline runs on given rows instead of its sources, if it does.
-    overrides: SourceOverrides | None = None
+    overrides: SourceOverrides = REAL_SOURCES
 
     def all(self) -> Queries:
         from headrace.run.context import Queries
@@ -65,7 +70,7 @@ class PlanQueries:
             self.find_bad_records,
             self.reading_snapshots,
             self.build_once,
-            *(() if self.overrides is None else (self.overrides.as_records,)),
+            self.overrides.as_records,
         )
 
     def build(self, session: SparkSession, declared: Flow, record_limit: int | None = None) -> DataFrame:
@@ -81,7 +86,7 @@ class PlanQueries:
                 return marker_stream(session, log.pattern, self._planned(declared).schema)
             if is_once(declared):
                 return once_stream(session, self.settings.storage, self._planned(declared).schema)
-            mode = Running(sources=self._sources, record_limit=record_limit)
+            mode = Running(sources=self.overrides.sources, record_limit=record_limit)
             return evaluate(session, declared, self.plan, mode)
 
     def build_once(self, session: SparkSession, declared: Flow) -> DataFrame:
@@ -90,7 +95,7 @@ class PlanQueries:
         from headrace.plan.modes import Running
 
         with self._active(session):
-            return evaluate(session, declared, self.plan, Running(sources=self._sources))
+            return evaluate(session, declared, self.plan, Running(sources=self.overrides.sources))
 
     def build_ranges(
         self,
@@ -102,8 +107,9 @@ class PlanQueries:
     ) -> DataFrame:
         """Evaluate a flow over given ranges."""
         with self._active(session, quarantines=True):
+            is_test = self.overrides.sources is not None
             return self._evaluate_ranges(
-                session, planned, ranges, checkpoint, leaves_others=self.overrides is not None, treat=treat
+                session, planned, ranges, checkpoint, leaves_others=is_test, treat=treat
             )
 
     def find_bad_records(
@@ -139,24 +145,18 @@ class PlanQueries:
         with activate(ActivePipeline(self.settings, self.session)):
             yield make_reader(planned.flow, self.plan.datasets, self.settings, self.session())
 
-    @property
-    def _sources(self) -> SourceHook | None:
-        return None if self.overrides is None else self.overrides.sources
-
     @contextmanager
     def _active(
         self, session: SparkSession, *, quarantines: bool = False, bad_records: list[BadRecords] | None = None
     ) -> Iterator[None]:
-        folders = None if self.overrides is None else self.overrides.folders
-        with activate(
-            ActivePipeline(
-                self.settings,
-                lambda: session,
-                folders=folders,
-                quarantines=quarantines,
-                bad_records=bad_records,
-            )
-        ):
+        active = ActivePipeline(
+            self.settings,
+            lambda: session,
+            folders=self.overrides.folders,
+            quarantines=quarantines,
+            bad_records=bad_records,
+        )
+        with activate(active):
             yield
 
     def _planned(self, declared: Flow) -> PlannedFlow:
@@ -182,7 +182,7 @@ class PlanQueries:
             checkpoint,
             leaves_others=leaves_others,
             treat=treat,
-            stand_ins=None if self.overrides is None else self.overrides.ranges,
+            stand_ins=self.overrides.ranges,
         )
 
 

@@ -6,7 +6,7 @@ it is. A table of the pipeline that does not exist yet is computed from its own 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from headrace.model.queries import PythonQuery
 from headrace.model.snapshots import Snapshots, StoredSnapshots
 from headrace.observe.read import rows_to_json, unknown_column
 from headrace.plan.catalog import StandIns, isolated_session
+from headrace.plan.columns import paths
 from headrace.plan.evaluate import evaluate, session_settings, shortened
 from headrace.plan.intercept import quiet
 from headrace.plan.modes import Bounded, TableAccess
@@ -46,7 +47,7 @@ from headrace.plan.stages import Declared, Plan
 from headrace.plan.stored import StoredTable, load_stored
 from headrace.run.failures import Failures
 from headrace.runtime.gateway import new_frame
-from headrace.runtime.lazy_pyspark import DataFrame, DataType, F, SparkSession, StructType
+from headrace.runtime.lazy_pyspark import DataFrame, DataType, F, SparkSession, T
 from headrace.sinks.delta.effects import newest_of_each_key
 from headrace.sources.answers import SourceSeen
 from headrace.sources.bad_records import CODE, BadRecords
@@ -232,7 +233,9 @@ def _filtered(frame: DataFrame, where: str | None, label: str) -> DataFrame:
     except PySparkException as error:
         if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
             name = (error.getMessageParameters() or {}).get("objectName", "")
-            raise unknown_column(name.replace("`", ""), list(_paths(frame.schema)), label, where) from error
+            raise unknown_column(
+                name.replace("`", ""), list(paths(frame.schema.jsonValue())), label, where
+            ) from error
         raise ReadConditionInvalidError(
             f"the condition `{where}` cannot be evaluated",
             facts=tuple(shortened(str(error)).splitlines()[:3]),
@@ -245,7 +248,7 @@ def _selected(
     frame: DataFrame, columns: Sequence[str], label: str, expectations: Sequence[Expectation]
 ) -> DataFrame:
     """The columns, and after them whether each expectation is passed."""
-    known = list(_paths(frame.schema))
+    known = list(paths(frame.schema.jsonValue()))
     for column in columns:
         if column not in known:
             raise unknown_column(column, known, label)
@@ -254,15 +257,6 @@ def _selected(
     if not columns:
         return checked.select("*", *checks).drop(*check_columns(len(expectations)))
     return checked.select(*(F.col(quoted_path(column)).alias(column) for column in columns), *checks)
-
-
-def _paths(schema: StructType, above: str = "") -> Iterable[str]:
-    from pyspark.sql.types import StructType as Struct
-
-    for field in schema.fields:
-        yield f"{above}{field.name}"
-        if isinstance(field.dataType, Struct):
-            yield from _paths(field.dataType, f"{above}{field.name}.")
 
 
 def type_name(kind: DataType) -> str:
@@ -380,9 +374,7 @@ class PreviewReader:
     def _compute(self, dataset: Dataset) -> DataFrame:
         if dataset.name in self._computing:
             # A query that looks up its own table finds nothing before the first run.
-            from pyspark.sql.types import StructType
-
-            schema = StructType.fromJson(dict(self._plan.schemas[dataset.name]))
+            schema = T.StructType.fromJson(dict(self._plan.schemas[dataset.name]))
             return new_frame(self._session, [], schema)
         if dataset.name not in self._computed:
             self._computing.append(dataset.name)

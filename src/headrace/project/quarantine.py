@@ -25,13 +25,11 @@ from headrace.observe.quarantine import (
 )
 from headrace.observe.read import Rows, find_table
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
-from headrace.project.operations import logged_operation, new_update
+from headrace.project.operations import held_flows, logged_operation, new_update
 from headrace.run.context import UpdateContext
 from headrace.run.replay import FlowReplay, FlowReplayer, refuse_stateful
 from headrace.run.tables import open_table, register_tables
-from headrace.run.trial import BuildRecords
 from headrace.sinks.delta.commit import discard_rows
-from headrace.state.lease import Lease
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -164,10 +162,36 @@ class Quarantine:
             contextlib.closing(self.engine.context(settings, plan, update)) as context,
             logged_operation(settings, update, "QUARANTINE_REPLAY", [name]) as outcome,
         ):
-            build = self.engine.queries(settings, plan).build_records
-            result = replay_dataset(found, chosen, plan, context, build)
+            result = self._replay(found, chosen, plan, context)
             outcome |= result.to_json()
             return result
+
+    def _replay(
+        self, found: RejectedRows, chosen: RowFilter, plan: Plan, context: UpdateContext
+    ) -> ReplayResult:
+        for planned in _flows_of(found.dataset, plan, _quarantined(found.choose(chosen))):
+            refuse_stateful(planned)
+        opens = (one for one in plan.stages if isinstance(one, OpenTableStage))
+        stage = next(one for one in opens if one.table.name == found.dataset)
+        feeding = plan.feeding(found.dataset)
+        build = self.engine.queries(context.settings, plan).build_records
+        with held_flows(feeding, context) as leases:
+            register_tables(plan, context.spark)
+            open_table(stage, feeding, context.settings.storage, context.spark)
+            replayers = [
+                FlowReplayer(
+                    planned=one, plan=plan, context=context, build=build, lease=leases[one.flow.name]
+                )
+                for one in feeding
+            ]
+            for one in replayers:
+                one.settle_interrupted(context.spark)
+            # Under the leases, and after interrupted replays: no other process changes the rows any more.
+            now = RejectedRows(found.dataset, found.path, found.target).choose(chosen)
+            ids = _quarantined(now)
+            done = [one.run(ids[name]) for one in replayers if (name := one.planned.flow.name) in ids]
+        pending = sum(row == "pending" for row in now.column("state").to_pylist())
+        return ReplayResult(dataset=found.dataset, flows=tuple(done), pending=pending)
 
     def _name(self, dataset: str) -> TableName:
         return self.settings.table_name(dataset)
@@ -256,36 +280,6 @@ class ReplayResult:
             yield f"{name}  {self.pending:,} pending: the next run repeats their batch first"
 
 
-def replay_dataset(
-    found: RejectedRows, chosen: RowFilter, plan: Plan, context: UpdateContext, build: BuildRecords
-) -> ReplayResult:
-    """Replay rejected rows of a dataset."""
-    rows = found.choose(chosen)
-    flows = _flows_of(found.dataset, plan, _quarantined(rows))
-    for planned in flows:
-        refuse_stateful(planned)
-    stage = next(
-        one for one in plan.stages if isinstance(one, OpenTableStage) and one.table.name == found.dataset
-    )
-    storage = context.settings.storage
-    feeding = plan.feeding(found.dataset)
-    with _leases(feeding, context) as leases:
-        register_tables(plan, context.spark)
-        open_table(stage, feeding, storage, context.spark)
-        replayers = [
-            FlowReplayer(planned=one, plan=plan, context=context, build=build, lease=leases[one.flow.name])
-            for one in feeding
-        ]
-        for one in replayers:
-            one.settle_interrupted(context.spark)
-        # Under the leases, and after interrupted replays: no other process changes the rows any more.
-        now = RejectedRows(found.dataset, found.path, found.target).choose(chosen)
-        ids = _quarantined(now)
-        done = [one.run(ids[name]) for one in replayers if (name := one.planned.flow.name) in ids]
-    pending = sum(row == "pending" for row in now.column("state").to_pylist())
-    return ReplayResult(dataset=found.dataset, flows=tuple(done), pending=pending)
-
-
 def _flows_of(dataset: TableName, plan: Plan, ids: dict[str, Any]) -> list[PlannedFlow]:
     if any(one.flow.target == dataset for one in plan.refreshes):
         raise ReplayImpossibleError(
@@ -319,17 +313,3 @@ def _quarantined(rows: pa.Table) -> dict[str, pa.Array]:
         name: rows.filter(pc.equal(flows, name)).column("id").combine_chunks()
         for name in sorted(set(flows.to_pylist()))
     }
-
-
-@contextlib.contextmanager
-def _leases(feeding: tuple[PlannedFlow, ...], context: UpdateContext) -> Iterator[dict[str, Lease]]:
-    """The leases of all flows of a dataset."""
-    storage = context.settings.storage
-    with contextlib.ExitStack() as held:
-        leases = {}
-        for one in feeding:
-            flow = one.flow
-            lease = context.heart.acquire(storage.lease(flow.target, flow.name), flow.name)
-            held.callback(context.heart.release, lease)
-            leases[flow.name] = lease
-        yield leases

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import assert_never
 
 from headrace.errors import FullRefreshNotAllowedError, HeadraceError, RefreshLosesDataError
 from headrace.model.declarations import AutoCdcFlow, MaterializedView, StreamingTable, snapshots_of
@@ -15,7 +13,8 @@ from headrace.model.remedies import Remedies
 from headrace.model.texts import counted, size_text
 from headrace.observe.recent_commits import load_tail
 from headrace.plan.changes import layout_schema
-from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage, target_of
+from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, target_of
+from headrace.project.operations import held_flows
 from headrace.project.plan_queries import find_datasets
 from headrace.run.context import UpdateContext
 from headrace.run.readiness import inputs_of
@@ -195,17 +194,18 @@ def _lost_snapshots(planned: PlannedFlow, storage: Storage) -> Iterator[Unrecove
         yield UnrecoverableData(dataset=flow.target, text=text, count=None)
 
 
-def downstream_streams(names: Sequence[TableName], plan: Plan) -> tuple[TableName, ...]:
-    """The other streaming tables that read these as streams, directly or through other tables."""
+def find_downstream(
+    names: Sequence[TableName], reads: Sequence[tuple[TableName, TableName | None]]
+) -> tuple[TableName, ...]:
+    """The other datasets that read these, directly or through others. `reads`: pairs of reader and read."""
     found: list[TableName] = []
     waiting = list(names)
     while waiting:
         name = waiting.pop(0)
-        for planned in plan.flows:
-            reads = any(source.table == name for source in planned.sources)
-            if reads and planned.flow.target not in (*names, *found):
-                found.append(planned.flow.target)
-                waiting.append(planned.flow.target)
+        for reader, read in reads:
+            if read == name and reader not in (*names, *found):
+                found.append(reader)
+                waiting.append(reader)
     return tuple(found)
 
 
@@ -226,7 +226,8 @@ def choose_datasets(datasets: Sequence[str] | None, plan: Plan) -> tuple[TableNa
         named = tuple(name for name in stored if name not in kept)
     else:
         named = find_datasets(datasets, plan)
-    names = (*named, *downstream_streams(named, plan))
+    streams = [(one.flow.target, source.table) for one in plan.flows for source in one.sources]
+    names = (*named, *find_downstream(named, streams))
     for name in names:
         if name in kept:
             added = (
@@ -247,16 +248,7 @@ def clear_datasets(names: Sequence[TableName], plan: Plan, context: UpdateContex
     emptied by one commit, which also fences its old checkpoint. A materialized view is recomputed by the run
     that follows, and needs nothing here."""
     register_tables(plan, context.spark)
-    tables: dict[TableName, OpenTableStage] = {}
-    for stage in plan.stages:
-        match stage:
-            case OpenTableStage(table=table):
-                tables[table.name] = stage
-            case RunFlowStage() | RefreshViewStage():
-                # A view is recomputed by the next run.
-                pass
-            case _:
-                assert_never(stage)
+    tables = {stage.table.name: stage for stage in plan.stages if isinstance(stage, OpenTableStage)}
     # What reads a table is emptied before it: after a crash in between, streams start at what is left.
     depths = {target_of(stage): depth for depth, level in enumerate(plan.levels) for stage in level}
     for name in sorted(set(names) & set(tables), key=depths.__getitem__, reverse=True):
@@ -266,10 +258,7 @@ def clear_datasets(names: Sequence[TableName], plan: Plan, context: UpdateContex
 def _clear(opening: OpenTableStage, plan: Plan, context: UpdateContext) -> None:
     storage, name = context.settings.storage, opening.table.name
     flows = plan.feeding(name)
-    with contextlib.ExitStack() as held:
-        for one in flows:
-            lease = context.heart.acquire(storage.lease(name, one.flow.name), one.flow.name)
-            held.callback(context.heart.release, lease)
+    with held_flows(flows, context):
         readers = [target_reader(one, storage, partial(read_state, context.spark)) for one in flows]
         if not any(one.state() for one in readers):
             # Nothing to empty: without its table a checkpoint is worth nothing.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from headrace.model.remedies import ChosenStart, Remedies
 from headrace.model.texts import counted
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.project.engine import Engine
-from headrace.project.operations import logged_operation, new_update
+from headrace.project.operations import held_flows, logged_operation, new_update
 from headrace.project.plan_queries import check_remedies
 from headrace.run.opening import prepare_flow
 from headrace.run.runners import make_opener
@@ -123,19 +123,16 @@ class Resetter:
         where their checkpoints start; by default they continue."""
         planned, update = self.plan(flows, start), new_update()
         plan, remedies = planned.plan, Remedies(reset=frozenset(flows), start=start)
-        context = self._engine.context(plan.project, plan, update, remedies=remedies)
+        chosen = _chosen(plan, remedies)
         names = tuple(dict.fromkeys(one.dataset for one in planned.resets))
-        try:
-            with logged_operation(self._settings, update, "RESET", names) as outcome, ExitStack() as held:
-                for one in _chosen(plan, remedies):
-                    name = one.flow.name
-                    lease = context.heart.acquire(plan.project.storage.lease(one.flow.target, name), name)
-                    held.callback(context.heart.release, lease)
-                for one in _chosen(plan, remedies):
-                    make_opener(one, plan, context).open(remedies)
-                outcome.update(planned.to_json())
-        finally:
-            context.close()
+        with (
+            closing(self._engine.context(plan.project, plan, update, remedies=remedies)) as context,
+            logged_operation(self._settings, update, "RESET", names) as outcome,
+            held_flows(chosen, context),
+        ):
+            for one in chosen:
+                make_opener(one, plan, context).open(remedies)
+            outcome.update(planned.to_json())
         return planned
 
 

@@ -65,7 +65,7 @@ class Queries:
     def run(self, text: SqlText, limit: int) -> Answer:
         session, catalog = self._opened()
         settings = self._settings
-        interception = Interception.of(settings, Loading(session=lambda: session), session=session)
+        interception = Interception(settings=settings, mode=Loading(session=lambda: session), session=session)
         cursor = Cursor(text)
         location = cursor.text.locate(cursor.start, cursor.start, None)
         self._register(session, catalog)
@@ -124,7 +124,7 @@ class Queries:
         words = {token.value.casefold() for token in cursor.tokens if token.kind in ("word", "name")}
         for view, options in self._topics(words).items():
             settings = self._engine.reachable(start=True)
-            reader = Interception.of(settings, interception.mode, session=session)
+            reader = Interception(settings=settings, mode=interception.mode, session=session)
             with in_force(reader):
                 frame = session.read.format("kafka").options(**options).load()
             with suspended():

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from headrace.declare.loader import load_declarations
 from headrace.declare.spec import load_project
-from headrace.project.template import template_files
+from headrace.project.template.files import template_files
 
 
 class Called(Protocol):

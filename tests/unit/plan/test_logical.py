@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.plan.logical import CodeDigest, canonical
+from headrace.plan.logical import canonical, digest_code
 from headrace.storage.locate import locate
 
 FIRST = """\
@@ -60,12 +60,12 @@ def test_code_is_the_pipelines_own_python(tmp_path: Path) -> None:
     for name in ("a.py", "parts/b.py", "lake/left.py", ".venv/c.py", "notes.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x = 1")
-    before = CodeDigest([tmp_path], storage)()
+    before = digest_code([tmp_path], storage)
     for name in ("lake/left.py", ".venv/c.py", "notes.txt"):
         (tmp_path / name).write_text("x = 2")
-    assert CodeDigest([tmp_path], storage)() == before
+    assert digest_code([tmp_path], storage) == before
     (tmp_path / "parts" / "b.py").write_text("x = 2")
-    assert CodeDigest([tmp_path], storage)() != before
+    assert digest_code([tmp_path], storage) != before
 
 
 def test_a_query_that_is_nothing_but_a_stream_is_known_by_what_it_reads() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
 from headrace.plan.names import NameRules, quoted, split_name
 from headrace.storage.layout import Storage
 
@@ -14,11 +15,16 @@ from headrace.storage.layout import Storage
 @pytest.fixture
 def rules(tmp_path: Path) -> NameRules:
     return NameRules(
-        default_schema="shop",
-        storage=Storage.at(tmp_path / "lake"),
-        root=tmp_path / "pipeline",
-        catalogs=frozenset({"iceberg"}),
-        catalog="main",
+        ProjectSettings(
+            name="shop",
+            file=tmp_path / "pipeline" / "headrace.yml",
+            profile="dev",
+            storage=Storage.at(tmp_path / "lake"),
+            libraries=(),
+            database="shop",
+            configuration={"spark.sql.catalog.iceberg": "org.apache.iceberg.spark.SparkCatalog"},
+            catalog="main",
+        )
     )
 
 
@@ -61,7 +67,7 @@ def test_one_two_and_three_parts_name_a_dataset(
 
 
 def test_a_path_under_the_storage_is_a_dataset(rules: NameRules) -> None:
-    folder = rules.storage.tables / "shop" / "orders"
+    folder = rules.settings.storage.tables / "shop" / "orders"
     assert rules.path(str(folder)) == TableName("shop", "orders")
     assert rules.path("../lake/tables/shop/orders") == TableName("shop", "orders")
     assert rules.path(folder.uri) == TableName("shop", "orders")

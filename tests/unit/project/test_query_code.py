@@ -14,7 +14,7 @@ from headrace.declare.loader import load_declarations
 from headrace.declare.spec import load_project
 from headrace.plan.logical import code_files
 from headrace.project.query_code import UnknownCode, describe_query
-from headrace.project.template import template_files
+from headrace.project.template.files import template_files
 
 HEAD = """
 import headrace as hr

@@ -18,7 +18,6 @@ THIS_MACHINE = {
     "plan/explain.py": "the pipeline's files",
     "plan/logical.py": "the pipeline's files",
     "plan/intercept.py": "the pipeline's files",
-    "plan/names.py": "paths in queries",
     "plan/build.py": "the pipeline's files",
     "plan/snapshots.py": "folders of snapshots that are read",
     "plan/spark_checks.py": "a scratch copy",

@@ -35,7 +35,7 @@ def init(invocation: Invocation, folder: Path, source: Path | None, target: str 
     """
     if source is not None:
         return _from(source, folder, target)
-    from headrace.project.template import TOPIC, pipeline_name, write_template
+    from headrace.project.template.files import TOPIC, pipeline_name, write_template
 
     written = write_template(folder)
     steps = [] if folder == Path() else [f"cd {folder}"]
@@ -51,7 +51,7 @@ def init(invocation: Invocation, folder: Path, source: Path | None, target: str 
 
 def _from(source: Path, folder: Path, target: str | None) -> Result:
     from headrace.declare.bundle import build_specs, describe_ignored
-    from headrace.project.template import write_new
+    from headrace.project.template.files import write_new
 
     specs = build_specs(source, folder, target)
     written = write_new({spec.file: spec.text for spec in specs})
@@ -87,7 +87,7 @@ def demo(invocation: Invocation, records: int, rate: int, directory: Path) -> Re
     """
     from headrace.project.demo.screens import closing_data, closing_text
     from headrace.project.demo.story import Demo, DemoRequest
-    from headrace.project.template import pipeline_name, template_files
+    from headrace.project.template.files import pipeline_name, template_files
 
     request = DemoRequest(directory=directory, records=records, rate=rate)
     result = Demo(request, _screen(invocation.output), template_files(pipeline_name(directory))).run()
