@@ -73,7 +73,6 @@ class Outcome:
     kept: list[DataFrame] = field(default_factory=list, repr=False)
 
     def release(self) -> None:
-        """Release what Spark keeps."""
         for frame in self.kept:
             frame.unpersist()
 
@@ -94,7 +93,6 @@ class Trial:
     failures: Failures
 
     def run(self, rejected: DataFrame, ids: pa.Array, outcome: Outcome) -> None:
-        """Decide for each of the rows."""
         traced = self._coordinates is not None
         held = self._with_ids(rejected, ids).persist()
         outcome.kept.append(held)
