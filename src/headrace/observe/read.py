@@ -45,6 +45,12 @@ class Rows:
     types: tuple[str, ...]  # the type of each column, as Delta names it
     is_cut: bool = False  # whether the table holds more rows than the limit allowed
 
+    @classmethod
+    def up_to(cls, limit: int | None, rows: pa.Table, **facts: Any) -> Rows:
+        """The first of some rows; one more than the limit shows that there are others."""
+        is_cut = limit is not None and rows.num_rows > limit
+        return cls(arrow=rows.slice(0, limit) if is_cut else rows, is_cut=is_cut, **facts)
+
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of the columns, in order."""
@@ -140,14 +146,7 @@ def read_rows(path: Location, selection: Selection = ALL) -> Rows:
         if version is not None:
             check_files(path, version)
         raise explain_failure(error, table, name, where) from error
-    is_cut = limit is not None and rows.num_rows > limit
-    return Rows(
-        table=name,
-        version=table.version(),
-        arrow=rows.slice(0, limit) if is_cut else rows,
-        types=types,
-        is_cut=is_cut,
-    )
+    return Rows.up_to(limit, rows, table=name, version=table.version(), types=types)
 
 
 def _label(path: Location) -> str:

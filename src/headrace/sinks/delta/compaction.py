@@ -130,21 +130,6 @@ def _settings(policy: TablePolicy, size: int, cube_bytes: int | None) -> dict[st
     return settings
 
 
-def _rewrite_masked(
-    session: SparkSession,
-    table: Location,
-    policy: TablePolicy,
-    partitions: Sequence[Mapping[str, str | None]],
-    deadline: float,
-) -> Iterator[tuple[list[int], list[int]]]:
-    """Rewrite large files with mostly deleted rows; no commit begins after the deadline but the first."""
-    batch_bytes = _BATCH_BYTES if deadline == math.inf else _LIMITED_BATCH_BYTES
-    for sizes in rewrite_masked(session, table, policy, batch_bytes, partitions):
-        yield sizes
-        if time.monotonic() > deadline:
-            return
-
-
 def conflict_kind(error: BaseException) -> str | None:
     """The kind of a conflict between two writers of a Delta table; ``None`` for any other error."""
     text = str(error)
@@ -185,16 +170,17 @@ def session_settings(session: SparkSession, settings: Mapping[str, str]) -> Iter
                 session.conf.set(name, old)
 
 
-def rewrite_masked(
+def _rewrite_masked(
     session: SparkSession,
     table: Location,
     policy: TablePolicy,
-    batch_bytes: int,
-    partitions: Sequence[Mapping[str, str | None]] = (),
+    partitions: Sequence[Mapping[str, str | None]],
+    deadline: float,
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Rewrite the files that are not small and have mostly deleted rows; commit each batch of files.
-    `batch_bytes`: the bytes of the files that are rewritten by one commit. Yields the sizes of the new files
-    of each commit, and of the files that they replace."""
+    """Rewrite the files that are not small and have mostly deleted rows; commit each batch of files. No
+    commit begins after the deadline but the first. Yields the sizes of the new files of each commit, and of
+    the files that they replace."""
+    batch_bytes = _BATCH_BYTES if deadline == math.inf else _LIMITED_BATCH_BYTES
     snapshot = newest_snapshot(session, table)
     deleted = snapshot.numDeletedRecordsOpt()
     is_clustered = "clustering" in snapshot.protocol().toString()
@@ -214,6 +200,8 @@ def rewrite_masked(
         while bins and (total := total + sum(one.size for one in batch[-1])) < batch_bytes:
             batch.append(bins.pop())
         yield _rewrite(session, snapshot, batch, policy.target_bytes(size))
+        if time.monotonic() > deadline:
+            return
 
 
 def _pack(files: Iterable[DataFile], target: int) -> Iterator[list[DataFile]]:
