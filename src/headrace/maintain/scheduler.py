@@ -29,10 +29,10 @@ from headrace.maintain.dataset_tables import (
 )
 from headrace.maintain.erasures import finish_erasure
 from headrace.maintain.holders import find_holders
-from headrace.maintain.log_cleanup import delete_log, plan_log_cleanup
 from headrace.maintain.policies import load_metadata, load_policy, with_watermark
 from headrace.maintain.requests import answer_request, find_requests, take_request
 from headrace.maintain.turns import Turns
+from headrace.maintain.vacuum import delete_log, plan_log_cleanup
 from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuum, vacuum_table
 from headrace.model.event_forms import Emitter
 from headrace.model.maintenance import TablePolicy

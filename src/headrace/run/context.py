@@ -20,7 +20,7 @@ from headrace.run.checks import DatasetChecks
 from headrace.run.failures import Failures
 from headrace.run.stop import StopSignal
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
-from headrace.sinks.delta.maintenance import Maintenance
+from headrace.sinks.delta.compaction import Maintenance
 from headrace.sources.bad_records import BadRecords
 from headrace.sources.source import Source
 from headrace.sources.systems import Systems

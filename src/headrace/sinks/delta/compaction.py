@@ -7,10 +7,10 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.model.maintenance import TablePolicy, is_mostly_deleted
 from headrace.model.names import quoted_column
@@ -246,3 +246,34 @@ def _rewrite(
     done = method.invoke(executor, arguments)
     added = [int(one.size()) for one in iterate(done._1())]
     return added, [one.size for files in bins for one in files]
+
+
+class Maintenance(Protocol):
+    """Maintains the tables that an update commits to."""
+
+    def policy(self, table: Location, properties: Mapping[str, str]) -> TablePolicy:
+        """The policy of a table."""
+
+    def watch(self, table: Location) -> None:
+        """Maintain a table from now on, even before its next commit."""
+
+    def turn(self, table: Location) -> AbstractContextManager[None]:
+        """Hold off compactions that need a pause between two batches, while the block runs."""
+
+    def offer(self, table: Location, version: int, *, concurrently: bool) -> None:
+        """Take note of a commit; returns at once.
+
+        `concurrently`: whether a compaction can run while the flow goes on.
+        """
+
+    def compacted(self, table: Location, done: Compaction | Exception) -> None:
+        """Report a compaction, or why it has failed."""
+
+    def indexing(self, table: Location, *, read: int, rows: int) -> None:
+        """Report how many rows of a large table were read for the index of its keys."""
+
+    def finish(self) -> None:
+        """Do what is due, at the end of the flows."""
+
+    def stop(self) -> None:
+        """End the work at hand, and begin nothing else."""

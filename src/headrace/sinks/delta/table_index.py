@@ -13,6 +13,7 @@ from headrace.model.changes import END, OPERATION, SEQUENCE, START, TRUNCATE
 from headrace.model.names import quoted_column
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import Column, DataFrame, DataType, F, SparkSession
+from headrace.sinks.delta.compaction import Maintenance
 from headrace.sinks.delta.data_files import (
     DataFile,
     NoPositionsError,
@@ -24,7 +25,6 @@ from headrace.sinks.delta.data_files import (
 )
 from headrace.sinks.delta.deletion_vectors import with_only_rows
 from headrace.sinks.delta.key_index import BYTES_PER_KEY, NO_ROW, UNKNOWN, Entries, KeyIndex, Signed, Unsigned
-from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.delta.transaction import WrittenFiles
 from headrace.sinks.row_hash import hashable
