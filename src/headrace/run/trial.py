@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -26,7 +25,6 @@ from headrace.sources.registry import COORDINATES
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_LOG = logging.getLogger(__name__)
 _SEARCHED = 10
 """Records on which the query fails that are searched for one by one; the others wait for another replay."""
 
