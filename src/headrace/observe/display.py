@@ -70,7 +70,8 @@ class Display:
 
 def open_display(stream: IO[str], default_schema: str) -> Display:
     """The display that suits a stream: a notebook, a terminal, or plain lines."""
-    if _is_notebook():
+    ipython = sys.modules.get("IPython")
+    if ipython is not None and hasattr(ipython.get_ipython(), "kernel"):
         return NotebookDisplay(default_schema)
     return (LiveDisplay if stream.isatty() else LineDisplay)(stream, default_schema)
 
@@ -162,11 +163,6 @@ class NotebookDisplay(Display):
 
         self._updated = time.monotonic()
         self._cell.update(HTML(_html(self.board, self._notes)))
-
-
-def _is_notebook() -> bool:
-    ipython = sys.modules.get("IPython")
-    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 def _html(board: Board, notes: Sequence[str]) -> str:
