@@ -50,13 +50,8 @@ def load_watermark(storage: Storage, table: TableName) -> datetime | None:
 
 
 def closed_before(closed: float | Watermark, now: datetime | None = None) -> Callable[[Partition], bool]:
-    """Returns a function that tells whether a partition ended at least so many seconds ago.
-
-    Args:
-        closed: The minimum number of seconds since the end of the partition; `WATERMARK` if there is no
-            watermark: then no partition is closed.
-        now: The time; by default, the current time.
-    """
+    """Returns a function that tells whether a partition ended at least so many seconds ago. `closed`: the
+    seconds; `WATERMARK` if there is no watermark: then no partition is closed."""
     if closed == WATERMARK:
         return lambda _: False
     limit = (now or datetime.now(UTC)) - timedelta(seconds=closed)

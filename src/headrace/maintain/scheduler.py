@@ -69,8 +69,6 @@ _KEYS = "headrace.keys"
 
 @dataclass
 class _Table:
-    """What is known of a table."""
-
     version: int = -1
     concurrently: bool = False  # whether a compaction can run while its flow goes on
     looked: int = -1  # the version at which its files were looked at last
@@ -94,13 +92,11 @@ class MaintenanceScheduler:
     """Compacts the tables that flows append to, cleans the logs of all tables, and vacuums them.
 
     In a continuous update, a thread does this while the flows run. In a triggered update, it is done after
-    the flows have ended. Tables with changes by key are compacted by their flows, between
-    two batches. In both kinds of update, the thread compacts tables at the request of `headrace maintain`. A
-    failure is reported as an event, and never fails a flow.
+    the flows have ended. Tables with changes by key are compacted by their flows, between two batches. In
+    both kinds of update, the thread compacts tables at the request of `headrace maintain`. A failure is
+    reported as an event, and never fails a flow.
 
-    Args:
-        stopping: Returns whether the update stops: no compaction begins then that batches wait for.
-    """
+    `stopping`: returns whether the update stops: no compaction begins then that batches wait for."""
 
     def __init__(
         self,
@@ -129,7 +125,6 @@ class MaintenanceScheduler:
         self._work = threading.Lock()
 
     def policy(self, table: Location, properties: Mapping[str, str]) -> TablePolicy:
-        """The policy of a table."""
         name, settings = self._name(table), self._settings
         return with_watermark(settings.maintenance.of(name, properties), settings.storage, name)
 

@@ -34,11 +34,8 @@ class StoredFile:
 
 @dataclass(frozen=True, kw_only=True)
 class VacuumPlan:
-    """What a vacuum deletes.
-
-    Args:
-        passed: The registered readers that lag by more than their limit: older files are not kept for them.
-    """
+    """What a vacuum deletes. `passed`: the registered readers that lag by more than their limit: older files
+    are not kept for them."""
 
     kept_since: datetime  # files that were removed from the table before this time can be deleted
     readable_from: int = 0  # the oldest version that has all its files afterwards
@@ -88,11 +85,8 @@ def plan_vacuum(
     holders: Iterable[Holder],
     kept_since: datetime,
 ) -> VacuumPlan:
-    """Find the files that can be deleted; deletes nothing.
-
-    Args:
-        kept_since: Files that were removed from the table before this time can be deleted.
-    """
+    """Find the files that can be deleted; deletes nothing. `kept_since`: files that were removed from the
+    table before this time can be deleted."""
     since_s = kept_since.timestamp()
     current = {path for one in snapshot.files for path in (one.path, one.vector) if path is not None}
     old = {one.path: one for one in stored if one.modified_s < since_s and one.path not in current}

@@ -83,7 +83,6 @@ class LiveDisplay(Display):
         self._live: Live | None = None
 
     def note(self, text: str) -> None:
-        """Print a line above the table."""
         if text and self._live is not None:
             # The terminal wraps a long line: a command in it can still be copied as one.
             self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -23,7 +23,6 @@ class LineThrottle:
         self._waiting: dict[str, int] = {}
 
     def lines(self, event: Event, board: Board) -> Iterator[str]:
-        """The lines for one event, with the board after it."""
         if not isinstance(event, BatchCommitted):
             if line := event_line(event, board):
                 yield line

@@ -44,7 +44,6 @@ class RowFilter:
     ids: tuple[str, ...] = ()
 
     def with_states(self, *states: RowState) -> RowFilter:
-        """The same rows, of these states only."""
         return RowFilter(where=self.where, reason=self.reason, flow=self.flow, states=states, ids=self.ids)
 
     def conditions(self) -> Iterator[str]:
@@ -124,7 +123,6 @@ class RejectedRows:
         )
 
     def read(self, chosen: RowFilter = EVERY_ROW, limit: int | None = None) -> Rows:
-        """Read rows, the oldest first."""
         table, schema = table_schema(self.path)
         columns = tuple(one["name"] for one in schema["fields"])
         held = next(one["type"]["fields"] for one in schema["fields"] if one["name"] == "source")

@@ -218,7 +218,6 @@ def _is_readable(table: DeltaTable) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value as a cell of a table."""
     text = plain(value)
     if isinstance(value, datetime):
         # Delta's timestamps are UTC, so a cell needs no time zone.
@@ -313,7 +312,6 @@ def _paths(schema: Mapping[str, Any], above: str = "") -> Iterator[str]:
 
 
 def unknown_column(column: str, known: list[str], table: str, where: str | None = None) -> HeadraceError:
-    """The error for a column that a table does not have."""
     lower = {path.rpartition(".")[2].lower(): path for path in reversed(known)}
     lower |= {path.lower(): path for path in known}
     near = difflib.get_close_matches(column.lower(), lower, n=1)

@@ -68,11 +68,8 @@ class Snapshot:
 
 
 def take_snapshot(settings: ProjectSettings, broker: str) -> Snapshot:
-    """Read the state of a pipeline from its storage, and the lags from the systems of its sources.
-
-    Args:
-        broker: The address of the broker; empty for none.
-    """
+    """Read the state of a pipeline from its storage, and the lags from the systems of its sources. `broker`:
+    the address of the broker; empty for none."""
     storage = settings.storage
     names = storage.find_tables()
     with ThreadPoolExecutor(_READERS) as pool:

@@ -28,8 +28,7 @@ from headrace.project.engine import Engine
 from headrace.storage.table_log import readable_versions
 
 if TYPE_CHECKING:
-    from headrace.maintain.health import TableHealth
-    from headrace.maintain.lagging import LaggingReader
+    from headrace.maintain.health import LaggingReader, TableHealth
     from headrace.observe.event_reading import EventLevel, LoggedEvent
     from headrace.observe.quality import Quality
     from headrace.observe.snapshot import Snapshot
@@ -67,7 +66,7 @@ class StoredPipeline:
             >>> assert pipeline.verify().proven  # doctest: +SKIP
         """
         from headrace.runtime.kafka_faults import find_fault
-        from headrace.verify.kafka.brokers import KafkaAccess
+        from headrace.verify.kafka.offsets import KafkaAccess
         from headrace.verify.proof import verify_pipeline
         from headrace.verify.report import GRADES
 
@@ -149,7 +148,7 @@ class StoredPipeline:
         Example:
             >>> [(one.table, one.until) for one in pipeline.lagging_readers()]  # doctest: +SKIP
         """
-        from headrace.maintain.lagging import find_lagging
+        from headrace.maintain.health import find_lagging
 
         return tuple(find_lagging(self.settings.storage, self.settings.maintenance))
 

@@ -72,8 +72,6 @@ class FindBadRecords(Protocol):
 
 @dataclass(frozen=True)
 class Queries:
-    """Evaluates the queries of a plan."""
-
     build: Build
     build_ranges: BuildRanges
     find_bad_records: FindBadRecords

@@ -110,8 +110,6 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchReporter:
-    """Reports each batch of a flow."""
-
     planned: PlannedFlow
     update: str
     emit: Emitter
@@ -120,7 +118,6 @@ class BatchReporter:
     after_batch: Mapping[str, AfterBatch]
 
     def began(self, number: int) -> None:
-        """Report that a batch runs."""
         flow = self.planned.flow
         self.emit(BatchStarted(update=self.update, flow=flow.name, dataset=flow.target, batch=number))
 
@@ -238,12 +235,10 @@ class FlowReports:
         self._emit(LateRowsDropped, planned, batch=batch, rows=rows)
 
     def snapshot_skipped(self, planned: PlannedFlow, version: str, reason: str) -> None:
-        """Report a snapshot that is not applied."""
         _LOG.warning("flow %s: skipped the snapshot %s: %s", planned.flow.name, version, reason)
         self._emit(SnapshotSkipped, planned, version=version, reason=reason)
 
     def retrying(self, planned: PlannedFlow, error: HeadraceError, attempt: int, wait_s: float) -> None:
-        """Report that a flow waits for its next attempt."""
         self._emit(FlowRetrying, planned, error=error.to_dict(), attempt=attempt, wait_s=wait_s)
 
     def finished(
@@ -258,14 +253,12 @@ class FlowReports:
     def failed(
         self, planned: PlannedFlow, error: HeadraceError, progress: Progress | None = None
     ) -> FlowResult:
-        """Report that a flow ended with an error."""
         # The trace is for the log alone; what a person needs is in the error.
         _LOG.info("flow %s failed", planned.flow.name, exc_info=error)
         self._emit(FlowFailed, planned, error=error.to_dict())
         return _result(planned, "failed", progress or Progress(), error)
 
     def skipped(self, planned: PlannedFlow, reason: str) -> FlowResult:
-        """Report that a flow is not started."""
         self._emit(FlowSkipped, planned, reason=reason)
         return FlowResult(flow=planned.flow.name, outcome="skipped", reason=reason)
 

@@ -60,7 +60,6 @@ class BatchSetup:
         limits: BatchLimits,
         state: QueryState,
     ) -> BatchFunction:
-        """Make the batch function of one query."""
         planned, settings, feed = self.surveyor.planned, self.surveyor.settings, self.snapshots
         run = FlowRun(
             flow=planned.flow,
@@ -236,7 +235,6 @@ def make_flow(
 
 
 def make_view(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> ViewRunner:
-    """Make the runner of a materialized view."""
     return ViewRunner(
         stage=stage,
         inputs=inputs_of(stage.planned, plan),

@@ -60,7 +60,6 @@ class FlowSurveyor:
 
     @property
     def ledger(self) -> Ledger:
-        """The flow's ledger."""
         flow = self.planned.flow
         return Ledger(self.settings.storage.ledger(flow.target, flow.name), flow.target, flow.name)
 
@@ -227,7 +226,6 @@ def table_lost(planned: PlannedFlow, fact: str) -> TableLostError:
 
 
 def unfinished_refresh(planned: PlannedFlow) -> RefreshUnfinishedError:
-    """The error for a table whose full refresh was interrupted."""
     flow = planned.flow
     return RefreshUnfinishedError(
         f"a full refresh of {flow.target.short} was interrupted",

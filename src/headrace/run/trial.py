@@ -73,7 +73,6 @@ class Outcome:
     kept: list[DataFrame] = field(default_factory=list, repr=False)
 
     def release(self) -> None:
-        """Release what Spark keeps."""
         for frame in self.kept:
             frame.unpersist()
 
@@ -94,7 +93,6 @@ class Trial:
     failures: Failures
 
     def run(self, rejected: DataFrame, ids: pa.Array, outcome: Outcome) -> None:
-        """Decide for each of the rows."""
         traced = self._coordinates is not None
         held = self._with_ids(rejected, ids).persist()
         outcome.kept.append(held)
@@ -234,7 +232,8 @@ class Trial:
         """The rows whose record comes from one source of the query, each record once."""
         records = self._with_ids(rejected, ids).select("id", "source.*")
         owners = (F.coalesce(one.owns(), F.lit(False)).cast("int") for one in self.planned.sources)
-        found = (F.when(F.concat(*c.names).isNotNull(), F.concat_ws("/", *c.names)) for c in COORDINATES)
+        longest = sorted(COORDINATES, key=lambda one: -len(one.parts))
+        found = (F.when(F.concat(*c.names).isNotNull(), F.concat_ws("/", *c.names)) for c in longest)
         record = F.coalesce(*found, "id")
         readable = records.where(reduce(add, owners) == 1)
         first = readable.groupBy(record).agg(F.min("id").alias("id")).select("id")

@@ -277,7 +277,6 @@ class Broker:
         return found if isinstance(found, dict) and {"pid", "started", "bootstrap"} <= found.keys() else {}
 
     def _find_process(self, known: Mapping[str, Any]) -> psutil.Process | None:
-        """Returns the broker's process, or None if it has ended."""
         try:
             process = psutil.Process(known["pid"])
             same = abs(process.create_time() - known["started"]) < 1.0

@@ -100,6 +100,7 @@ class ChosenPosition:
     """Where a new checkpoint starts by the user's choice."""
 
     position: Position
+    partitions: frozenset[tuple[str, int]]  # those that the user can choose, by their names and numbers
     losses: Losses = ()  # what was never read before it, in the form of the ledger
     repeats: Losses = ()  # what was committed after it, in the same form
 

@@ -55,12 +55,7 @@ def _open_chosen(
         if facts.source.index in known
         and (found := facts.choose_position(flow, table.history, known[facts.source.index], start))
     }
-    reached = {
-        (topic, int(partition))
-        for one in chosen.values()
-        for topic, partitions in one.position.to_json().items()
-        for partition in partitions
-    }
+    reached = frozenset().union(*(one.partitions for one in chosen.values()))
     for topic, partitions in start.offsets.items():
         for partition in partitions:
             if (topic, partition) not in reached:

@@ -47,7 +47,6 @@ class GradeReport:
         return self.applies and self.verdict in ("partial", "unjudged")
 
     def with_findings(self, findings: Sequence[Finding]) -> GradeReport:
-        """This report with more findings."""
         together = (*self.findings, *findings)
         verdict = verdict_of(together, self.reasons) if findings else self.verdict
         return replace(self, findings=together, verdict=verdict)
@@ -82,7 +81,6 @@ class Judgement:
         figures: Mapping[str, int] | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> GradeReport:
-        """The grade with everything that was collected."""
         return GradeReport(
             grade=grade,
             verdict=verdict_of(self.findings, self.reasons),

@@ -15,8 +15,6 @@ _WIDEST = 96
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the report."""
-
     name: str  # the flow or view; empty under its first line
     grade: str
     text: str

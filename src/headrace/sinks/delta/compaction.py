@@ -75,13 +75,10 @@ def compact_files(
     The commit has ``dataChange=false``: streams do not read the rows again. A table with clustering columns
     is clustered. Conflicts with other writers are repeated.
 
-    Args:
-        policy: The sizes of files; by default those of all tables.
-        z_order: The columns that rows are ordered by; then all files are written again.
-        cube_bytes: Rows of a clustered table that lie in groups of so many bytes are not clustered again.
-        limit_s: After so many seconds, no more large files are rewritten for their deleted rows; the next
-            compaction continues.
-    """
+    `policy`: the sizes of files; by default those of all tables. `z_order`: the columns that rows are ordered
+    by; then all files are written again. `cube_bytes`: rows of a clustered table that lie in groups of so
+    many bytes are not clustered again. `limit_s`: after so many seconds, no more large files are rewritten
+    for their deleted rows; the next compaction continues."""
     policy = policy or TablePolicy()
     settings = _settings(policy, newest_snapshot(session, table).sizeInBytes(), cube_bytes)
     where = f" WHERE {_predicate(session, table, partitions)}" if partitions else ""
@@ -175,7 +172,6 @@ def _predicate(session: SparkSession, table: Location, partitions: Sequence[Mapp
 
 @contextmanager
 def session_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Set settings of a session for the block."""
     before = {name: session.conf.get(name, None) for name in settings}
     try:
         for name, value in settings.items():
@@ -197,13 +193,8 @@ def rewrite_masked(
     partitions: Sequence[Mapping[str, str | None]] = (),
 ) -> Iterator[tuple[list[int], list[int]]]:
     """Rewrite the files that are not small and have mostly deleted rows; commit each batch of files.
-
-    Args:
-        batch_bytes: The bytes of the files that are rewritten by one commit.
-
-    Yields:
-        The sizes of the new files of each commit, and of the files that they replace.
-    """
+    `batch_bytes`: the bytes of the files that are rewritten by one commit. Yields the sizes of the new files
+    of each commit, and of the files that they replace."""
     snapshot = newest_snapshot(session, table)
     deleted = snapshot.numDeletedRecordsOpt()
     is_clustered = "clustering" in snapshot.protocol().toString()

@@ -58,8 +58,6 @@ class ReplaceTarget:
 
 
 class _Replacer(BatchWriter):
-    """Replaces the rows once."""
-
     def __init__(self, target: ReplaceTarget, stamp: RefreshStamp) -> None:
         self._target = target
         self._stamp = stamp

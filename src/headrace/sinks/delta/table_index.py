@@ -161,7 +161,6 @@ class TableIndex:
         return read_files(session, self._path, snapshot, files.values())
 
     def rows_at(self, session: SparkSession, snapshot: Any, positions: Unsigned) -> DataFrame:
-        """The rows of the table at some positions."""
         files = with_only_rows(session, self._path, self.files, positions)
         return self.rows_of(session, snapshot, files)
 
@@ -266,7 +265,6 @@ def key_columns(frame: DataFrame, keys: tuple[str, ...]) -> list[Column]:
 
 
 def key_hashes(frame: DataFrame, keys: tuple[str, ...]) -> list[Column]:
-    """The two hashes of a row's key."""
     kinds = {one.name.casefold(): one.dataType for one in frame.schema.fields}
     columns = [hashable(F.col(quoted_column(key)), kinds[key.casefold()]) for key in keys]
     # The literal comes first: behind the key it would give no independent second hash.
@@ -274,7 +272,6 @@ def key_hashes(frame: DataFrame, keys: tuple[str, ...]) -> list[Column]:
 
 
 def hashes_of(session: SparkSession, first: Unsigned, second: Unsigned) -> DataFrame:
-    """The hashes of some keys, for a join."""
     import pyarrow as pa
 
     data = pa.table({FIRST: first.view(np.int64), SECOND: second.view(np.int64)})

@@ -20,7 +20,6 @@ from headrace.errors import (
 )
 from headrace.model.folders import plain_path
 from headrace.model.ranges import Position, SourceRange
-from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.bad_records import schema_mark
 from headrace.sources.files.bad_files import explain_bad_file, file_relations
 from headrace.sources.files.facts import FilePosition, folder_of_source
@@ -31,9 +30,6 @@ from headrace.state.identity import SourceIdentity, folder_of
 from headrace.state.opening import resume_command
 from headrace.storage.locate import locate
 from headrace.storage.location import FileState
-
-Listing = tuple[tuple[tuple[str, ...], int], ...]
-"""The paths of each read of files in a batch, and their bytes."""
 
 _PACKED = 500
 """After so many batches their lists become one file."""
@@ -120,7 +116,7 @@ class FileGuard(Guard):
         if gone and self.run.on_data_loss == "refuse":
             raise self._vanished(gone)
         self._refuse_changed()
-        self._compare_listing(listed_files(self.run.session, self.run.flow.name))
+        self._compare_listing()
         if gone:
             self.run.ledger.record_losses(
                 {
@@ -216,11 +212,14 @@ class FileGuard(Guard):
             raise self._corrupt(one.index, "it names files again that were read before", again)
         return found
 
-    def _compare_listing(self, listing: Listing) -> None:
+    def _compare_listing(self) -> None:
         """Spark silently leaves out files that were gone when it began to plan the batch.
 
         It reads files twice that share a batch with one whose name looks like a pattern.
         """
+        relations = file_relations(self.run.session, self.run.flow.name)
+        # The files of each read, with their bytes
+        listing = [(paths, int(relation.location().sizeInBytes())) for relation, paths in relations if paths]
         counts = (Counter(paths) for paths, _ in listing)
         twice = sorted({path for count in counts for path, times in count.items() if times > 1})
         if twice:
@@ -339,10 +338,3 @@ class FileGuard(Guard):
             remedies=(resume_command(self.run.flow.name),),
             params={"flow": self.run.flow.name, "path": str(log), "files": [plain_path(p) for p in paths]},
         )
-
-
-def listed_files(session: SparkSession, name: str) -> Listing:
-    """The files that Spark has listed for each read of a query's batch under way, with their bytes."""
-    relations = file_relations(session, name)
-    found = ((tuple(paths), int(relation.location().sizeInBytes())) for relation, paths in relations)
-    return tuple((paths, size) for paths, size in found if paths)

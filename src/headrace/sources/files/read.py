@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
@@ -104,13 +103,12 @@ _CORRUPT = "_corrupt_record"
 
 def check_options(format: str, options: Mapping[str, str]) -> None:
     """Refuse an option that neither the format nor a stream of files knows."""
-    known = {name.lower(): name for name in (*_STREAM_OPTIONS, *_FORMAT_OPTIONS[format])}
+    known = (*_STREAM_OPTIONS, *_FORMAT_OPTIONS[format])
     for name in options:
-        if name.lower() not in known:
-            near = difflib.get_close_matches(name.lower(), known, n=1)
+        if name.lower() not in {one.lower() for one in known}:
             raise ArgumentInvalidError(
                 f"read_files: {format} files have no option `{name}`",
-                remedies=(f"did you mean `{known[near[0]]}`?",) if near else ("leave it out",),
+                remedies=did_you_mean(name, known, "leave it out"),
                 params={"argument": "options", "option": name},
             )
 
@@ -242,7 +240,7 @@ def _choose_decoder(
 ) -> Decoder | None:
     """The decoder of lines; None for files that a reader of Spark parses."""
     if format == "json" and schema is not None:
-        if _is_native(schema, options):
+        if _CORRUPT in schema.fieldNames() or any(name.lower() in _NATIVE_JSON for name in options):
             if drift is not None and not drift.is_default:
                 raise ArgumentInvalidError(
                     f"read_files: drift does not work with {_SPARKS_JSON}",
@@ -313,10 +311,6 @@ def _read_lines(
             columns = columns.add(schema[name])
         reader = reader.schema(columns)
     return reader.load(folder.path)
-
-
-def _is_native(schema: StructType, options: Mapping[str, str]) -> bool:
-    return _CORRUPT in schema.fieldNames() or any(name.lower() in _NATIVE_JSON for name in options)
 
 
 def _choosing(folder: FileFolder) -> dict[str, str]:

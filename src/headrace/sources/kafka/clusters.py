@@ -134,7 +134,8 @@ class KafkaClusters(Client):
             with self._lock:
                 self._others = [one for one in self._others if one != other] + [other]
             return self._cluster(other)
-        connection = self._own_connection()
+        with self._lock:
+            connection = self._own = self._own or self._connect()
         if connection.is_embedded:
             raise BrokerUnreachableError(
                 "the embedded broker is not running; `headrace broker start` starts it",
@@ -166,12 +167,6 @@ class KafkaClusters(Client):
             publisher.stop()
         for cluster in self._clusters.values():
             cluster.close()
-
-    def _own_connection(self) -> KafkaConnection:
-        with self._lock:
-            if self._own is None:
-                self._own = self._connect()
-            return self._own
 
     def _cluster(self, connection: KafkaConnection) -> KafkaCluster:
         key = repr(sorted(connection.settings.items()))

@@ -13,8 +13,7 @@ from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.checkpoints import CheckpointLog
 from headrace.verify.claims import Claims
 from headrace.verify.evidence import Evidence
-from headrace.verify.kafka.brokers import Broker, Brokers
-from headrace.verify.kafka.offsets import Topic
+from headrace.verify.kafka.offsets import Broker, Brokers, Topic
 from headrace.verify.reader import CannotJudgeError, Context, Extent, Found, SourceReader, SourceRecord
 from headrace.verify.report import Finding, GradeReport
 from headrace.verify.source_range import Partition, SourceRange, named
@@ -246,7 +245,6 @@ def _find_marks(
 
 
 def _newest_marks(marks: Marks) -> dict[Partition, Set[int]]:
-    """The offset of the newest mark of each partition."""
     return {key: {max(offsets)} for key, offsets in marks.items() if offsets}
 
 
