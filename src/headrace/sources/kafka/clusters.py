@@ -223,7 +223,6 @@ def at_servers(servers: str | None) -> str:
 
 
 def same_servers(one: str, other: str) -> bool:
-    """Whether two lists name the same brokers."""
     return _split(one) == _split(other)
 
 
