@@ -55,7 +55,6 @@ class DatasetCheck:
 
     @property
     def name(self) -> str:
-        """The check for a person."""
         match self.kind:
             case "unique":
                 return f"unique {', '.join(self.columns)}"

@@ -80,11 +80,8 @@ def _open_chosen(
 def check_positions(
     flow: FlowFacts, table: TableFacts, known: Mapping[int, Position], *, continues: bool = False
 ) -> tuple[dict[int, Position], Losses]:
-    """Compare the positions at which a flow continues with what its sources hold.
-
-    Returns:
-        The positions at which it can continue, and what its sources have lost before them.
-    """
+    """The positions at which a flow can continue, by what its sources hold, and what they have lost before
+    them."""
     by_index = {facts.source.index: facts for facts in flow.sources}
     positions: dict[int, Position] = {}
     losses: Losses = ()
@@ -105,11 +102,7 @@ def open_after(
     fences: str,
     origins: Mapping[int, ListOrigin] | None = None,
 ) -> Open:
-    """Open a new checkpoint at positions of an earlier one.
-
-    Args:
-        origins: The checkpoint that ended at each position, if that is not the current one.
-    """
+    """Open a new checkpoint at positions of an earlier one, or of the checkpoints that are their origins."""
     if flow.stateful:
         raise resume_impossible(flow, _STATEFUL)
     lists: dict[int, ListOrigin] = {}

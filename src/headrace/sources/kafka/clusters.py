@@ -227,7 +227,6 @@ def at_servers(servers: str | None) -> str:
 
 
 def same_servers(one: str, other: str) -> bool:
-    """Whether two lists name the same brokers."""
     return _split(one) == _split(other)
 
 

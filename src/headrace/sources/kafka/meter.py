@@ -124,7 +124,6 @@ class RecordSizes:
         return sum(sizes) / len(sizes) if sizes else None
 
     def close(self) -> None:
-        """Leave the cluster."""
         self._records.close()
 
 
