@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 from headrace.errors import HeadraceError
 from headrace.plan.explain import Explanation
 from headrace.project.pipeline import Pipeline
-from headrace.sinks import outside
+from headrace.sinks.delta import append
 from headrace.testing import run
 from landing import Site
 from waiting import DEADLINE_S
@@ -89,7 +89,7 @@ def test_sinks_get_the_rows_of_each_batch(
 
     site.put("b.json", {"id": 2, "page": "q"})
     with monkeypatch.context() as patch:
-        patch.setattr(outside._Sender, "commit", crash)
+        patch.setattr(append._Sender, "commit", crash)
         with Pipeline.load(site.root) as pipeline:
             assert len(pipeline.run().errors) == 3
     site.run_well()

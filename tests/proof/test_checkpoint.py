@@ -13,7 +13,7 @@ from proof.ledger import expire
 from proof.shop import BRONZE, SILVER, Shop, named
 
 WRITING = "run.opening.write_checkpoint"
-COMMITTING = "sinks.delta.flow_table.commit_generation"
+COMMITTING = "sinks.delta.append.commit_generation"
 
 pytestmark = pytest.mark.usefixtures("spark")
 

@@ -17,7 +17,7 @@ from headrace.model.table_events import ForeignCommitSeen
 from headrace.plan.stages import OpenTableStage
 from headrace.project import refresh
 from headrace.project.pipeline import Pipeline
-from headrace.sinks.delta import flow_table
+from headrace.sinks.delta import append
 from headrace.sinks.delta.commit import commit_generation
 from proof.ledger import create_topic
 from proof.shop import BRONZE, SILVER, Shop, named, take_back_newest
@@ -176,7 +176,7 @@ def test_a_crash_after_an_opening_forgets_nothing_of_what_was_read(
         raise RuntimeError("a crash straight after the opening")
 
     with monkeypatch.context() as patch:
-        patch.setattr(flow_table, "commit_generation", crash)
+        patch.setattr(append, "commit_generation", crash)
         assert shop.run("silver", reset="silver").errors
     shutil.rmtree(shop.table("bronze"))
     shutil.copytree(copy, shop.table("bronze"))

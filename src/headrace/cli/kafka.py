@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.cli.output import Output
 from headrace.cli.verb import Invocation
-from headrace.errors import TopicNotFoundError
+from headrace.errors import TopicNotFoundError, did_you_mean
 from headrace.model.kafka_settings import KafkaConnection
 
 if TYPE_CHECKING:
@@ -45,9 +44,8 @@ def reach(connection: KafkaConnection, output: Output) -> ReachedKafka:
 def not_found(error: TopicNotFoundError, kafka: ReachedKafka, cluster: KafkaCluster) -> TopicNotFoundError:
     """The error with similar names, or the command that creates the topic on the embedded broker."""
     topic, known = str(error.params["topic"]), cluster.topics()
-    near = difflib.get_close_matches(topic, known, n=1)
-    if near:
-        remedies: tuple[str, ...] = (f"did you mean `{near[0]}`?",)
+    if remedies := did_you_mean(topic, known):
+        pass
     elif kafka.is_embedded:
         remedies = (f"headrace broker topics create {topic}", f"headrace produce {topic} --sample")
     else:

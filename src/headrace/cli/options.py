@@ -96,10 +96,8 @@ def log_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     form = "The format of the log; default: HEADRACE_LOG_FORMAT, else text."
     level = "The lowest level that is logged; default: HEADRACE_LOG_LEVEL, else info."
-    format_option = click.option("--log-format", type=click.Choice(get_args(LogFormat)), help=form)
-    return click.option("--log-level", type=click.Choice(get_args(LogLevel)), help=level)(
-        format_option(with_log)
-    )
+    with_format = option("--log-format", form, click.Choice(get_args(LogFormat)))(with_log)
+    return option("--log-level", level, click.Choice(get_args(LogLevel)))(with_format)
 
 
 _DECLARING = ("table", "materialized_view", "temporary_view", "view", "create_streaming_table")

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from queue import SimpleQueue
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.output import Output, Result
@@ -58,10 +57,8 @@ class Watch:
         self._stack.enter_context(self._before)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
 
     def __call__(self, event: Event) -> None:
         if not self.started:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from headrace.declare.outside_names import entry_lines, find_outside
 from headrace.declare.spec_values import Mapped, Scalar, Sequence, Value, build_values
 from headrace.errors import SourceLocation, SpecAmbiguousError, SpecInvalidError, SpecNotFoundError
 from headrace.model.project import ProjectSettings
+from headrace.model.texts import option_text
 from headrace.storage.layout import Storage
 
 BUNDLES = ("databricks.yml", "databricks.yaml")
@@ -79,7 +80,7 @@ def build_specs(source: Path, folder: Path, target: str | None = None) -> tuple[
     if bundle.is_dir():
         pattern = f"{_relative(bundle, folder)}/**".removeprefix("./")
         name = re.sub(r"[^A-Za-z0-9_.-]+", "_", bundle.absolute().name).strip("_.-") or "pipeline"
-        return (_spec(folder, {"name": name}, [("glob", pattern)], f"the folder {bundle}"),)
+        return (_spec(folder, _Settings({"name": name}, (("glob", pattern),)), f"the folder {bundle}"),)
     if not bundle.is_file():
         raise SpecNotFoundError(f"{bundle} does not exist", params={"path": str(bundle)})
     pipelines, variables, chosen = _load(bundle, target)
@@ -88,9 +89,7 @@ def build_specs(source: Path, folder: Path, target: str | None = None) -> tuple[
     specs = []
     for one in pipelines:
         own = folder / one.key if len(pipelines) > 1 else folder
-        found = _settings(one, own, variables)
-        spec = _spec(own, found.values, found.libraries, f"{bundle}, target {chosen}", found.configuration)
-        specs.append(replace(spec, ignored=found.ignored, unset=found.unset))
+        specs.append(_spec(own, _settings(one, own, variables), f"{bundle}, target {chosen}"))
     return tuple(specs)
 
 
@@ -99,9 +98,9 @@ class _Settings:
     values: Mapping[str, str]  # the keys and values of a spec, without `libraries` and `configuration`
     # The patterns of its files, with `glob` or `file`, relative to a folder.
     libraries: tuple[tuple[str, str], ...]
-    configuration: Mapping[str, str]
-    ignored: tuple[str, ...]
-    unset: tuple[str, ...]
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    unset: tuple[str, ...] = ()
 
 
 def _settings(pipeline: BundlePipeline, folder: Path, variables: _Variables) -> _Settings:
@@ -130,34 +129,30 @@ def _settings(pipeline: BundlePipeline, folder: Path, variables: _Variables) -> 
         values=settings,
         libraries=tuple(libraries),
         # What is no variable of a bundle is text there.
-        configuration={str(key): _NO_VARIABLE.sub("$${", _plain_text(value)) for key, value in given.items()},
+        configuration={str(key): _NO_VARIABLE.sub("$${", option_text(value)) for key, value in given.items()},
         ignored=tuple(sorted(set(values) - _KEPT)),
         unset=tuple(variables.unset),
     )
 
 
-def _spec(
-    folder: Path,
-    settings: Mapping[str, str],
-    libraries: Iterable[tuple[str, str]],
-    origin: str,
-    configuration: Mapping[str, str] | None = None,
-) -> NewSpec:
+def _spec(folder: Path, given: _Settings, origin: str) -> NewSpec:
+    settings = given.values
     file = folder.absolute() / "headrace.yml"
     project = ProjectSettings(
         name=settings["name"],
         file=file,
         profile="dev",
         storage=Storage.at("./lake", folder),
-        libraries=tuple(pattern for _, pattern in libraries),
+        libraries=tuple(pattern for _, pattern in given.libraries),
     )
     lines = [f"# from {origin}", *(f"{key}: {value}" for key, value in settings.items()), "storage: ./lake"]
     lines.append("libraries:")
     lines += [
-        f"  - glob: {{include: {one}}}" if kind == "glob" else f"  - file: {one}" for kind, one in libraries
+        f"  - glob: {{include: {one}}}" if kind == "glob" else f"  - file: {one}"
+        for kind, one in given.libraries
     ]
-    if configuration:
-        quoted = ((key, value.replace("'", "''")) for key, value in configuration.items())
+    if given.configuration:
+        quoted = ((key, value.replace("'", "''")) for key, value in given.configuration.items())
         lines += ["configuration:", *(f"  {key}: '{value}'" for key, value in quoted)]
     found = [
         one
@@ -167,7 +162,8 @@ def _spec(
     entries = list(entry_lines(found))
     if entries:
         lines += ["", "# Write the paths that have the data.", *entries]
-    return NewSpec(settings["name"], folder / "headrace.yml", "\n".join(lines) + "\n")
+    text = "\n".join(lines) + "\n"
+    return NewSpec(settings["name"], folder / "headrace.yml", text, given.ignored, given.unset)
 
 
 def _pattern(path: str, start: Path, folder: Path, *, is_glob: bool) -> str:
@@ -263,7 +259,7 @@ def _load(bundle: Path, target: str | None) -> tuple[tuple[BundlePipeline, ...],
             value = given.get("default") if isinstance(given, Mapping) else given
             value = os.environ.get(f"BUNDLE_VAR_{name}", value)
             if value is not None:
-                values[f"var.{name}"] = _plain_text(value)
+                values[f"var.{name}"] = option_text(value)
     found: dict[str, BundlePipeline] = {}
     for file, document in (*documents, (bundle, overrides)):
         for key, given in ((document.get("resources") or {}).get("pipelines") or {}).items():
@@ -273,10 +269,6 @@ def _load(bundle: Path, target: str | None) -> tuple[tuple[BundlePipeline, ...],
     for name in ("workspace.file_path", "workspace.root_path"):
         values[name] = str(bundle.parent.absolute())
     return tuple(found.values()), _Variables(values), chosen
-
-
-def _plain_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _document(file: Path) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def read_kafka(
     _check(active, arguments, chosen, max_offsets_per_trigger, on_data_loss)
     with arguments.located():
         topics = _topics(arguments, topic, pattern, allow_no_match)
-        avro = AvroRead(schema, schema_registry, subject)
+        avro = AvroRead(active, arguments, topics, schema, schema_registry, subject)
         fields = None if format == "avro" else declared_schema(arguments, schema)
         actions = parse_drift(arguments, drift, fields if format == "json" else None)
         cluster = next((v for k, v in chosen.items() if k.lower() == "kafka.bootstrap.servers"), "")
@@ -117,7 +117,7 @@ def read_kafka(
             format=format,
             schema=fields if evolving is None else evolving.schema,
             format_options=arguments.settings("format_options", format_options),
-            avro=avro.decoder(active, arguments, topics, format),
+            avro=avro.decoder(format),
             invalid_utf8=invalid_utf8,
             starting_offsets=starting_offsets,
             starting_timestamp=starting_timestamp,
@@ -237,29 +237,27 @@ def _topics(arguments: Arguments, topic: Any, pattern: Any, allow_no_match: Any)
 
 @dataclass(frozen=True)
 class AvroRead:
-    """The arguments, as the user gave them."""
+    """The Avro arguments of a read, as the user gave them."""
 
+    active: ActivePipeline
+    arguments: Arguments
+    topics: str | None  # separated by commas; ``None`` for a pattern
     schema: Any  # the reader's schema: JSON text or a file
     registry: Any  # the address of the schema registry; True for the profile's
     subject: Any
 
-    def decoder(
-        self, active: ActivePipeline, arguments: Arguments, topics: str | None, format: str
-    ) -> AvroDecoder | None:
-        """The decoder of the records of topics (separated by commas); ``None`` if the format is not Avro."""
-        if format == "avro":
-            return self._decoder(active, arguments, topics)
-        for argument, value in (("schema_registry", self.registry), ("subject", self.subject)):
-            if value is not None:
-                raise arguments.invalid(argument, 'works with format="avro" only', f"remove {argument}")
-
-        return None
-
-    def _decoder(self, active: ActivePipeline, arguments: Arguments, topics: str | None) -> AvroDecoder:
+    def decoder(self, format: str) -> AvroDecoder | None:
+        """The decoder of the records; ``None`` if the format is not Avro."""
+        arguments = self.arguments
+        if format != "avro":
+            for argument, value in (("schema_registry", self.registry), ("subject", self.subject)):
+                if value is not None:
+                    raise arguments.invalid(argument, 'works with format="avro" only', f"remove {argument}")
+            return None
         from headrace.sources.kafka.avro_decoder import AvroDecoder
 
-        reader = None if self.schema is None else self._reader(active, arguments)
-        registry = self._registry(active, arguments, has_reader=reader is not None)
+        reader = None if self.schema is None else self._reader()
+        registry = self._registry(has_reader=reader is not None)
         if registry is None:
             if reader is None:
                 problem = 'is missing: format="avro" needs a schema, a schema registry, or both'
@@ -267,44 +265,40 @@ class AvroRead:
             if self.subject is not None:
                 raise arguments.invalid("subject", "needs a schema registry", "add schema_registry=..")
             return AvroDecoder(reader)
-        subjects = self._subjects(arguments, topics)
+        subjects = self._subjects()
         if reader is None and len(subjects) > 1:
             problem = "is missing: topics with a subject each have no common latest version"
             raise arguments.invalid("schema", problem, "give the reader's schema, or read one topic")
         versions = [one for subject in subjects for one in registry.load_versions(subject)]
-        return AvroDecoder(
-            reader
-            if reader is not None
-            else _checked(versions[-1].text, arguments, f"subject {subjects[0]}"),
-            {one.id: one.text for one in versions},
-        )
+        if reader is None:
+            reader = _checked(versions[-1].text, arguments, f"subject {subjects[0]}")
+        return AvroDecoder(reader, {one.id: one.text for one in versions})
 
-    def _reader(self, active: ActivePipeline, arguments: Arguments) -> str:
-        given = self.schema
+    def _reader(self) -> str:
+        given, arguments = self.schema, self.arguments
         text = str(given) if isinstance(given, Path) else arguments.text("schema", given).strip()
         if text.startswith("{"):
             return _checked(text, arguments, "the argument schema")
         try:
-            found = SchemaFile(text, (active.settings.root / text).read_text(encoding="utf-8-sig"))
+            found = SchemaFile(text, (self.active.settings.root / text).read_text(encoding="utf-8-sig"))
         except (OSError, UnicodeDecodeError) as error:
             problem = f"names the file {text}, which cannot be read: {error}"
             raise arguments.invalid("schema", problem, "write Avro JSON, or name a file of it") from error
-        active.schema_files[found.path] = found.digest
+        self.active.schema_files[found.path] = found.digest
         return _checked(found.text, arguments, f"the schema file {text}")
 
-    def _registry(
-        self, active: ActivePipeline, arguments: Arguments, *, has_reader: bool
-    ) -> SchemaRegistry | None:
+    def _registry(self, *, has_reader: bool) -> SchemaRegistry | None:
         from headrace.sources.kafka.avro_decoder import URL, USER_INFO, SchemaRegistry
 
-        settings = active.settings.kafka.settings
+        arguments, profile = self.arguments, self.active.settings
+        settings = profile.kafka.settings
         wanted = self.registry
         if wanted is None or isinstance(wanted, bool):
             # A schema without a registry means records without the wire format.
             if wanted is False or (wanted is None and (has_reader or URL not in settings)):
                 return None
             if URL not in settings:
-                problem = f"is True, but the profile `{active.settings.profile}` has no registry"
+                problem = f"is True, but the profile `{profile.profile}` has no registry"
                 raise arguments.invalid(
                     "schema_registry", problem, f"set kafka: {{{URL}: ..}} in headrace.yml"
                 )
@@ -315,16 +309,17 @@ class AvroRead:
             raise arguments.invalid("schema_registry", problem, 'write "https://registry.example:8081"')
         registry = SchemaRegistry.at(address, settings.get(USER_INFO))
         if registry.user is not None:
-            active.settings.redactor.add(registry.user)
-            active.settings.redactor.add(registry.user.partition(":")[2])
+            profile.redactor.add(registry.user)
+            profile.redactor.add(registry.user.partition(":")[2])
         return registry
 
-    def _subjects(self, arguments: Arguments, topics: str | None) -> list[str]:
+    def _subjects(self) -> list[str]:
         if self.subject is not None:
-            return [arguments.text("subject", self.subject)]
-        if topics is None:
-            raise arguments.invalid("subject", "is missing: a pattern of topics has no subject of its own")
-        return [f"{topic}-value" for topic in topics.split(",")]
+            return [self.arguments.text("subject", self.subject)]
+        if self.topics is None:
+            problem = "is missing: a pattern of topics has no subject of its own"
+            raise self.arguments.invalid("subject", problem)
+        return [f"{topic}-value" for topic in self.topics.split(",")]
 
 
 def _checked(text: str, arguments: Arguments, where: str) -> str:
@@ -375,39 +370,23 @@ def debezium(
         ... def customer_changes():
         ...     return hr.debezium(hr.read_kafka("shop.public.customers"), "id LONG, email STRING")
     """
-    from headrace.sources.kafka.debezium import ENVELOPE
+    from headrace.sources.kafka.debezium import ADDED, ENVELOPE, build_debezium_decoder, flatten_columns
+    from headrace.sources.records import decode_or_stop
 
     arguments = arguments_of("hr.debezium")
     if set(ENVELOPE) <= set(df.columns):
         if schema is not None:
             problem = "is not used: the DataFrame has decoded change events"
             raise arguments.invalid("schema", problem, "remove schema")
-        return _events_of_columns(df)
+        parts = (*ENVELOPE, "ts_ms", "ts_us", "ts_ns", "transaction")
+        kept = [name for name in df.columns if name not in parts]
+        return df.dropna("all", subset=list(ENVELOPE)).select(*flatten_columns(df.schema, kept))
     if "value" not in df.columns:
         raise arguments.invalid(
             "df",
             f"has neither a column value nor the columns {', '.join(ENVELOPE)}",
             'write hr.debezium(hr.read_kafka("topic"), schema="id LONG, name STRING")',
         )
-    return _events_of_json(df, arguments, schema, timestamp_unit, decimals)
-
-
-def _events_of_columns(df: DataFrame) -> DataFrame:
-    """The rows of events whose parts are columns."""
-    from headrace.sources.kafka.debezium import ENVELOPE, flatten_columns
-
-    parts = (*ENVELOPE, "ts_ms", "ts_us", "ts_ns", "transaction")
-    kept = [name for name in df.columns if name not in parts]
-    return df.dropna("all", subset=list(ENVELOPE)).select(*flatten_columns(df.schema, kept))
-
-
-def _events_of_json(
-    df: DataFrame, arguments: Arguments, schema: Any, timestamp_unit: Any, decimals: Any
-) -> DataFrame:
-    """The rows of events in JSON, in the column ``value``."""
-    from headrace.sources.kafka.debezium import ADDED, build_debezium_decoder
-    from headrace.sources.records import decode_or_stop
-
     fields = declared_schema(arguments, schema)
     with arguments.located():
         decoder = build_debezium_decoder(

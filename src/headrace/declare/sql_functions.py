@@ -16,6 +16,7 @@ from headrace.declare.registry import require_pipeline, spark
 from headrace.declare.stored_reads import read_files
 from headrace.errors import SourceLocation
 from headrace.model.queries import Edit, SqlCall
+from headrace.model.texts import option_text
 from headrace.runtime.lazy_pyspark import DataFrame
 from headrace.syntax.locations import located_at
 from headrace.syntax.sql import SqlText
@@ -120,14 +121,14 @@ def _read_kafka(arguments: _Arguments) -> _Reads:
     if not _KAFKA_READER.isdisjoint(name.lower() for name in values):
         if arguments.positional:
             raise arguments.cursor.invalid("name the topics once", arguments.function)
-        options = {name: _text(value) for name, value in values.items()}
+        options = {name: option_text(value) for name, value in values.items()}
         return partial(_load, arguments.streaming, "kafka", None, options, None), True
     if not arguments.streaming:
         raise arguments.cursor.unsupported(
             "read_kafka without STREAM", "write STREAM read_kafka(..)", token=arguments.function
         )
     given, options = _split(arguments, values, read_kafka, ("topic",))
-    return partial(read_kafka, **given, **_options(given, options)), True
+    return partial(read_kafka, **given, **_options(options)), True
 
 
 def _cloud_files(arguments: _Arguments) -> _Reads:
@@ -155,7 +156,7 @@ def _read_files(arguments: _Arguments) -> _Reads:
     if ("schema" not in names and not names & _OWN) or names & _AUTO_LOADER:
         # Spark's options are in camel case: `maxFilesPerTrigger`.
         camel = {name: re.sub(r"_([a-z])", lambda found: found[1].upper(), name) for name in arguments.named}
-        values = {camel[name]: _text(value) for name, value in arguments.named.items()}
+        values = {camel[name]: option_text(value) for name, value in arguments.named.items()}
         if len(arguments.positional) != 1 or not isinstance(arguments.positional[0], str):
             remedy = "write read_files('landing', format => 'json')"
             raise arguments.cursor.invalid("read_files needs a path", arguments.function, remedy)
@@ -173,7 +174,7 @@ def _read_files(arguments: _Arguments) -> _Reads:
                 "write read_files('landing/orders', format => 'json')",
             )
     if arguments.streaming:
-        return partial(read_files, **given, **_options(given, options)), True
+        return partial(read_files, **given, **_options(options)), True
     if extra := given.keys() - {"path", "format", "schema"}:
         name = min(extra)
         raise arguments.cursor.unsupported(
@@ -181,7 +182,7 @@ def _read_files(arguments: _Arguments) -> _Reads:
             "write STREAM read_files(..) in a streaming table",
             token=arguments.names.get(name, arguments.function),
         )
-    texts = {name: _text(value) for name, value in options.items()}
+    texts = {name: option_text(value) for name, value in options.items()}
     read = partial(_load, False, given["format"], given["path"], texts, given.get("schema"))
     return read, given.get("schema") is not None
 
@@ -228,12 +229,8 @@ def _split(
     return given, options
 
 
-def _options(given: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    return {"options": {name: _text(value) for name, value in options.items()}} if options else {}
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _options(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {"options": {name: option_text(value) for name, value in options.items()}} if options else {}
 
 
 def _argument(item: Cursor, found: _Arguments) -> None:
@@ -267,7 +264,7 @@ def _value(item: Cursor) -> Any:
         values = [_value(one) for one in item.group("values").items()]
         if not is_map:
             return values
-        return {str(key): _text(value) for key, value in zip(values[::2], values[1::2], strict=False)}
+        return {str(key): option_text(value) for key, value in zip(values[::2], values[1::2], strict=False)}
     if item.token.kind == "number":
         text = item.next().value
         return int(text) if text.isdigit() else text

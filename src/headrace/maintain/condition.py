@@ -11,9 +11,15 @@ from typing import Any
 
 from headrace.maintain.dataset_tables import load_maintenance, record_maintenance
 from headrace.maintain.holders import Holder
-from headrace.maintain.log_cleanup import LogPlan, plan_log_cleanup
 from headrace.maintain.policies import closed_before
-from headrace.maintain.vacuum import StoredFile, VacuumPlan, list_stored, plan_vacuum
+from headrace.maintain.vacuum import (
+    LogPlan,
+    StoredFile,
+    VacuumPlan,
+    list_stored,
+    plan_log_cleanup,
+    plan_vacuum,
+)
 from headrace.model.maintenance import FoldableFiles, TablePolicy, count_foldable, is_mostly_deleted
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
@@ -50,7 +56,6 @@ class TableCondition:
 
     @property
     def stored_files(self) -> int:
-        """The number of files in the folder."""
         return len(self.stored)
 
     @property
@@ -59,7 +64,6 @@ class TableCondition:
 
     @cached_property
     def small(self) -> Counter[Partition]:
-        """The number of small files of each partition."""
         return small_files(self.snapshot, self.policy)
 
     @property
@@ -96,11 +100,8 @@ def examine_table(
     holders: Sequence[Holder] = (),
     snapshot: TableSnapshot | None = None,
 ) -> TableCondition:
-    """Read the log of a table, and list its folder.
-
-    Args:
-        snapshot: Its newest version, if it was read already.
-    """
+    """Read the log of a table, and list its folder. `snapshot`: its newest version, if it was read
+    already."""
     found = load_snapshot(table) if snapshot is None else snapshot
     if found.unknown_features:
         raise ValueError(f"it has table features that are not supported: {', '.join(found.unknown_features)}")
@@ -122,7 +123,6 @@ def examine_table(
 
 
 def small_files(snapshot: TableSnapshot, policy: TablePolicy) -> Counter[Partition]:
-    """The number of small files of each partition."""
     below = policy.small_bytes(snapshot.size_bytes)
     return Counter(one.partition for one in snapshot.files if one.size < below)
 
@@ -157,7 +157,6 @@ def foldable_files(snapshot: TableSnapshot, policy: TablePolicy) -> FoldableFile
 
 
 def is_compaction_due(table: Location, snapshot: TableSnapshot, policy: TablePolicy) -> bool:
-    """Whether a table should be compacted."""
     foldable = foldable_files(snapshot, policy)
     if policy.closed_partitions is not None and snapshot.partition_columns:
         # A closed partition gets no more files, so it is compacted however few files it has.
@@ -169,14 +168,9 @@ def is_compaction_due(table: Location, snapshot: TableSnapshot, policy: TablePol
 def choose_partitions(
     snapshot: TableSnapshot, policy: TablePolicy, most: int = _PARTITIONS
 ) -> tuple[Mapping[str, str | None], ...]:
-    """The partitions that a compaction rewrites: those with the most small files.
-
-    Args:
-        most: The maximum number of partitions; the default is for compactions between two batches.
-
-    Returns:
-        The partition values of each; empty for all partitions.
-    """
+    """The partitions that a compaction rewrites: those with the most small files. `most`: the maximum number
+    of partitions; the default is for compactions between two batches. Returns the partition values of each;
+    empty for all partitions."""
     snapshot, all_files = _closed_files(snapshot, policy), snapshot.files
     if not snapshot.partition_columns or has_renamed_partitions(snapshot):
         return ()
@@ -216,7 +210,6 @@ def is_ordering_due(storage: Storage, table: TableName, snapshot: TableSnapshot,
 
 
 def record_ordering(storage: Storage, table: TableName, snapshot: TableSnapshot, policy: TablePolicy) -> None:
-    """Record that the rows of a version were ordered."""
     if policy.z_order:
         outcome = {"version": snapshot.version, "columns": policy.z_order, "table_id": snapshot.table_id}
         record_maintenance(storage, table, "ordered", outcome)

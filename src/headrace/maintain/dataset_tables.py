@@ -19,18 +19,14 @@ _SECONDARY: tuple[Role, ...] = ("quarantine", "tombstones")
 
 @dataclass(frozen=True)
 class DatasetTable:
-    """A Delta table of a storage.
-
-    Args:
-        role: The dataset's own table, the table of its rejected rows, or the table of its deleted keys.
-    """
+    """A Delta table of a storage. `role`: the dataset's own table, the table of its rejected rows, or the
+    table of its deleted keys."""
 
     dataset: TableName
     role: Role = "table"
 
     @property
     def title(self) -> str:
-        """The name in messages."""
         return self.dataset.short if self.role == "table" else f"{self.dataset.short} ({self.role})"
 
     def path(self, storage: Storage) -> Location:
@@ -74,7 +70,6 @@ def record_maintenance(
 
 
 def forget_maintenance(storage: Storage, table: TableName, care: Care, role: Role = "table") -> None:
-    """Remove a record."""
     if care in load_maintenance(storage, table, role):
         storage.care(table, role).update_json(
             lambda held: {key: value for key, value in held.items() if key != care}

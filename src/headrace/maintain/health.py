@@ -1,23 +1,108 @@
-"""The health of tables, for people; without Spark."""
+"""The health of tables, and the readers that lag, for people; without Spark."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from headrace.errors import HeadraceError
 from headrace.maintain.condition import Partition, TableCondition, examine_table, is_ordering_due
 from headrace.maintain.dataset_tables import DatasetTable, load_maintenance, secondary_tables
-from headrace.maintain.holders import Holder, find_holders, oldest_needed
-from headrace.maintain.lagging import lagging_readers
-from headrace.maintain.policies import load_policy, partition_end
-from headrace.model.maintenance import WATERMARK, MaintenanceSettings
+from headrace.maintain.holders import Holder, find_holders, find_read_tables, lag_seconds
+from headrace.maintain.pins import load_readers
+from headrace.maintain.policies import load_metadata, load_policy, partition_end
+from headrace.model.maintenance import WATERMARK, MaintenanceSettings, TablePolicy
 from headrace.model.names import TableName
+from headrace.model.texts import DAY_S, duration_text
 from headrace.storage.layout import Storage
-from headrace.storage.table_log import newest_commits
+from headrace.storage.location import Location
+from headrace.storage.table_log import newest_commits, versions
 from headrace.storage.table_snapshot import load_snapshot
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaggingReader:
+    """A reader that has not read commits of a table for a long time."""
+
+    table: TableName
+    reader: Holder  # the flow, or the registered reader of another system
+    lag_s: float
+    until: datetime
+    is_refused: bool  # whether a vacuum fails then; else the commits can be deleted
+
+    @property
+    def text(self) -> str:
+        """The warning for one reader: its lag, and the date of the consequence."""
+        past = self.until <= datetime.now(UTC)
+        at = f"{self.until:%Y-%m-%d %H:%M} UTC"
+        when = f"since {at}" if past else f"from {at} on"
+        kept = "Delta may delete these commits"
+        if self.reader.kind == "reader":
+            kept = "these commits are not kept for it"
+        what = "a vacuum fails" if self.is_refused else kept
+        late = f"{self.reader} has not read commits of {self.table.short} for {duration_text(self.lag_s)}"
+        return f"{late}; {when}, {what}"
+
+    @property
+    def command(self) -> str:
+        """The command that reads the commits, or records that they were read."""
+        if self.reader.kind == "flow":
+            return "headrace run"
+        return f"headrace pin {self.table.short} --reader {self.reader.name}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": str(self.table),
+            "reader": self.reader.to_json(),
+            "lag_s": round(self.lag_s),
+            "until": self.until.isoformat(timespec="seconds"),
+            "text": self.text,
+            "command": self.command,
+        }
+
+
+def lagging_readers(
+    name: TableName, table: Location, commits: Sequence[int], holders: Iterable[Holder], policy: TablePolicy
+) -> Iterator[LaggingReader]:
+    """The readers of a table that lag by a day, or by half of their limit if it is below two days."""
+    now = datetime.now(UTC)
+    for holder in holders:
+        lag = lag_seconds(holder, table, commits, now)
+        if holder.kind == "reader":
+            limit = holder.limit_s or 0.0
+        else:
+            limit = min(policy.reader_lag_s, float("inf") if policy.cleans_log else policy.log_retention_s)
+        if lag is not None and lag >= min(DAY_S, limit / 2):
+            yield LaggingReader(
+                table=name,
+                reader=holder,
+                lag_s=lag,
+                until=now + timedelta(seconds=limit - lag),
+                is_refused=holder.kind == "flow" and policy.cleans_log,
+            )
+
+
+def find_lagging(storage: Storage, maintenance: MaintenanceSettings) -> Iterator[LaggingReader]:
+    """The readers of all tables of a storage that lag; reads one small file of each table and each flow."""
+    read = find_read_tables(storage)
+    for name in storage.find_tables():
+        path = storage.table(name)
+        try:
+            if not (read or load_readers(storage, name)):
+                continue
+            commits = versions(path)
+            table_id, properties = load_metadata(path, commits[-1])
+            if table_id in read or load_readers(storage, name):
+                policy = maintenance.of(name, properties)
+                holders = find_holders(storage, name, table_id)
+                yield from lagging_readers(name, path, commits, holders, policy)
+        except (HeadraceError, OSError, ValueError, LookupError):
+            # `status --tables` reports a log, or a file of readers, that cannot be read.
+            continue
+
 
 _RECENT = 100
 
@@ -35,8 +120,6 @@ class Remark:
 
 @dataclass(frozen=True, kw_only=True)
 class TableHealth:
-    """The health of one table."""
-
     target: DatasetTable
     condition: TableCondition | None = None  # its files and its log; ``None`` if they cannot be read
     compacted: datetime | None = None
@@ -47,12 +130,10 @@ class TableHealth:
 
     @property
     def small(self) -> int:
-        """The number of small files."""
         return sum(self.condition.small.values()) if self.condition else 0
 
     @property
     def partitions(self) -> int:
-        """The number of partitions with files."""
         return len(self._partition_bytes)
 
     @property
@@ -107,11 +188,8 @@ class TableHealth:
 def examine_health(
     storage: Storage, maintenance: MaintenanceSettings, names: Sequence[TableName]
 ) -> Iterator[TableHealth]:
-    """Look at tables, one after another.
-
-    Args:
-        names: The datasets; quarantine and tombstone tables come after the tables that they belong to.
-    """
+    """Look at tables, one after another. `names`: the datasets; quarantine and tombstone tables come after
+    the tables that they belong to."""
     for name in names:
         for target in (DatasetTable(name), *secondary_tables(storage, name)):
             try:
@@ -131,20 +209,15 @@ def _examine(storage: Storage, maintenance: MaintenanceSettings, target: Dataset
     if compacted is None:
         recent = newest_commits(path, _RECENT)
         compacted = next((one.at for one in recent if one.operation == "OPTIMIZE"), None)
+    readers = (one for one in holders if one.kind != "ledger")
     return TableHealth(
         target=target,
         condition=condition,
         compacted=compacted,
         vacuumed=_at(record, "vacuumed"),
-        needed=oldest_needed(one for one in holders if one.kind != "ledger"),
-        remarks=(*_ordering(storage, target, condition), *_remarks(name, condition, holders)),
+        needed=min(readers, key=lambda one: one.version, default=None),
+        remarks=tuple(_remarks(storage, name, condition)),
     )
-
-
-def _ordering(storage: Storage, target: DatasetTable, condition: TableCondition) -> Iterator[Remark]:
-    if is_ordering_due(storage, target.dataset, condition.snapshot, condition.policy):
-        text = f"new rows are not ordered by {', '.join(condition.policy.z_order)} yet"
-        yield Remark(text=text, command=f"headrace maintain {target.dataset.short} --only optimize")
 
 
 def _at(record: Any, kind: str) -> datetime | None:
@@ -152,8 +225,11 @@ def _at(record: Any, kind: str) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-def _remarks(name: TableName, condition: TableCondition, holders: Sequence[Holder]) -> Iterator[Remark]:
+def _remarks(storage: Storage, name: TableName, condition: TableCondition) -> Iterator[Remark]:
     policy, maintain = condition.policy, f"headrace maintain {name.short}"
+    if is_ordering_due(storage, name, condition.snapshot, policy):
+        text = f"new rows are not ordered by {', '.join(policy.z_order)} yet"
+        yield Remark(text=text, command=f"{maintain} --only optimize")
     files = condition.snapshot.files if policy.closed_partitions is not None else ()
     if files and not condition.snapshot.partition_columns:
         yield Remark(text="`closed_partitions` has no effect: the table has no partitions")
@@ -171,5 +247,5 @@ def _remarks(name: TableName, condition: TableCondition, holders: Sequence[Holde
     if condition.needs_log_cleanup:
         text = f"{condition.log.commits:,} commits can be deleted"
         yield Remark(text=text, command=f"{maintain} --only log")
-    for one in lagging_readers(name, condition.table, condition.snapshot.commits, holders, policy):
+    for one in lagging_readers(name, condition.table, condition.snapshot.commits, condition.holders, policy):
         yield Remark(text=one.text, command=one.command)

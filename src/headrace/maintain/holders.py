@@ -26,12 +26,8 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """Needs the files and the log of a table from a version on.
-
-    Args:
-        kind: A flow that reads the table, a pinned version, a registered reader of another system, or the
-            ledger of a flow that writes it.
-    """
+    """Needs the files and the log of a table from a version on. `kind`: a flow that reads the table, a pinned
+    version, a registered reader of another system, or the ledger of a flow that writes it."""
 
     kind: Literal["flow", "pin", "reader", "ledger"]
     name: str  # the name of the flow or reader, or the end of the pin
@@ -57,7 +53,6 @@ class Holder:
 
     @property
     def first_commit(self) -> int:
-        """The first commit that it needs."""
         return self.version if self.log_version is None else self.log_version
 
     def to_json(self) -> dict[str, Any]:
@@ -67,11 +62,8 @@ class Holder:
 def find_holders(
     storage: Storage, table: TableName, table_id: str, role: Role = "table"
 ) -> tuple[Holder, ...]:
-    """What needs versions of a table.
-
-    Args:
-        role: The dataset's own table, its quarantine table or its tombstone table.
-    """
+    """What needs versions of a table. `role`: the dataset's own table, its quarantine table or its tombstone
+    table."""
     path = DatasetTable(table, role).path(storage)
     if role != "table":
         return tuple(_readers(storage, table_id, path))
@@ -93,11 +85,6 @@ def find_read_tables(storage: Storage) -> frozenset[str]:
             continue
         found |= {str(one.identity["table_id"]) for one in sources if "table_id" in one.identity}
     return frozenset(found)
-
-
-def oldest_needed(holders: Iterable[Holder]) -> Holder | None:
-    """The holder that needs the oldest version."""
-    return min(holders, key=lambda one: one.version, default=None)
 
 
 def lag_seconds(holder: Holder, table: Location, commits: Iterable[int], now: datetime) -> float | None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.errors import PinInvalidError
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
+from headrace.storage.location import Location
+
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,41 +27,43 @@ class Pin:
         return {"table": str(self.table), "version": self.version, "until": self.until.isoformat()}
 
 
-def load_pins(storage: Storage, table: TableName, now: datetime | None = None) -> tuple[Pin, ...]:
-    """The pins of a table that have not ended, by version."""
+def _load(
+    file: Location, table: TableName, what: str, remedy: str, read: Callable[[Any], Kept]
+) -> list[Kept]:
+    """The entries of a file; none if the file does not exist."""
     try:
-        held = storage.pins(table).read_json()
-        found = [
-            Pin(table=table, version=int(one["version"]), until=datetime.fromisoformat(one["until"]))
-            for one in held
-        ]
+        return [read(one) for one in file.read_json()]
     except FileNotFoundError:
-        return ()
+        return []
     except (ValueError, KeyError, TypeError) as error:
         raise PinInvalidError(
-            f"the file with the pins of {table.short} is damaged: {storage.pins(table)}",
+            f"the file with the {what} of {table.short} is damaged: {file}",
             facts=(f"{type(error).__name__}: {error}", "nothing was changed"),
-            remedies=(
-                f"delete the file, and pin the versions again:   headrace pin {table.short} --version N",
-            ),
-            params={"table": str(table), "path": str(storage.pins(table))},
+            remedies=(f"delete the file, and {remedy}",),
+            params={"table": str(table), "path": str(file)},
         ) from error
+
+
+def _replace(file: Location, is_kept: Callable[[Any], bool], *added: Mapping[str, Any]) -> None:
+    file.update_json(lambda held: [*filter(is_kept, held or ()), *added])
+
+
+def load_pins(storage: Storage, table: TableName, now: datetime | None = None) -> tuple[Pin, ...]:
+    """The pins of a table that have not ended, by version."""
+
+    def read(one: Any) -> Pin:
+        return Pin(table=table, version=int(one["version"]), until=datetime.fromisoformat(one["until"]))
+
+    remedy = f"pin the versions again:   headrace pin {table.short} --version N"
+    found = _load(storage.pins(table), table, "pins", remedy, read)
     at = now or datetime.now(UTC)
     return tuple(sorted((one for one in found if one.until > at), key=lambda one: one.version))
-
-
-def find_pins(storage: Storage) -> Iterator[Pin]:
-    """The pins of all tables of a storage."""
-    for table in storage.find_tables():
-        yield from load_pins(storage, table)
 
 
 def add_pin(storage: Storage, pin: Pin) -> None:
     """Keep a version from now on; a pin of the same version is replaced."""
     load_pins(storage, pin.table)
-    storage.pins(pin.table).update_json(
-        lambda held: [*(one for one in held or () if one["version"] != pin.version), pin.to_json()]
-    )
+    _replace(storage.pins(pin.table), lambda one: one["version"] != pin.version, pin.to_json())
 
 
 def remove_pins(storage: Storage, table: TableName, version: int | None) -> tuple[Pin, ...]:
@@ -66,16 +71,12 @@ def remove_pins(storage: Storage, table: TableName, version: int | None) -> tupl
     removed = tuple(one for one in load_pins(storage, table) if version in (None, one.version))
     versions = {one.version for one in removed}
     if removed:
-        storage.pins(table).update_json(
-            lambda held: [one for one in held or () if one["version"] not in versions]
-        )
+        _replace(storage.pins(table), lambda one: one["version"] not in versions)
     return removed
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegisteredReader:
-    """A registered reader of a table."""
-
     table: TableName
     name: str
     version: int
@@ -91,47 +92,25 @@ class RegisteredReader:
 
 
 def load_readers(storage: Storage, table: TableName) -> tuple[RegisteredReader, ...]:
-    """The registered readers of a table, by name."""
-    file = storage.registered_readers(table)
-    try:
-        held = file.read_json()
-        found = [
-            RegisteredReader(
-                table=table,
-                name=str(one["reader"]),
-                version=int(one["version"]),
-                max_lag_s=float(one["max_lag_s"]),
-            )
-            for one in held
-        ]
-    except FileNotFoundError:
-        return ()
-    except (ValueError, KeyError, TypeError) as error:
-        raise PinInvalidError(
-            f"the file with the registered readers of {table.short} is damaged: {file}",
-            facts=(f"{type(error).__name__}: {error}", "nothing was changed"),
-            remedies=(
-                "delete the file, and register the readers again:   "
-                f"headrace pin {table.short} --reader NAME --max-lag 7d",
-            ),
-            params={"table": str(table), "path": str(file)},
-        ) from error
+
+    def read(one: Any) -> RegisteredReader:
+        version, max_lag_s = int(one["version"]), float(one["max_lag_s"])
+        return RegisteredReader(table=table, name=str(one["reader"]), version=version, max_lag_s=max_lag_s)
+
+    remedy = f"register the readers again:   headrace pin {table.short} --reader NAME --max-lag 7d"
+    found = _load(storage.registered_readers(table), table, "registered readers", remedy, read)
     return tuple(sorted(found, key=lambda one: one.name))
 
 
 def add_reader(storage: Storage, reader: RegisteredReader) -> None:
     """Register a reader, or replace its entry."""
     load_readers(storage, reader.table)
-    storage.registered_readers(reader.table).update_json(
-        lambda held: [*(one for one in held or () if one["reader"] != reader.name), reader.to_json()]
-    )
+    file = storage.registered_readers(reader.table)
+    _replace(file, lambda one: one["reader"] != reader.name, reader.to_json())
 
 
 def remove_reader(storage: Storage, table: TableName, name: str) -> tuple[RegisteredReader, ...]:
-    """Remove a reader, and return it."""
     removed = tuple(one for one in load_readers(storage, table) if one.name == name)
     if removed:
-        storage.registered_readers(table).update_json(
-            lambda held: [one for one in held or () if one["reader"] != name]
-        )
+        _replace(storage.registered_readers(table), lambda one: one["reader"] != name)
     return removed

@@ -19,10 +19,7 @@ class Turns:
     @contextmanager
     def batch(self, stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """Run a batch in the block: waits until no compaction runs or waits, then holds off compactions.
-
-        Args:
-            stopped: Returns whether to stop waiting, because a batch that begins now is refused anyway.
-        """
+        `stopped`: returns whether to stop waiting, because a batch that begins now is refused anyway."""
         with self._condition:
             while self._is_alone and not stopped():
                 self._condition.wait(0.1)
@@ -37,13 +34,8 @@ class Turns:
     @contextmanager
     def compaction(self, within_s: float, stopped: Callable[[], bool] = lambda: False) -> Iterator[bool]:
         """Run a compaction in the block: holds off new batches, and waits for the end of those that run.
-
-        Args:
-            within_s: The maximum number of seconds to wait.
-
-        Yields:
-            Whether no batch runs. If false, a batch is still running or another compaction is.
-        """
+        `within_s`: the maximum number of seconds to wait. Yields whether no batch runs. If false, a batch is
+        still running or another compaction is."""
         deadline = time.monotonic() + within_s
         with self._condition:
             if self._is_alone:

@@ -19,11 +19,8 @@ MIN_RETENTION_DURING_RUNS_S = 3600.0
 
 
 def check_vacuum(target: DatasetTable, condition: TableCondition, remedies: Sequence[str] = ()) -> None:
-    """Check that a vacuum is allowed.
-
-    Args:
-        remedies: How to allow a short retention; by default, how to allow it for the table's policy.
-    """
+    """Check that a vacuum is allowed. `remedies`: how to allow a short retention; by default, how to allow it
+    for the table's policy."""
     policy, name = condition.policy, target.dataset
     if policy.retention_s < SAFE_RETENTION_S and not policy.allow_short_retention:
         raise RetentionTooShortError(

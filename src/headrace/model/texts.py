@@ -101,3 +101,8 @@ def wrap(text: str, width: int | None, first: str = "", rest: str = "") -> list[
 
 def _length(text: str) -> int:
     return len(_STYLE.sub("", text))
+
+
+def option_text(value: object) -> str:
+    """The value of an option as Spark takes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

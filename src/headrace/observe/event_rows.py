@@ -57,8 +57,6 @@ _REFUSALS = frozenset(_codes(RefusedError))
 
 @dataclass(frozen=True)
 class Origin:
-    """The writer of events."""
-
     pipeline: str
     storage: str
     update: str | None
@@ -66,8 +64,6 @@ class Origin:
 
 @dataclass
 class RowBuilder:
-    """Builds the rows of one update from its events."""
-
     origin: Origin
     plan: Plan | None = None  # the plan of the update, for the definitions of flows and datasets
     _last_us: int = 0

@@ -108,11 +108,9 @@ def _rows(found: Any) -> list[Row]:
 
 
 def sql_text(text: str) -> str:
-    """A text as a literal of a query."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def sql_time(at: datetime) -> str:
-    """A time as a literal of a query."""
     utc = at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
     return f"arrow_cast('{utc}Z', 'Timestamp(Microsecond, Some(\"UTC\"))')"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -43,12 +42,6 @@ def find(schema: Schema, path: str) -> Mapping[str, Any] | None:
                 return field
             return find(inner, rest) if isinstance(inner, dict) and inner.get("type") == "struct" else None
     return None
-
-
-def suggestion(schema: Schema, path: str) -> str | None:
-    """The existing column with the most similar name."""
-    near = difflib.get_close_matches(path, list(paths(schema)), n=1)
-    return near[0] if near else None
 
 
 def paths(schema: Schema, prefix: str = "") -> Iterator[str]:

@@ -133,7 +133,8 @@ def _frame(query: Query, interception: Interception, name: str) -> Any:
             with in_force(interception.using(query.names)):
                 return query.function()
         case SqlQuery():
-            return build_frame(query, interception)
+            assert interception.session is not None
+            return build_frame(query, interception, interception.session)
         case _:
             assert_never(query)
 

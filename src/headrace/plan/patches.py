@@ -18,9 +18,10 @@ from threading import RLock
 from typing import Any
 
 from headrace.errors import ArgumentInvalidError
+from headrace.model.texts import option_text
 from headrace.plan.intercept import Interception, current_interception, is_quiet, suspended
 from headrace.plan.modes import Bounded
-from headrace.plan.sql_queries import is_use, run_text, use_in_python
+from headrace.plan.sql_queries import USE, run_text, use_in_python
 from headrace.runtime.lazy_pyspark import T
 from headrace.sources.delta.starting import reads_feed
 from headrace.sources.formats import FormatRead, format_reader
@@ -184,7 +185,7 @@ def _session_sql(
     formatter = SQLStringFormatter(session)
     text = formatter.format(sqlQuery, **kwargs) if kwargs else sqlQuery
     try:
-        if is_use(text):
+        if USE.match(text):
             return use_in_python(interception, session, text)
         return run_text(interception, session, text, args)
     finally:
@@ -243,9 +244,9 @@ def _set(
         state.schema = args[0] if args else kwargs["schema"]
     elif name == "option":
         key, value = inspect.signature(original).bind(self, *args, **kwargs).args[1:]
-        state.options[str(key)] = _text(value)
+        state.options[str(key)] = option_text(value)
     else:
-        state.options.update({key: _text(value) for key, value in kwargs.items()})
+        state.options.update({key: option_text(value) for key, value in kwargs.items()})
     return result
 
 
@@ -259,10 +260,6 @@ def _columns(schema: Any) -> tuple[str, ...]:
         return ()
     struct = T.StructType.fromDDL(schema) if isinstance(schema, str) else schema
     return tuple(struct.fieldNames())
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _table_name(interception: Interception, call: str, name: Any) -> str:
@@ -381,7 +378,7 @@ def _load_files(
     options = {**given, **given.get("options", {})}
     for name in ("self", "path", "paths", "schema", "options"):
         options.pop(name, None)
-    chosen = {key: _text(value) for key, value in options.items() if value is not None}
+    chosen = {key: option_text(value) for key, value in options.items() if value is not None}
     folder = paths[0] if streaming and paths else None
     request = state.request(streaming=streaming, format=format, path=folder, **chosen)
     request = _complete(self, interception, request)

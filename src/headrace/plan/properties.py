@@ -17,7 +17,7 @@ from headrace.plan.coordinates import CoordinateColumns, named_columns
 from headrace.plan.stages import Coordinates, OpenTableStage, RefreshViewStage
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.delta.starting import FEED_PROPERTY
-from headrace.sources.registry import COORDINATES as RECORDS, columns_with
+from headrace.sources.registry import STREAM_COORDINATES, find_coordinates
 
 PIPELINE: Final = "headrace.pipeline"
 DATASET: Final = "headrace.dataset"
@@ -177,16 +177,15 @@ def keeps_history(properties: Mapping[str, str]) -> bool:
 def _coordinates(text: str) -> Coordinates:
     try:
         value: Any = json.loads(text)
-        record = columns_with(value)
+        record = find_coordinates(value, STREAM_COORDINATES)
         if record is None:
             raise ValueError("its keys are not the coordinates of a kind of source")
         return Coordinates(columns={name: str(value[name]) for name in record.names}, record=record)
     except (ValueError, TypeError) as error:
-        known = (c.names for c in RECORDS if columns_with(c.names))
         raise PropertyInvalidError(
             f"the table property {COORDINATES} is not a JSON object with the columns of coordinates",
             facts=[f"its value: {text}"],
-            remedies=[f"write {json.dumps({name: name for name in names})}" for names in known],
+            remedies=[f"write {json.dumps({n: n for n in one.names})}" for one in STREAM_COORDINATES],
             params={"property": COORDINATES, "value": text},
         ) from error
 

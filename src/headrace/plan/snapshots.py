@@ -78,22 +78,15 @@ def make_reader(
     return SnapshotReader(flow, flow.snapshots, settings, session, declared)
 
 
+@dataclass(frozen=True)
 class SnapshotReader:
     """Finds and reads the snapshots of a flow."""
 
-    def __init__(
-        self,
-        flow: AutoCdcFlow,
-        source: Snapshots,
-        settings: ProjectSettings,
-        session: SparkSession,
-        declared: Mapping[str, Any] | None,
-    ) -> None:
-        self._flow = flow
-        self._source = source
-        self._settings = settings
-        self._session = session
-        self._declared = declared
+    _flow: AutoCdcFlow
+    _source: Snapshots
+    _settings: ProjectSettings
+    _session: SparkSession
+    _declared: Mapping[str, Any] | None  # the declared columns of the table
 
     @property
     def log(self) -> SnapshotLog:

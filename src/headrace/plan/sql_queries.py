@@ -29,7 +29,7 @@ SQL_TEXT_ATTRIBUTE = "_headrace_sql_text"
 _METADATA = "_metadata"
 _METADATA_ITSELF = re.compile(r"\b_metadata\b(?!\s*\.)")
 """The hidden column as a whole, and not one of its fields."""
-_USE = re.compile(r"\s*(USE|SET\s+CATALOG)\s", re.IGNORECASE)
+USE = re.compile(r"\s*(USE|SET\s+CATALOG)\s", re.IGNORECASE)
 _numbers = itertools.count(1)
 
 
@@ -44,11 +44,6 @@ def run_sql(interception: Interception, session: SparkSession, text: SqlText, ar
             raise
 
 
-def build_frame(query: SqlQuery, interception: Interception) -> DataFrame:
-    assert interception.session is not None
-    return _build(query, interception, interception.session)
-
-
 def run_text(interception: Interception, session: SparkSession, text: str, args: Any = None) -> DataFrame:
     """The DataFrame of an SQL text in Python code, which may have table functions."""
     location = caller(interception.root)
@@ -56,12 +51,7 @@ def run_text(interception: Interception, session: SparkSession, text: str, args:
     if not calls:
         return run_sql(interception, session, SqlText(text, location), args)
     query = SqlQuery(statement=text, begins=location, location=location, start=0, stop=len(text), calls=calls)
-    return _build(query, interception, session, args)
-
-
-def is_use(text: str) -> bool:
-    """Whether an SQL text in Python code is ``USE``, or ``SET CATALOG``."""
-    return _USE.match(text) is not None
+    return build_frame(query, interception, session, args)
 
 
 def use_in_python(interception: Interception, session: SparkSession, text: str) -> DataFrame:
@@ -82,7 +72,9 @@ def use_in_python(interception: Interception, session: SparkSession, text: str) 
         return session.range(0).select()
 
 
-def _build(query: SqlQuery, interception: Interception, session: SparkSession, args: Any = None) -> DataFrame:
+def build_frame(
+    query: SqlQuery, interception: Interception, session: SparkSession, args: Any = None
+) -> DataFrame:
     interception = interception.using(query.names)
     with located_at(query.location), in_force(interception):
         statement = SqlText(query.statement, query.begins, query.edits)

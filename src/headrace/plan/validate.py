@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from headrace.errors import (
@@ -23,6 +22,7 @@ from headrace.errors import (
     TableWithoutFlowError,
     TargetInvalidError,
     ViewReadMismatchError,
+    did_you_mean,
 )
 from headrace.model.declarations import (
     AutoCdcFlow,
@@ -81,17 +81,16 @@ def _check_target(flow: StreamingFlow, datasets: Mapping[str, Dataset]) -> Itera
         return
     if target is None:
         tables = [d.name for d in datasets.values() if isinstance(d, StreamingTable)]
-        near = difflib.get_close_matches(str(flow.target), [str(name) for name in tables], n=1)
         problem = "which no file declares"
-        remedy = f"did you mean `{near[0]}`?" if near else "declare it with create_streaming_table"
+        remedies = did_you_mean(str(flow.target), map(str, tables), "declare it with create_streaming_table")
     else:
         kind = "materialized view" if isinstance(target, MaterializedView) else "temporary view"
         problem = f"which is a {kind} ({target.location})"
-        remedy = "choose a streaming table as the target; a view has no flows but its own query"
+        remedies = ("choose a streaming table as the target; a view has no flows but its own query",)
     yield TargetInvalidError(
         f"the target of the flow `{flow.name}` is `{flow.target.short}`, {problem}",
         location=flow.location,
-        remedies=[remedy],
+        remedies=remedies,
         params={"flow": flow.name, "target": str(flow.target)},
     )
 
@@ -272,11 +271,10 @@ def check_changed_columns(table: StreamingTable, schema: columns.Schema) -> Iter
     for old, new in table.renamed_columns.items():
         path = columns.sibling(old, new)
         if columns.find(schema, path) is None:
-            near = columns.suggestion(schema, path)
             yield ColumnNotFoundError(
                 f"renamed_columns of `{table.name.short}` has the new name `{path}`, which no query returns",
                 location=table.location,
-                remedies=[f"did you mean `{near}`?" if near else "return the column under its new name"],
+                remedies=did_you_mean(path, columns.paths(schema), "return the column under its new name"),
                 params={"dataset": str(table.name), "argument": "renamed_columns", "column": path},
             )
 
@@ -310,13 +308,12 @@ def check_layout_columns(dataset: Stored, schema: columns.Schema) -> Iterator[He
     for what, path in named:
         if columns.find(schema, path) is not None:
             continue
-        near = columns.suggestion(schema, path)
         known = ", ".join(field["name"] for field in columns.fields(schema))
         yield ColumnNotFoundError(
             f"{what} of `{dataset.name.short}` names the column `{path}`, which does not exist",
             location=dataset.location,
             facts=[f"its columns: {known}"],
-            remedies=[f"did you mean `{near}`?" if near else "use one of its columns"],
+            remedies=did_you_mean(path, columns.paths(schema), "use one of its columns"),
             params={"dataset": str(dataset.name), "argument": what, "column": path},
         )
 

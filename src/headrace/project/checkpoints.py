@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headrace.errors import FlowUnknownError, did_you_mean
-from headrace.maintain.checkpoint_repair import Problem, find_problems
-from headrace.maintain.checkpoints import FlowCheckpoint, load_checkpoints
+from headrace.maintain.checkpoints import FlowCheckpoint, Problem, find_problems, load_checkpoints
 from headrace.model.project import ProjectSettings
 from headrace.project.operations import logged_operation, new_update
 from headrace.state.lease import held_leases

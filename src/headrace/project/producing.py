@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from headrace.errors import HeadraceError, RecordInvalidError
 from headrace.model.kafka_settings import KafkaConnection
@@ -42,18 +42,6 @@ class Produced:
         }
 
 
-class Progress(Protocol):
-    """Called regularly with the number of delivered records and the seconds since the start."""
-
-    @property
-    def interval_s(self) -> float: ...
-
-    def __call__(self, delivered: int, seconds: float) -> None: ...
-
-    def waiting(self, left: int) -> None:
-        """Called once, if the broker is slow to acknowledge the last records."""
-
-
 def produce(
     records: Iterator[Record],
     connection: KafkaConnection,
@@ -61,10 +49,15 @@ def produce(
     *,
     name: str,
     rate: float | None = None,
-    on_progress: Progress,
+    show: Callable[[str], None],
+    interval_s: float,
 ) -> Produced:
     """Send records until they end, or until SIGINT or SIGTERM; then wait for acknowledgements. A second
-    signal stops waiting, and a third one ends the process."""
+    signal stops waiting, and a third one ends the process. `show`: takes the progress as text."""
+
+    def waiting(left: int) -> None:
+        show(f"Waiting for the broker to acknowledge {counted(left, 'record')}; Ctrl-C again stops waiting")
+
     began = time.monotonic()
     largest = KafkaCluster(connection).largest_record(topic)
     with (
@@ -72,14 +65,14 @@ def produce(
         TopicProducer(connection, topic, largest=largest, hurried=lambda: stop.hurried) as producer,
     ):
         try:
-            _send_all(records, producer, stop, name, rate, on_progress)
+            _send_all(records, producer, stop, name, rate, show, interval_s)
         except RecordInvalidError as error:
             producer.flush()
             raise _counted(error, producer.delivered.records) from error
         except _Interrupted:
             # It came at the very end of a wait.
             pass
-        producer.flush(on_progress.waiting)
+        producer.flush(waiting)
     return Produced(
         unconfirmed=producer.unconfirmed,
         delivered=producer.delivered,
@@ -94,7 +87,8 @@ def _send_all(
     stop: _Stop,
     name: str,
     rate: float | None,
-    on_progress: Progress,
+    show: Callable[[str], None],
+    interval_s: float,
 ) -> None:
     began = time.monotonic()
     sent, shown = 0, began
@@ -112,9 +106,9 @@ def _send_all(
         producer.send(record.value, record.key, f"{name}:{record.line}", lambda: stop.received > 0)
         sent += 1
         now = time.monotonic()
-        if now - shown >= on_progress.interval_s:
-            shown = now
-            on_progress(producer.delivered.records, now - began)
+        if now - shown >= interval_s:
+            shown, delivered = now, producer.delivered.records
+            show(f"{delivered:,} records, {delivered / (now - began):,.0f} a second")
 
 
 def _counted(error: RecordInvalidError, delivered: int) -> HeadraceError:

@@ -15,7 +15,6 @@ from headrace.maintain.pins import (
     RegisteredReader,
     add_pin,
     add_reader,
-    find_pins,
     load_pins,
     load_readers,
     remove_pins,
@@ -28,8 +27,7 @@ from headrace.project.engine import Engine
 from headrace.storage.table_log import readable_versions
 
 if TYPE_CHECKING:
-    from headrace.maintain.health import TableHealth
-    from headrace.maintain.lagging import LaggingReader
+    from headrace.maintain.health import LaggingReader, TableHealth
     from headrace.observe.event_reading import EventLevel, LoggedEvent
     from headrace.observe.quality import Quality
     from headrace.observe.snapshot import Snapshot
@@ -67,7 +65,7 @@ class StoredPipeline:
             >>> assert pipeline.verify().proven  # doctest: +SKIP
         """
         from headrace.runtime.kafka_faults import find_fault
-        from headrace.verify.kafka.brokers import KafkaAccess
+        from headrace.verify.kafka.offsets import KafkaAccess
         from headrace.verify.proof import verify_pipeline
         from headrace.verify.report import GRADES
 
@@ -149,7 +147,7 @@ class StoredPipeline:
         Example:
             >>> [(one.table, one.until) for one in pipeline.lagging_readers()]  # doctest: +SKIP
         """
-        from headrace.maintain.lagging import find_lagging
+        from headrace.maintain.health import find_lagging
 
         return tuple(find_lagging(self.settings.storage, self.settings.maintenance))
 
@@ -222,7 +220,8 @@ class Pins:
     def list(self, table: str | None = None) -> tuple[Pin, ...]:
         """The pins of a table, or of all tables of the storage."""
         storage = self.settings.storage
-        return tuple(find_pins(storage)) if table is None else load_pins(storage, self._name(table))
+        tables = storage.find_tables() if table is None else [self._name(table)]
+        return tuple(pin for one in tables for pin in load_pins(storage, one))
 
     def add(self, table: str, version: int | None, seconds: float) -> Pin:
         """Keep a version readable from now on.

@@ -38,7 +38,7 @@ from headrace.sources.bad_records import (
     NewFields,
 )
 from headrace.sources.records import CARRIED
-from headrace.state.schema_versions import SchemaVersion
+from headrace.state.kept_schemas import SchemaVersion
 
 
 @dataclass(kw_only=True)
@@ -143,7 +143,6 @@ class ReadCounts:
 
     @property
     def bad(self) -> int:
-        """The bad records."""
         return self.seen - self.good - self.skipped
 
 
@@ -183,8 +182,6 @@ def _counts_of(row: Any) -> ReadCounts:
 
 @dataclass(frozen=True)
 class FoundRecords:
-    """The bad records of a batch."""
-
     counts: tuple[BadRecordCount, ...] = ()
     rows: DataFrame | None = None  # the records for the quarantine table; ``None`` if there is none
 
@@ -321,7 +318,6 @@ class _KeptRecords:
             raise
 
     def rejected(self, rejection: Rejection) -> DataFrame:
-        """The records for the quarantine table."""
         named = F.create_map(*(F.lit(text) for pair in self.messages.items() for text in pair))
         message = F.coalesce(F.try_element_at(named, F.col(_NUMBER)), F.lit(_UNEXPLAINED))
         return as_bad_records(self.frame, rejection, number=F.col(_NUMBER), code=F.col(CODE), message=message)
@@ -349,7 +345,6 @@ def _skipped(counted: ReadCounts | None) -> tuple[BadRecordCount, ...]:
 
 
 def _join(reads: Sequence[_KeptRecords], rejection: Rejection, totals: ReadCounts | None) -> FoundRecords:
-    """The records of all reads together."""
     counts: Counter[str] = Counter()
     for read in reads:
         counts.update(read.counts)

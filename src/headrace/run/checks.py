@@ -35,8 +35,6 @@ UNCHECKED = "unchecked.json"
 
 @dataclass(kw_only=True)
 class DatasetChecks:
-    """The checks of one dataset."""
-
     dataset: TableName
     flow: str  # the flow or view after whose batches or refreshes they run
     checks: Sequence[DatasetCheck]

@@ -78,8 +78,6 @@ _NAMED = 8
 
 @dataclass(frozen=True)
 class Reading:
-    """A batch and its ranges."""
-
     batch: int
     ranges: tuple[SourceRange, ...]
 
@@ -91,8 +89,6 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Failures:
-    """Gives the failures of one pipeline their codes."""
-
     settings: ProjectSettings | None = None
     sources: Sequence[Source] = ()
     log_file: Path | None = None
@@ -113,7 +109,6 @@ class Failures:
         return error if self.settings is None else self.settings.redactor.error(error)
 
     def text_of(self, failure: BaseException) -> str:
-        """The message of a failure."""
         text = text_of(failure)
         return text if self.settings is None else self.settings.redactor(text)
 

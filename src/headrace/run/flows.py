@@ -26,8 +26,6 @@ _RunFlow = Callable[[StopSignal], FlowResult]
 
 
 class UpdateFlows:
-    """The flows of one update."""
-
     def __init__(self, plan: Plan, context: UpdateContext) -> None:
         self.planned, self._openings = _stages_by_name(plan)
         self.feeding: dict[TableName, list[str]] = {}
@@ -98,7 +96,6 @@ class UpdateFlows:
         return bool(self._supervisor.running)
 
     def wait(self) -> None:
-        """Wait until no flow is running."""
         self._supervisor.wait()
 
     def result(self, name: str) -> FlowResult | None:
@@ -125,9 +122,7 @@ class UpdateFlows:
 
     def _take_leases(self) -> dict[str, Exception]:
         """Take the leases of all flows, before tables are created; either all leases of a table or none.
-
-        Returns: The errors of flows without a lease, by name.
-        """
+        Returns the errors of flows without a lease, by name."""
         refused: dict[str, Exception] = {}
         for names in self.feeding.values():
             try:

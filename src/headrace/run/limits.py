@@ -115,7 +115,6 @@ class BatchLimits:
         return True
 
     def close(self) -> None:
-        """Close the connections of the meters."""
         for meter in self._meters.values():
             meter.close()
 

@@ -43,8 +43,6 @@ from headrace.storage.location import Location
 
 @dataclass(frozen=True, kw_only=True)
 class FlowStart:
-    """How a flow would start."""
-
     opening: Opening  # whether the flow continues its checkpoint, opens a new one, or renames one
     sources: tuple[SourceFacts, ...]
     table: TargetState | None  # the newest state of the target; ``None`` if it does not exist yet
@@ -81,7 +79,6 @@ def prepare_full_refresh(surveyor: FlowSurveyor) -> FlowStart:
 
 
 def _check_state(surveyor: FlowSurveyor, opening: Continue) -> None:
-    """Check that the state of the checkpoint fits the query."""
     planned = surveyor.planned
     flow, mismatch = planned.flow, planned.state_mismatch
     checkpoint = surveyor.settings.storage.checkpoint(flow.target, flow.name, opening.identity.generation)

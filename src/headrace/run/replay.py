@@ -56,7 +56,6 @@ class FlowReplay:
 
 
 def refuse_stateful(planned: PlannedFlow) -> None:
-    """Refuse a flow that keeps state."""
     if not planned.stateful:
         return
     flow = planned.flow
@@ -78,8 +77,6 @@ def refuse_stateful(planned: PlannedFlow) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowReplayer:
-    """Replays rejected rows of one flow."""
-
     planned: PlannedFlow
     plan: Plan
     context: UpdateContext
@@ -87,7 +84,6 @@ class FlowReplayer:
     lease: Lease
 
     def run(self, ids: pa.Array) -> FlowReplay:
-        """Replay rows."""
         planned = self.planned
         session = self.context.session(dict(planned.flow.spark_conf))
         trial = Trial(
@@ -183,11 +179,8 @@ class FlowReplayer:
             from pyspark.sql.types import StructType
 
             return StructType.fromJson(dict(self.planned.schema))
-        return session.read.format("delta").load(str(self._table)).schema
-
-    @property
-    def _table(self) -> Location:
-        return self.context.settings.storage.table(self.planned.flow.target)
+        table = self.context.settings.storage.table(self.planned.flow.target)
+        return session.read.format("delta").load(str(table)).schema
 
     @property
     def _quarantine(self) -> Location:

@@ -144,10 +144,8 @@ class Schedule:
         return is_idle and started == self._started and not self._waiting and not self._looks_again(names)
 
     def _refresh_outdated(self, names: Iterable[TableName]) -> set[TableName]:
-        """Start the refreshes of views whose inputs have changed since their last one.
-
-        Returns: The views that were started, or need no refresh.
-        """
+        """Start the refreshes of views whose inputs have changed since their last one. Returns the views that
+        were started, or need no refresh."""
         before, self._waiting = self._waiting, set()
         running = {self._names[one] for one in self._refreshes.running}
         done: set[TableName] = set()
@@ -175,10 +173,8 @@ class Schedule:
         return done
 
     def _decide(self, view: ViewRunner, *, outdated_only: bool = False, start: bool = True) -> str | None:
-        """Skip or start the refresh of a view.
-
-        Returns: ``start``, ``unchanged`` or ``skipped``; ``None`` if that is not known yet.
-        """
+        """Skip or start the refresh of a view. Returns ``start``, ``unchanged`` or ``skipped``; ``None`` if
+        that is not known yet."""
         name = view.view.name
         try:
             verdict = self._judge(str(name), view.inputs)

@@ -42,8 +42,6 @@ _LOOK_S = 5.0
 
 @dataclass(kw_only=True)
 class SnapshotFeed:
-    """The snapshots of one flow."""
-
     planned: PlannedFlow
     table: Location
     reading: ReadSnapshots

@@ -220,7 +220,6 @@ class RefreshSplit:
     max_rejected: RejectionLimit | None
 
     def begin(self, rows: DataFrame, stamp: RefreshStamp) -> SplitRows:
-        """Split the rows of a refresh."""
         split = self._split(rows, stamp)
         views = self.stage.planned.checked_views
         if not views:
@@ -264,7 +263,6 @@ class RefreshSplit:
 def _failed(
     split: RowSplit, flow: Flow, outcome: str, coordinates: Coordinates | None
 ) -> ExpectationFailedError:
-    """The error for rows that stop a flow."""
     first = split.stopping.limit(_SHOWN_ROWS).collect()
     failed = split.stopping_expectations
     names = ", ".join(f"`{one.name}`" for one in failed)

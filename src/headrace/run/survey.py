@@ -61,7 +61,6 @@ class FlowSurveyor:
 
     @property
     def ledger(self) -> Ledger:
-        """The flow's ledger."""
         flow = self.planned.flow
         return Ledger(self.settings.storage.ledger(flow.target, flow.name), flow.target, flow.name)
 
@@ -248,7 +247,6 @@ def _tombstones_lost(planned: PlannedFlow, path: Location) -> TableLostError:
 
 
 def unfinished_refresh(planned: PlannedFlow) -> RefreshUnfinishedError:
-    """The error for a table whose full refresh was interrupted."""
     flow = planned.flow
     return RefreshUnfinishedError(
         f"a full refresh of {flow.target.short} was interrupted",

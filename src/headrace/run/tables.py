@@ -33,7 +33,6 @@ from headrace.run.failpoints import reach
 from headrace.run.survey import table_lost
 from headrace.run.targets import side_tables, sink_store
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sinks.delta.metastore import publish_table
 from headrace.sinks.delta.reader import DeltaReader, ReadTable
 from headrace.sinks.delta.table import (
     CLEARING,
@@ -43,6 +42,7 @@ from headrace.sinks.delta.table import (
     alter_table,
     check_name,
     create_table,
+    publish_table,
     read_state,
     register_table,
 )
@@ -68,10 +68,8 @@ def register_tables(plan: Plan, spark: SparkSession) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class TableOpening:
-    """What a run does to a table before its flows start. Args:
-    creates: Whether the table is created.
-    alterations: What changes in an existing table.
-    """
+    """What a run does to a table before its flows start. `creates`: whether the table is created.
+    `alterations`: what changes in an existing table."""
 
     creates: bool = False
     alterations: TableAlterations = field(default_factory=TableAlterations)
@@ -169,7 +167,6 @@ def alter(
     alterations: TableAlterations,
     table: StreamingTable | MaterializedView,
 ) -> None:
-    """Apply changes to an existing table."""
     from pyspark.errors import PySparkException
 
     if alterations.is_empty:

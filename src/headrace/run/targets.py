@@ -15,18 +15,16 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
-from headrace.sinks.delta.append import AppendTarget
-from headrace.sinks.delta.flow_table import FlowTable
+from headrace.sinks.delta.append import AppendTarget, FlowTable, SinkTarget
+from headrace.sinks.delta.compaction import Maintenance
 from headrace.sinks.delta.groups import GroupsTarget
 from headrace.sinks.delta.history import HistoryTarget
 from headrace.sinks.delta.keyed import SharedTables
-from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.merge import MergeTarget
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.delta.reader import DeltaReader, ReadTable
 from headrace.sinks.delta.replace import ReplaceTarget
 from headrace.sinks.delta.tombstones import HiddenEvents, Tombstones
-from headrace.sinks.outside import SinkTarget
 from headrace.sinks.registry import format_of
 from headrace.sinks.target import (
     BatchStamp,
@@ -44,7 +42,6 @@ from headrace.storage.layout import Storage
 def flow_target(
     planned: PlannedFlow, settings: ProjectSettings, spark: SparkSession, maintenance: Maintenance
 ) -> FlowTarget:
-    """The target of a flow."""
     flow, sink, storage = planned.flow, planned.sink, settings.storage
     if (store := sink_store(planned)) is not None:
         return store
@@ -60,15 +57,14 @@ def flow_target(
                 shared=_shared_tables().of(path),
             )
         case AppendFlow():
-            appended = AppendTarget(**vars(table), reads_target=planned.reads_target)
             if sink is None:
-                return appended
+                return AppendTarget(**vars(table), reads_target=planned.reads_target)
             kind, connection = format_of(sink), kind_for(sink.format).sink_options(settings)
 
             def send(rows: DataFrame, stamp: BatchStamp) -> None:
                 kind.send(rows, stamp, sink, connection)
 
-            return SinkTarget(table=appended, send=send)
+            return SinkTarget(**vars(table), reads_target=planned.reads_target, send=send)
         case AutoCdcFlow(keys=keys, history=ChosenColumns() as tracked):
             return HistoryTarget(
                 **vars(table),
@@ -94,7 +90,6 @@ def flow_target(
 
 
 def target_reader(planned: PlannedFlow, storage: Storage, read_table: ReadTable) -> TargetReader:
-    """The target of a flow, to read its state only."""
     return sink_store(planned) or DeltaReader(storage.table(planned.flow.target), read_table)
 
 
@@ -118,7 +113,6 @@ def _shared_tables() -> SharedTables:
 
 
 def refresh_target(stage: RefreshViewStage, plan: Plan) -> Target[RefreshStamp]:
-    """The target of a refresh flow."""
     storage = plan.project.storage
     view = stage.view
     return ReplaceTarget(
@@ -137,7 +131,6 @@ def index_memory(settings: ProjectSettings) -> int:
 
 
 def quarantine_of(dataset: TableName, storage: Storage) -> QuarantineTable:
-    """The quarantine table of a dataset."""
     return QuarantineTable(path=storage.quarantine(dataset), columns=COLUMNS)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -11,18 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.contracts.expectations import RowSplit, is_passed, with_checks
 from headrace.contracts.rejected import ID, PROBLEM, REASONS, Rejected, has_record, row_as_json, rows_of_json
-from headrace.errors import (
-    FlowFailedError,
-    HeadraceError,
-    RecordNotUtf8Error,
-    RecordUnparseableError,
-    ReplayImpossibleError,
-)
+from headrace.errors import FlowFailedError, HeadraceError, ReplayImpossibleError
 from headrace.model.declarations import Expectation
 from headrace.model.names import quoted_path
 from headrace.plan.stages import Coordinates, PlannedFlow
 from headrace.run.failures import Failures
-from headrace.run.narrowing import find_reason
+from headrace.run.narrowing import RAISED, find_reason
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession, StructType
 from headrace.sources.bad_records import CODE, BadRecords
@@ -32,7 +25,6 @@ from headrace.sources.registry import COORDINATES
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_LOG = logging.getLogger(__name__)
 _SEARCHED = 10
 """Records on which the query fails that are searched for one by one; the others wait for another replay."""
 
@@ -73,7 +65,6 @@ class Outcome:
     kept: list[DataFrame] = field(default_factory=list, repr=False)
 
     def release(self) -> None:
-        """Release what Spark keeps."""
         for frame in self.kept:
             frame.unpersist()
 
@@ -94,7 +85,6 @@ class Trial:
     failures: Failures
 
     def run(self, rejected: DataFrame, ids: pa.Array, outcome: Outcome) -> None:
-        """Decide for each of the rows."""
         traced = self._coordinates is not None
         held = self._with_ids(rejected, ids).persist()
         outcome.kept.append(held)
@@ -137,7 +127,7 @@ class Trial:
             reason = None
         except Exception as failure:
             error = self.failures.as_error(failure, self.planned.flow)
-            if not isinstance(error, FlowFailedError | RecordUnparseableError | RecordNotUtf8Error):
+            if not isinstance(error, RAISED):
                 raise error from failure
             reason = _failed(ids[0], error, self.failures.text_of(failure), self.planned.expectations)
         if len(ids) == 1:
@@ -234,7 +224,8 @@ class Trial:
         """The rows whose record comes from one source of the query, each record once."""
         records = self._with_ids(rejected, ids).select("id", "source.*")
         owners = (F.coalesce(one.owns(), F.lit(False)).cast("int") for one in self.planned.sources)
-        found = (F.when(F.concat(*c.names).isNotNull(), F.concat_ws("/", *c.names)) for c in COORDINATES)
+        longest = sorted(COORDINATES, key=lambda one: -len(one.parts))
+        found = (F.when(F.concat(*c.names).isNotNull(), F.concat_ws("/", *c.names)) for c in longest)
         record = F.coalesce(*found, "id")
         readable = records.where(reduce(add, owners) == 1)
         first = readable.groupBy(record).agg(F.min("id").alias("id")).select("id")

@@ -46,7 +46,6 @@ class RunResult:
 
 
 def execute(plan: Plan, context: UpdateContext) -> RunResult:
-    """Execute a plan's stages."""
     started = time.monotonic()
     views = [make_view(stage, plan, context) for stage in plan.stages if isinstance(stage, RefreshViewStage)]
     with UpdateFlows(plan, context) as flows, Schedule(flows, views, context) as schedule:

@@ -15,7 +15,6 @@ from headrace.model.names import TableName
 from headrace.plan.changes import find_alterations
 from headrace.plan.stages import RefreshViewStage
 from headrace.run.attempts import TRIGGERED_ATTEMPTS, Looks, wait_before
-from headrace.run.checks import DatasetChecks
 from headrace.run.context import UpdateContext
 from headrace.run.readiness import FeedState
 from headrace.run.split import RefreshSplit
@@ -25,8 +24,7 @@ from headrace.run.task_metrics import refresh_jobs
 from headrace.runtime.engine.record import pool_name
 from headrace.runtime.gateway import release_unused
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sinks.delta.metastore import publish_table
-from headrace.sinks.delta.table import read_state, register_table
+from headrace.sinks.delta.table import publish_table, read_state, register_table
 from headrace.sinks.target import RefreshStamp, Target
 from headrace.state.lease import VIEW, Lease
 from headrace.state.ledger import record_view
@@ -82,7 +80,6 @@ class ViewRunner:
 
     @property
     def state(self) -> FeedState:
-        """The state of the view, for its readers."""
         if self.result is None:
             return "pending"
         match self.result.outcome:
@@ -136,7 +133,6 @@ class ViewRunner:
             self._lease = None
 
     def fail(self, failure: Exception) -> None:
-        """Report why the view cannot be refreshed."""
         name = self.view.name
         error = self._error(failure)
         _LOG.info("view %s failed", name, exc_info=error)
@@ -148,7 +144,6 @@ class ViewRunner:
         return self.context.failures().as_error(failure, flow, expectations=expectations)
 
     def skip(self, reason: str) -> None:
-        """Report why the view is not refreshed."""
         result = ViewResult(dataset=self.view.name, outcome="skipped", reason=reason)
         if result != self.result:
             self.context.emit(ViewSkipped(update=self.context.update, dataset=self.view.name, reason=reason))
@@ -212,14 +207,7 @@ class ViewRunner:
 
     def _check(self, session: SparkSession) -> None:
         """Run the checks of the whole view, also if it is up to date: one that failed fails again."""
-        DatasetChecks(
-            dataset=self.view.name,
-            flow=self.stage.planned.flow.name,
-            checks=self.view.checks,
-            storage=self.context.settings.storage,
-            update=self.context.update,
-            emit=self.context.emit,
-        ).run(session)
+        self.context.checks(self.stage.planned.flow, self.view.checks).run(session)
 
     def _register(self) -> None:
         spark, path = self.context.spark, self.context.settings.storage.table(self.view.name)
@@ -248,7 +236,6 @@ class ViewRunner:
 
 
 def input_missing(flow: RefreshFlow, name: TableName) -> ViewInputMissingError:
-    """The error for a view over a table that does not exist."""
     return ViewInputMissingError(
         f"{flow.target.short} reads {name.short}, which does not exist yet",
         location=flow.location,

@@ -162,7 +162,6 @@ def _count_cores(master: str | None) -> int:
 
 
 def available_cores() -> int:
-    """Returns the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

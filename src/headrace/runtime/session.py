@@ -47,8 +47,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunningSpark:
-    """A session that is ready to work."""
-
     spark: SparkSession
     owned: bool  # whether Headrace has started it; Headrace never stops a session of the user
     log_file: Path | None = None  # the file of Spark's messages, or ``None`` for a session of the user
@@ -209,7 +207,6 @@ def jvm_environment(master: str, redactor: Redactor) -> dict[str, str]:
 def _stop(
     spark: SparkSession, jvm: SparkJvm, scratch: Scratch, stop_timeout_s: float, end_timeout_s: float
 ) -> None:
-    """Stop a session; kill its JVM after a timeout."""
 
     def stop_spark() -> None:
         # The JVM may have ended already.

@@ -43,7 +43,6 @@ from headrace.syntax.stream_statements import (
     CreateTable,
     Definition,
     Kind,
-    kind_of,
     parse_stream_statement,
 )
 from headrace.syntax.tokens import Cursor
@@ -110,7 +109,7 @@ class Definitions:
 
     def add(self, definition: Definition, text: str) -> bool:
         """Keep a definition; ``False`` if it exists, and the statement has ``IF NOT EXISTS``."""
-        kind, key = kind_of(definition), self.key_of(definition)
+        kind, key = definition.kind, self.key_of(definition)
         if self._file(kind, key).exists():
             if definition.if_not_exists:
                 return False

@@ -20,13 +20,7 @@ from headrace.shell.queries import Answer, Queries
 from headrace.shell.stream_sql import read_options, scans_of
 from headrace.state.lease import Driver, Heart, Observer, find_driver
 from headrace.syntax.sql import SqlText
-from headrace.syntax.stream_statements import (
-    CreateStream,
-    OnDefinition,
-    ShowStreams,
-    kind_of,
-    parse_stream_statement,
-)
+from headrace.syntax.stream_statements import CreateStream, OnDefinition, ShowStreams, parse_stream_statement
 from headrace.syntax.tokens import Cursor, SqlTokenError
 
 if TYPE_CHECKING:
@@ -85,7 +79,7 @@ class Shell:
             case OnDefinition():
                 return self._on_definition(statement)
             case definition:
-                kind, name = kind_of(definition), self.definitions.key_of(definition)
+                kind, name = definition.kind, self.definitions.key_of(definition)
                 added = self.definitions.add(definition, text.edited)
                 shown = name.removeprefix(f"{self.definitions.settings.database}.")
                 return Answer(note=f"{kind} {shown} {'created' if added else 'exists already'}")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.errors import SourceLocation, SqlInvalidError
+from headrace.errors import SourceLocation, SqlInvalidError, did_you_mean
 from headrace.model.names import TableName, quoted_column
 from headrace.model.queries import Edit
 from headrace.plan.names import quoted
@@ -58,12 +57,8 @@ def read_options(stream: CreateStream) -> StreamOptions:
     given = {}
     for name, value in stream.options.items():
         if name.lower() not in names:
-            near = difflib.get_close_matches(name, _OPTIONS, n=1)
-            raise invalid_sql(
-                stream.location,
-                f"`{name}` is not an option of a stream",
-                f"did you mean `{near[0]}`?" if near else f"its options: {', '.join(_OPTIONS)}",
-            )
+            remedies = did_you_mean(name, _OPTIONS, f"its options: {', '.join(_OPTIONS)}")
+            raise invalid_sql(stream.location, f"`{name}` is not an option of a stream", *remedies)
         given[name.lower()] = value
     kind = given.get("triggertype", "ProcessingTime")
     if kind.lower() not in ("processingtime", "once", "availablenow"):

@@ -66,7 +66,6 @@ def refresh_metadata(stamp: RefreshStamp, counts: BatchCounts | None = None, kep
 
 
 def stamp_metadata(stamp: BatchStamp) -> dict[str, Any]:
-    """The identity of a batch."""
     return {
         "headrace": FORMAT,
         "pipeline": stamp.pipeline,
@@ -77,7 +76,6 @@ def stamp_metadata(stamp: BatchStamp) -> dict[str, Any]:
 
 
 def replay_metadata(stamp: BatchStamp) -> dict[str, Any]:
-    """The identity of a replay."""
     return {"headrace": FORMAT, "pipeline": stamp.pipeline, "flow": stamp.flow, "replay": stamp.replay}
 
 

@@ -7,8 +7,23 @@ from dataclasses import dataclass
 
 from headrace.model.declarations import Sink
 from headrace.runtime.lazy_pyspark import DataFrame
-from headrace.sinks import outside
 from headrace.sinks.target import Applies, BatchStamp, Guarantee, SinkSpec, SinkStore
+
+
+def _send_to_format(rows: DataFrame, stamp: BatchStamp, sink: Sink, connection: Mapping[str, str]) -> None:
+    """Write the rows with Spark's writer of the format."""
+    rows.write.format(sink.format).mode("append").options(**{**connection, **sink.options}).save()
+
+
+def _send_to_delta(rows: DataFrame, stamp: BatchStamp, sink: Sink, connection: Mapping[str, str]) -> None:
+    # Delta skips the write if the table has this number of this id already.
+    own = {"txnAppId": stamp.checkpoint, "txnVersion": str(stamp.batch)}
+    rows.write.format("delta").mode("append").options(**sink.options).options(**own).save()
+
+
+def _send_to_function(rows: DataFrame, stamp: BatchStamp, sink: Sink, connection: Mapping[str, str]) -> None:
+    assert sink.function is not None
+    sink.function(rows, stamp.batch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +37,7 @@ class SinkFormat:
     applies: frozenset[Applies] = frozenset({"append"})
     needs: tuple[str, ...] = ()  # the options that a sink must have; `path` is relative to the pipeline
     open: Callable[[SinkSpec], SinkStore] | None = None
-    send: Callable[[DataFrame, BatchStamp, Sink, Mapping[str, str]], None] = outside.send_to_format
+    send: Callable[[DataFrame, BatchStamp, Sink, Mapping[str, str]], None] = _send_to_format
 
 
 _FILES = SinkFormat(
@@ -34,7 +49,7 @@ FORMATS: dict[str, SinkFormat] = {
         describe=lambda sink: f"appends to the Delta table {sink.options['path']}",
         guarantee="exactly once",
         needs=("path",),
-        send=outside.send_to_delta,
+        send=_send_to_delta,
     ),
     "kafka": SinkFormat(
         describe=lambda sink: f"sends to the Kafka topic {sink.options.get('topic', 'of each row')}"
@@ -43,17 +58,18 @@ FORMATS: dict[str, SinkFormat] = {
     "json": _FILES,
     "csv": _FILES,
     "orc": _FILES,
-    "function": SinkFormat(describe=outside.describe_function, send=outside.send_to_function),
+    "function": SinkFormat(
+        describe=lambda sink: f"calls {getattr(sink.function, '__name__', 'its function')} with each batch",
+        send=_send_to_function,
+    ),
 }
 
 
 def format_of(sink: Sink) -> SinkFormat:
-    """The format of a sink."""
     return FORMATS[sink.format]
 
 
 def describe_sink(sink: Sink) -> str:
-    """What a sink does, for people."""
     kind = format_of(sink)
     return f"{kind.describe(sink)}: {kind.guarantee}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from headrace.runtime.lazy_pyspark import DataFrame
@@ -61,7 +61,7 @@ class Unrecoverable:
     count: int | None = None  # records at most, or files; ``None`` where they are not counted
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SourceSeen:
     """A range that was read of one source."""
 
@@ -84,14 +84,7 @@ class SourceSeen:
         return f"{self.kind} {self.name}: {self.read:,} of {self.held:,} {self.unit}"
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "read": self.read,
-            "held": self.held,
-            "version": self.version,
-            "computed": self.computed,
-        }
+        return {name: value for name, value in asdict(self).items() if name != "unit"}
 
 
 @dataclass(frozen=True)

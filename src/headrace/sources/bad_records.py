@@ -14,7 +14,7 @@ from headrace.sources.decoders import TOO_LARGE, Decoder, decode_within
 from headrace.sources.records import CARRIED, BadRecord, decode_or_stop, stop_at
 
 if TYPE_CHECKING:
-    from headrace.state.schema_versions import SchemaVersions
+    from headrace.state.kept_schemas import SchemaVersions
 
 
 NAMES: Final = "unknown_fields"
@@ -52,29 +52,6 @@ def schema_mark(options: Mapping[str, str]) -> dict[str, int]:
     """The mark of the ranges of a read that takes up new fields; empty for other reads."""
     number = next((value for name, value in options.items() if name.lower() == SCHEMA_NUMBER.lower()), None)
     return {} if number is None else {SCHEMA_MARK: int(number)}
-
-
-def find_new_fields(
-    records: DataFrame, unknown: Column, at: Sequence[Column], evolving: Evolving
-) -> NewFields:
-    """Look for new fields."""
-    text = F.try_parse_json(F.col("value").cast("string"))
-    place = F.to_json(F.struct(*at))
-    differing = records.where(F.size(unknown) > 0).select(text.alias("record"), place.alias("place"))
-    found = differing.agg(F.schema_of_variant_agg("record").alias("schema"), F.min("place").alias("example"))
-    return NewFields(found, evolving)
-
-
-def mark_unknown(unknown: Column, at: Sequence[Column]) -> list[Column]:
-    """Columns of a record for `unknown_metrics`."""
-    return [unknown.alias(_UNKNOWN), F.struct(*at).alias(_AT)]
-
-
-def unknown_metrics() -> list[Column]:
-    """The metrics `NAMES` and `EXAMPLE` of records with the columns of `mark_unknown`."""
-    differs = F.size(_UNKNOWN) > 0
-    names = F.array_distinct(F.flatten(F.collect_set(F.when(differs, F.col(_UNKNOWN)))))
-    return [F.to_json(names).alias(NAMES), F.min(F.when(differs, F.to_json(_AT))).alias(EXAMPLE)]
 
 
 BadRecordRule = Literal["quarantine", "stop"]
@@ -138,10 +115,15 @@ class RecordRules:
         is_null, is_good = F.col(_IS_NULL), F.col(_RECORD).isNotNull()
         if self.tombstones == "keep":
             is_good = is_good | is_null
-        marks = [value.isNull().alias(_IS_NULL), *([] if unknown is None else mark_unknown(unknown, at))]
+        marks, metrics = [value.isNull().alias(_IS_NULL)], list[Column]()
+        if unknown is not None:
+            marks += [unknown.alias(_UNKNOWN), F.struct(*at).alias(_AT)]
+            differs = F.size(_UNKNOWN) > 0
+            names = F.array_distinct(F.flatten(F.collect_set(F.when(differs, F.col(_UNKNOWN)))))
+            example = F.min(F.when(differs, F.to_json(_AT)))
+            metrics = [F.to_json(names).alias(NAMES), example.alias(EXAMPLE)]
         decoded = records.select(record.alias(_RECORD), *marks, *further)
         # Spark does not move the filter below the counts, so each record is decoded once.
-        metrics = [] if unknown is None else unknown_metrics()
         counted = decoded.observe(_name(), *self._counts(is_good), *metrics)
         return counted.where(is_good).select(f"{_RECORD}.*", *kept)
 
@@ -166,7 +148,11 @@ class RecordRules:
         unknown = self.decoder.unknown(F.col("value"))
         if self.evolving is None or unknown is None:
             return None
-        return find_new_fields(records, unknown, at, self.evolving)
+        text = F.try_parse_json(F.col("value").cast("string"))
+        place = F.to_json(F.struct(*at))
+        differing = records.where(F.size(unknown) > 0).select(text.alias("record"), place.alias("place"))
+        example, schema = F.min("place").alias("example"), F.schema_of_variant_agg("record").alias("schema")
+        return NewFields(differing.agg(schema, example), self.evolving)
 
     def explain(self, code: str, value: bytes | None, size: int | None) -> str:
         if code == TOO_LARGE:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Final, Literal, get_args
 
-from headrace.errors import ArgumentInvalidError
+from headrace.errors import ArgumentInvalidError, did_you_mean
 from headrace.model.declarations import Drift
 from headrace.runtime.lazy_pyspark import Column, F, StructType, T
 from headrace.sources.decimals import DecimalReader
@@ -90,7 +89,6 @@ class JsonDecoder(Decoder):
         return record if self.invalid_utf8 == "replace" else F.when(F.is_valid_utf8(text), record)
 
     def _read(self, text: Column, decimals: DecimalReader | None) -> Column:
-        """The record as a struct; NULL if it has no value or cannot be decoded."""
         checked = T.StructType(
             [
                 T.StructField(_RECORDS, T.ArrayType(decimals.parsed if decimals else self.schema)),
@@ -187,7 +185,6 @@ def check_choice(call: str, argument: str, value: Any, allowed: tuple[Any, ...])
         )
 
 
-_CORRUPT, _END = "_headrace_corrupt", "_headrace_end"
 _DEFAULTS: Final = {"escape": '"'}
 """Spark's default is a backslash; in CSV (RFC 4180) a quote within quotes is written twice."""
 
@@ -234,8 +231,9 @@ class CsvDecoder(Decoder):
         }
         # Spark reads the first row and ignores the others. A value of ours at the end of the record is then
         # missing, as it is behind a quote that is not closed.
-        end = f"{self._delimiter}{_END}"
-        row = F.concat(F.regexp_replace(text, r"\r?\n\z", ""), F.lit(end))
+        named = {name.lower(): value for name, value in self.options.items()}
+        delimiter = named.get("sep", named.get("delimiter", ",")).replace("\\t", "\t")
+        row = F.concat(F.regexp_replace(text, r"\r?\n\z", ""), F.lit(f"{delimiter}{_END}"))
         parsed = F.from_csv(row, checked.toDDL(), options)
 
         def matching(parsed: Column) -> Column:
@@ -252,16 +250,10 @@ class CsvDecoder(Decoder):
         record = F.when(value.isNotNull(), record)
         return record if self.invalid_utf8 == "replace" else F.when(F.is_valid_utf8(text), record)
 
-    @property
-    def _delimiter(self) -> str:
-        named = {name.lower(): text for name, text in self.options.items()}
-        return named.get("sep", named.get("delimiter", ",")).replace("\\t", "\t")
-
 
 def build_csv_decoder(
     call: str, schema: StructType | None, invalid_utf8: InvalidUtf8, options: Mapping[str, str]
 ) -> CsvDecoder:
-    """The decoder of CSV records."""
     if schema is None:
         raise _invalid(
             call, "schema", 'format="csv" needs a schema', 'give one, such as schema="id LONG, name STRING"'
@@ -276,19 +268,13 @@ def build_csv_decoder(
             f"a CSV record has no nested values, and the field `{nested[0]}` has a nested type",
             f"read it as STRING, and parse it in the query: {nested[0]} STRING",
         )
-    known = {name.lower(): name for name in OPTIONS}
+    known = {name.lower() for name in OPTIONS}
     for name in options:
         if name.lower() not in known:
-            near = difflib.get_close_matches(name.lower(), known, n=1)
-            raise _invalid(
-                call,
-                "format_options",
-                f"CSV records have no option `{name}`",
-                f"did you mean `{known[near[0]]}`?" if near else f"the options are: {', '.join(OPTIONS)}",
-            )
+            remedies = did_you_mean(name, OPTIONS, f"the options are: {', '.join(OPTIONS)}")
+            raise _invalid(call, "format_options", f"CSV records have no option `{name}`", *remedies)
     return CsvDecoder(schema, invalid_utf8, dict(options))
 
 
 def _invalid(call: str, argument: str, problem: str, *remedies: str) -> ArgumentInvalidError:
-    params: dict[str, Any] = {"argument": argument}
-    return ArgumentInvalidError(f"{call}: {problem}", remedies=remedies, params=params)
+    return ArgumentInvalidError(f"{call}: {problem}", remedies=remedies, params={"argument": argument})

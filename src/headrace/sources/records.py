@@ -43,7 +43,11 @@ def find_problem(record: str, schema: Mapping[str, Any] | None, *, is_cut: bool 
     try:
         value = json.loads(record, parse_float=Decimal)
     except json.JSONDecodeError as error:
-        return None if is_cut else _describe_syntax(error)
+        if is_cut:
+            return None
+        if error.msg == "Extra data":
+            return f"the record has more text after its JSON value, at character {error.pos + 1}"
+        return f"not valid JSON: {error.msg[0].lower()}{error.msg[1:]} at character {error.pos + 1}"
     except (ValueError, RecursionError):
         return None
     if schema is None:
@@ -113,12 +117,6 @@ def _unknown(value: Any, kind: Any, path: str) -> Iterator[str]:
             yield from _unknown(inner, known[name], f"{path}{name}.")
         elif inner is not None:
             yield f"{path}{name}"
-
-
-def _describe_syntax(error: json.JSONDecodeError) -> str:
-    if error.msg == "Extra data":
-        return f"the record has more text after its JSON value, at character {error.pos + 1}"
-    return f"not valid JSON: {error.msg[0].lower()}{error.msg[1:]} at character {error.pos + 1}"
 
 
 def _mismatches(value: Any, kind: Any, path: str) -> Iterator[_Mismatch]:
@@ -192,13 +190,9 @@ def _is_time(text: str) -> bool | None:
 
 
 def _describe(path: str, expected: str, value: Any) -> str:
-    got = json.dumps(value, ensure_ascii=False, default=_number)
+    got = json.dumps(value, ensure_ascii=False, default=float)
     got = got if len(got) <= _SHOWN else f"{got[:_SHOWN]} ..."
     return f"{f'field `{path[1:]}`' if path else 'the record'}: expected {expected}, got {got}"
-
-
-def _number(value: Decimal) -> float:
-    return float(value)
 
 
 _MARK = "HEADRACE_BAD_RECORD "
@@ -235,33 +229,26 @@ def stop_at(
     decoder: Decoder, value: Column, *, at: Sequence[Column], max_bytes: int | None = None, stops: bool = True
 ) -> Column:
     """An error that stops the flow at a record that cannot be decoded."""
-    expected, problem = decoder.expected, decoder.problem(value)
-    size = []
+    expected, facts = decoder.expected, {"problem": decoder.problem(value), "stops": F.lit(stops)}
     if max_bytes is not None:
-        problem = F.when(F.octet_length(value) > max_bytes, F.lit(TOO_LARGE)).otherwise(problem)
-        size = [F.octet_length(value).alias("size")]
-    facts = F.struct(
-        problem.alias("problem"),
-        F.lit(stops).alias("stops"),
-        *size,
-        *([F.struct(*at).alias("at")] if at else []),
-        F.lit(decoder.mismatch).alias("mismatch"),
-        F.lit(expected if expected and len(expected) <= CARRIED else None).alias("schema"),
-        F.base64(F.substring(value.cast("binary"), 1, CARRIED)).alias("record"),
-    )
-    return F.raise_error(F.concat(F.lit(_MARK), F.to_json(facts)))
+        size = facts["size"] = F.octet_length(value)
+        facts["problem"] = F.when(size > max_bytes, F.lit(TOO_LARGE)).otherwise(facts["problem"])
+    if at:
+        facts["at"] = F.struct(*at)
+    schema = F.lit(expected if expected and len(expected) <= CARRIED else None)
+    return _raise(value, **facts, mismatch=F.lit(decoder.mismatch), schema=schema)
 
 
 def stop_because(mismatch: str, value: Column, *, at: Sequence[Column]) -> Column:
     """An error that stops the flow at a record that Spark has parsed, with the value that is wrong."""
-    facts = F.struct(
-        F.lit(UNPARSEABLE).alias("problem"),
-        F.lit(True).alias("stops"),
-        F.struct(*at).alias("at"),
-        F.lit(mismatch).alias("mismatch"),
-        F.base64(F.substring(value.cast("binary"), 1, CARRIED)).alias("record"),
-    )
-    return F.raise_error(F.concat(F.lit(_MARK), F.to_json(facts)))
+    problem, place = F.lit(UNPARSEABLE), F.struct(*at)
+    return _raise(value, problem=problem, stops=F.lit(True), at=place, mismatch=F.lit(mismatch))
+
+
+def _raise(value: Column, **facts: Column) -> Column:
+    facts["record"] = F.base64(F.substring(value.cast("binary"), 1, CARRIED))
+    listed = F.struct(*(fact.alias(name) for name, fact in facts.items()))
+    return F.raise_error(F.concat(F.lit(_MARK), F.to_json(listed)))
 
 
 @dataclass(frozen=True)
@@ -313,7 +300,6 @@ class BadRecord:
         remedies: Sequence[str] = (),
         params: Mapping[str, Any] | None = None,
     ) -> HeadraceError:
-        """The error that stops a flow."""
         where = where or ", ".join(f"{name} {value}" for name, value in self.at.items())
         return _ERRORS[self.code](
             f"flow {flow}: {self.describe()}" + (f" ({where})" if where else ""),

@@ -28,8 +28,12 @@ _BY_NAME = {kind.name: kind for kind in KINDS}
 RECORD = {name: type for kind in KINDS for name, type in kind.record.items()}
 """The fields of a record that the quarantine keeps, with their SQL types."""
 
+STREAM_COORDINATES = tuple(
+    dict.fromkeys(kind.source.coordinates for kind in KINDS if kind.source.coordinates is not None)
+)
+"""The coordinates that streams have as columns."""
 COORDINATES = tuple(dict.fromkeys(kind.coordinates for kind in KINDS if kind.coordinates is not None))
-"""The coordinates of all kinds."""
+"""The coordinates of all kinds, also those that only rejected records have."""
 
 
 def kind_of(name: str) -> SourceKind:
@@ -46,7 +50,6 @@ def kind_for(format: str) -> SourceKind:
 
 
 def build_source(read: StreamRead) -> Source:
-    """The source of a streaming read."""
     return kind_for(read.format).build(read)
 
 
@@ -55,23 +58,31 @@ def load_source(value: Mapping[str, Any], location: SourceLocation) -> Source:
     return kind_of(value["kind"]).source.from_json(value, location)
 
 
-def columns_with(names: Iterable[str]) -> RecordCoordinates | None:
-    """The coordinates with these parts that a kind of stream has as columns."""
-    found = set(names)
-    return next((c for kind in KINDS if (c := kind.source.coordinates) and found >= set(c.names)), None)
+def find_coordinates(
+    names: Iterable[str], among: Iterable[RecordCoordinates] = COORDINATES
+) -> RecordCoordinates | None:
+    """The coordinates with the most parts, all of them among these names."""
+    known = set(names)
+    return max((one for one in among if known >= {*one.names}), key=lambda one: len(one.parts), default=None)
+
+
+def _kind_of_record(record: Mapping[str, Any]) -> SourceKind | None:
+    found = (kind for kind in KINDS if kind.coordinates is not None and kind.describe_record(record))
+    return max(found, key=lambda kind: len(kind.coordinates.parts if kind.coordinates else ()), default=None)
 
 
 def describe_record(record: Mapping[str, Any]) -> str:
     """The coordinates of a record of the quarantine, in words; empty if it has none."""
-    return next(filter(None, (kind.describe_record(record) for kind in KINDS)), "")
+    kind = _kind_of_record(record)
+    return "" if kind is None else kind.describe_record(record)
 
 
 def show_record(record: Mapping[str, Any]) -> tuple[str, ...]:
     """The command that prints a record, if one can."""
-    commands = (kind.show_record(record) for kind in KINDS if kind.describe_record(record))
-    return tuple(f"print the record:   {command}" for command in commands if command)
+    kind = _kind_of_record(record)
+    command = None if kind is None else kind.show_record(record)
+    return () if command is None else (f"print the record:   {command}",)
 
 
 def describe_source(source: SourceIdentity) -> str:
-    """A source that was read, in words."""
     return kind_of(source.kind).describe(source)

@@ -98,7 +98,6 @@ def unsupported(
 
 
 def fails_on_loss(request: ReadRequest) -> bool:
-    """Whether a reader is to fail when records are lost."""
     return (request.value("failOnDataLoss") or "true").lower() == "true"
 
 
@@ -112,8 +111,6 @@ def refuse_silent_loss(request: ReadRequest, location: SourceLocation) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownOptions:
-    """The options that a reader knows."""
-
     stream: tuple[str, ...]
     batch: tuple[str, ...]
     prefixes: tuple[str, ...]
@@ -121,38 +118,33 @@ class KnownOptions:
     marks: frozenset[str]  # options that Spark ignores, and that Headrace adds to a reader
 
     def refuse_unknown(self, request: ReadRequest, location: SourceLocation) -> None:
-        known = self.stream if request.streaming else self.batch
-        lowered = {name.lower() for name in known}
-        for name in request.options:
-            # A reader that is used a second time already has the options that Headrace adds.
-            is_known = name.lower() in lowered or name in self.marks
-            if not is_known and not name.lower().startswith(self.prefixes):
-                raise self._unknown(request, name, location)
-
-    def _unknown(self, request: ReadRequest, name: str, location: SourceLocation) -> OptionUnknownError:
-        known, other = self.stream, self.batch
-        if not request.streaming:
-            known, other = other, known
+        known, other = (self.stream, self.batch) if request.streaming else (self.batch, self.stream)
         lowered = {one.lower(): one for one in known}
+        # A reader that is used a second time already has the options that Headrace adds.
+        unknown = (
+            name
+            for name in request.options
+            if name.lower() not in lowered and name not in self.marks
+            if not name.lower().startswith(self.prefixes)
+        )
+        if (name := next(unknown, None)) is None:
+            return
         near = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.7)
+        suggestion = lowered[near[0]] if near else None
         facts, remedies = ["Spark would ignore it"], ["remove it"]
         if name.lower() in {one.lower() for one in other}:
             kinds = ("batch reads", "stream") if request.streaming else ("streams", "batch")
             facts = [f"it is an option of {kinds[0]}, and this is a {kinds[1]}"]
         elif near:
-            remedies = [f"did you mean `{lowered[near[0]]}`?"]
+            remedies = [f"did you mean `{suggestion}`?"]
         elif self.passed_on:
             remedies = [self.passed_on]
-        return OptionUnknownError(
+        raise OptionUnknownError(
             f"Unknown option `{name}` of the `{request.format}` reader",
             location=location,
             facts=facts,
             remedies=remedies,
-            params={
-                "format": request.format,
-                "option": name,
-                "suggestion": lowered[near[0]] if near else None,
-            },
+            params={"format": request.format, "option": name, "suggestion": suggestion},
         )
 
 
@@ -174,13 +166,8 @@ class Reader:
     def options(
         self, request: ReadRequest, location: SourceLocation, defaults: ReaderDefaults
     ) -> dict[str, str]:
-        """The options to add to a reader, after those of the user were checked.
-
-        Raises:
-            OptionUnsupportedError: The user's options would lose records silently.
-            OptionUnknownError: The reader does not know one of them.
-            OptionInvalidError: A value is invalid.
-        """
+        """The options to add to a reader, after those of the user were checked: none is unknown, has an
+        invalid value, or would lose records silently."""
         return {}
 
     def check_path(self, path: str, location: SourceLocation) -> None:
@@ -188,11 +175,7 @@ class Reader:
         return
 
     def sample(self, read: SourceRead, sampling: Sampling) -> Sample:
-        """The newest records of a streaming read as a batch, for a preview.
-
-        Raises:
-            SourceUnsupportedError: Only a stream can read this format.
-        """
+        """The newest records of a streaming read as a batch, for a preview."""
         format = read.request.format
         raise SourceUnsupportedError(
             f"a preview cannot read the stream `{format}`",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import linecache
@@ -41,14 +42,10 @@ Schema = Any
 """A DDL string, a ``StructType``, a file's path, or a `SchemaFile`."""
 
 
-def names_file(given: object) -> bool:
-    """Whether a text names a file and is no DDL: no DDL string ends in such a suffix."""
-    return isinstance(given, str) and given.strip().lower().endswith((*_DDL, *_JSON, *_OTHER))
-
-
 def read_schema(given: Schema, root: Path, location: SourceLocation) -> Schema:
     """The schema with its file read, where it names one; needs no pyspark."""
-    if not names_file(given):
+    # No DDL string ends in the suffix of a file.
+    if not isinstance(given, str) or not given.strip().lower().endswith((*_DDL, *_JSON, *_OTHER)):
         return given
     name = given.strip()
     if name.lower().endswith(_OTHER):
@@ -75,13 +72,17 @@ def read_schema(given: Schema, root: Path, location: SourceLocation) -> Schema:
             params={"file": name, "line": line, "column": column},
         ) from error
     except OSError as error:
+        names = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = difflib.get_close_matches(path.name, names, n=1)
+        example = "name a file in the pipeline's folder, such as schemas/orders.ddl"
+        is_inferred = path.suffix == ".json" and path.parent.name == "schemas"
         raise SchemaInvalidError(
             f"the schema file {name} cannot be read: {error.strerror or error}",
             location=location,
             facts=[f"looked for {path.absolute()}"],
             remedies=[
-                _nearest(path) or "name a file in the pipeline's folder, such as schemas/orders.ddl",
-                *([f"infer it from the records:   headrace infer {path.stem}"] if _is_inferred(path) else ()),
+                f"did you mean {near[0]}?" if near else example,
+                *([f"infer it from the records:   headrace infer {path.stem}"] if is_inferred else ()),
             ],
             params={"file": name},
         ) from error
@@ -104,7 +105,9 @@ def load_schema(given: Schema, root: Path, location: SourceLocation) -> StructTy
             remedies=[_COLUMNS],
             params={"given": type(found).__name__},
         )
-    return _parse_ddl(found, location, _users_text(location, root))
+    path = Path(location.path)
+    lines = linecache.getlines(str(path if path.is_absolute() else root / path))
+    return _parse_ddl(found, location, "".join(lines))
 
 
 def _parse_ddl(ddl: str, location: SourceLocation, content: str) -> StructType:
@@ -193,22 +196,3 @@ def _place_of_words(location: SourceLocation, text: str, message: str) -> Source
 def _place(location: SourceLocation, content: str, index: int) -> SourceLocation:
     line = content.count("\n", 0, index) + 1
     return replace(location, line=line, column=index - (content.rfind("\n", 0, index) + 1) + 1)
-
-
-def _users_text(location: SourceLocation, root: Path) -> str:
-    path = Path(location.path)
-    return "".join(linecache.getlines(str(path if path.is_absolute() else root / path)))
-
-
-def _is_inferred(path: Path) -> bool:
-    """Whether `headrace infer TOPIC` writes a file of this path."""
-    return path.suffix == ".json" and path.parent.name == "schemas"
-
-
-def _nearest(path: Path) -> str | None:
-    import difflib
-
-    if not path.parent.is_dir():
-        return None
-    near = difflib.get_close_matches(path.name, [one.name for one in path.parent.iterdir()], n=1)
-    return f"did you mean {near[0]}?" if near else None

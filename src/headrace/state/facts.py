@@ -89,8 +89,6 @@ class ReadBefore:
 
 @dataclass(frozen=True)
 class NextPosition:
-    """Where a new checkpoint starts to read a source."""
-
     position: Position
     origin: ListOrigin | None = None  # the checkpoint that ended there, and the index of the source in it
 
@@ -100,14 +98,13 @@ class ChosenPosition:
     """Where a new checkpoint starts by the user's choice."""
 
     position: Position
+    partitions: frozenset[tuple[str, int]]  # those that the user can choose, by their names and numbers
     losses: Losses = ()  # what was never read before it, in the form of the ledger
     repeats: Losses = ()  # what was committed after it, in the same form
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableFacts:
-    """The state of the target table."""
-
     table_id: str
     fresh: bool  # whether this update created it
     checkpoints: Mapping[str, str]
@@ -123,8 +120,6 @@ class TableFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFacts:
-    """The flow's newest checkpoint."""
-
     identity: CheckpointIdentity
     last_planned: int
     last_finished: int

@@ -24,19 +24,25 @@ class Constraint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CreateDataset:
-    """A ``CREATE`` of a streaming table, a materialized view or a view."""
+class CreateStored:
+    """What each ``CREATE`` of a table has."""
 
-    kind: Kind
     name: tuple[str, ...]
     location: SourceLocation
     columns: str | None = None  # the column list as DDL; ``None`` if there is none
-    constraints: tuple[Constraint, ...] = ()
-    format: str | None = None
     partition_cols: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
     comment: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateDataset(CreateStored):
+    """A ``CREATE`` of a streaming table, a materialized view or a view."""
+
+    kind: Kind
+    constraints: tuple[Constraint, ...] = ()
+    format: str | None = None
     # Clauses that have no effect here, with their locations.
     ignored: tuple[tuple[str, SourceLocation], ...] = ()
     query: Cursor | None = None  # the text after ``AS``; ``None`` if there is none
@@ -122,15 +128,14 @@ def _create(cursor: Cursor) -> CreateDataset | InsertFlow | CdcFlow:
     create = TableClauses(cursor, kind)
     if cursor.at_symbol("("):
         create.column_list()
-    create.clauses()
+    while not (cursor.done or cursor.at("AS") or cursor.at("FLOW", "AUTO")):
+        create.clause()
     query, cdc = None, None
     if kind == "streaming table" and cursor.at("FLOW", "AUTO"):
         cursor.expect("FLOW")
         cdc = parse_cdc(cursor, None, name)
     elif cursor.take("AS"):
-        if cursor.done:
-            raise cursor.unexpected("a query")
-        query = Cursor(cursor.text, cursor.tokens[cursor.index :])
+        query = cursor.query()
     elif kind != "streaming table":
         raise cursor.unexpected("AS and a query")
     return CreateDataset(
@@ -219,10 +224,6 @@ class TableClauses:
             if token.is_word("GENERATED", "MASK", "DEFAULT", "PRIMARY", "REFERENCES") and not is_field:
                 raise item.unsupported(f"{token.value.upper()} in a column", token=token)
         self._columns.append(text)
-
-    def clauses(self) -> None:
-        while not (self._cursor.done or self._cursor.at("AS") or self._cursor.at("FLOW", "AUTO")):
-            self.clause()
 
     def clause(self) -> None:
         cursor = self._cursor
@@ -365,10 +366,7 @@ def _flow(cursor: Cursor) -> InsertFlow | CdcFlow:
             "INSERT INTO without BY NAME",
             f"write INSERT INTO {'.'.join(target)} BY NAME: columns go to the columns of their names",
         )
-    if cursor.done:
-        raise cursor.unexpected("a query")
-    query = Cursor(cursor.text, cursor.tokens[cursor.index :])
-    return InsertFlow(name=name, location=location, target=target, query=query, once=once)
+    return InsertFlow(name=name, location=location, target=target, query=cursor.query(), once=once)
 
 
 _SETTING = re.compile(r"SET\s+`?([\w.:-]+)`?\s*(?:=\s*(.*))?", re.IGNORECASE | re.DOTALL)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 from headrace.errors import FeatureUnsupportedError, SourceLocation
-from headrace.syntax.statements import TableClauses, read_properties
+from headrace.syntax.statements import CreateStored, TableClauses, read_properties
 from headrace.syntax.tokens import Cursor, Token, quote_string
 
 Kind = Literal["table", "scan", "stream"]
@@ -17,19 +17,13 @@ _USING = {"kafka": True, "delta": False}
 
 
 @dataclass(frozen=True, kw_only=True)
-class CreateTable:
+class CreateTable(CreateStored):
     """``CREATE TABLE name USING kafka OPTIONS (..)``, or ``USING delta``."""
 
-    name: tuple[str, ...]
-    location: SourceLocation
+    kind: ClassVar[Kind] = "table"
     is_kafka: bool  # whether the table is the topics of ``USING kafka``; otherwise it is a Delta table
-    columns: str | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     path: str | None = None  # the folder of ``LOCATION``
-    partition_cols: tuple[str, ...] = ()
-    cluster_by: tuple[str, ...] = ()
-    comment: str | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
     if_not_exists: bool = False  # whether a table of the same name is kept
 
 
@@ -37,6 +31,7 @@ class CreateTable:
 class CreateScan:
     """``CREATE SCAN name ON table USING STREAM OPTIONS (..)``."""
 
+    kind: ClassVar[Kind] = "scan"
     name: str
     location: SourceLocation
     table: tuple[str, ...]
@@ -50,6 +45,7 @@ class CreateScan:
 class CreateStream:
     """``CREATE STREAM name OPTIONS (..) INSERT INTO ..``, and ``INSERT`` and ``MERGE`` alone."""
 
+    kind: ClassVar[Kind] = "stream"
     name: str | None  # the stream's name; ``None`` for a statement without ``CREATE STREAM``
     location: SourceLocation  # the name's location, else that of the first word
     target: tuple[str, ...]  # the parts of the table's name
@@ -103,16 +99,6 @@ def parse_stream_statement(cursor: Cursor) -> ShellStatement | None:
         if cursor.take("DROP", kind.upper()):
             return _on_definition(cursor, "DROP", kind)
     return None
-
-
-def kind_of(definition: Definition) -> Kind:
-    match definition:
-        case CreateTable():
-            return "table"
-        case CreateScan():
-            return "scan"
-        case CreateStream():
-            return "stream"
 
 
 def _table(cursor: Cursor) -> CreateTable:
@@ -232,17 +218,9 @@ def _write(
     if cursor.at_symbol("(") and not is_query:
         columns = tuple(item.name("a column")[-1] for item in cursor.group("a list of columns").items())
     by_name = cursor.take("BY", "NAME")
-    if cursor.done:
-        raise cursor.unexpected("a query")
     if cursor.at("VALUES"):
         raise cursor.unsupported("INSERT INTO .. VALUES", "produce the rows to a topic: headrace produce")
-    return stream(
-        target=target,
-        target_location=at,
-        query=Cursor(cursor.text, cursor.tokens[cursor.index :]),
-        columns=columns,
-        by_name=by_name,
-    )
+    return stream(target=target, target_location=at, query=cursor.query(), columns=columns, by_name=by_name)
 
 
 def _on_definition(cursor: Cursor, verb: Verb, kind: Kind) -> OnDefinition:

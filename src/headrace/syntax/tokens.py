@@ -214,6 +214,12 @@ class Cursor:
             raise self.unexpected(what)
         return self.next().value
 
+    def query(self) -> Cursor:
+        """A cursor over the query that is the rest of the statement."""
+        if self.done:
+            raise self.unexpected("a query")
+        return Cursor(self.text, self.tokens[self.index :])
+
     def string(self, what: str) -> str:
         if self.token.kind != "string":
             raise self.unexpected(what)

@@ -48,15 +48,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+@dataclass(eq=False)
 class Source:
     """One source of the pipeline, with the rows that it has so far. `add`: adds a batch by its number."""
 
-    def __init__(self, name: str, given: Batches, path: Path, add: Callable[[Any, int], None]) -> None:
-        self.name = name
-        self.given = given
-        self.path = path
-        self._add = add
-        self._fed = 0
+    name: str
+    given: Batches
+    path: Path
+    _add: Callable[[Any, int], None]
+    _fed: int = 0
 
     def feed(self, batches: int) -> None:
         while self._fed < min(batches, len(self.given.batches)):

@@ -78,7 +78,6 @@ class Lineage:
 
     @property
     def source_kinds(self) -> set[str]:
-        """The kinds of all sources that it has read."""
         return {source.kind for source in self.sources}
 
     @property

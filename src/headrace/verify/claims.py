@@ -32,8 +32,6 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Claims:
-    """What one flow claims."""
-
     partitions: Mapping[Partition, Claim] = field(default_factory=dict)
     kind: str = ""  # the kind of source that is asked for its records
     system: str = ""  # the compared system, or table with its version; for people

@@ -55,7 +55,6 @@ class Batches:
 
     @property
     def spans(self) -> dict[Partition, tuple[int, int]]:
-        """What it has read of each partition."""
         return {key: span for one in self.sources for key, span in one.spans.items()}
 
     @property
@@ -83,8 +82,6 @@ class Opening:
 
 @dataclass(frozen=True, kw_only=True)
 class Refresh:
-    """A refresh of a materialized view."""
-
     version: int
     rows: int | None  # rows written, if the commit states them
     inputs: Mapping[str, tuple[str, int]]  # the id and the version of each table that it was computed from
@@ -234,7 +231,6 @@ def read_batches(metadata: Mapping[str, Any], version: int | Sequence[int], kind
 
 
 def read_replay(metadata: Mapping[str, Any], version: int) -> Replay:
-    """The replay of a commit, or of an entry of the ledger."""
     return Replay(
         flow=metadata["flow"],
         id=metadata["replay"],

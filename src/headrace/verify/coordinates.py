@@ -35,8 +35,6 @@ class Columns:
 
 @dataclass(frozen=True)
 class Present:
-    """The coordinates of some rows."""
-
     partitions: Mapping[Partition, Spans] = field(default_factory=dict)
     without: int = 0
     rows: int = 0
@@ -53,7 +51,6 @@ class Present:
         return cls({key: Spans.joined(spans) for key, spans in parts.items()}, without, rows)
 
     def at(self, key: Partition) -> Spans:
-        """The offsets of one partition."""
         return self.partitions.get(key) or Spans.of(())
 
     def less(self, other: Present) -> Present:

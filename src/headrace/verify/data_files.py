@@ -24,8 +24,6 @@ _CHUNK_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """A data file on disk."""
-
     size: int | None = None  # bytes; ``None`` when there is no such file
     modified_ms: int = 0
     rows: int | None = None

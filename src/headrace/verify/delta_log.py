@@ -36,8 +36,6 @@ class LogDamagedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file that a commit added."""
-
     path: str
     size: int
     modified_ms: int
@@ -54,8 +52,6 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class TableMetadata:
-    """A table's metadata action."""
-
     id: str
     properties: Mapping[str, str]
     partition_columns: tuple[str, ...]
@@ -143,7 +139,6 @@ class TableLog:
         return next(added, self.base_version)
 
     def file_path(self, path: str) -> StoredPath:
-        """The location of a data file."""
         is_absolute = path.startswith("/") or _ABSOLUTE.match(path)
         return (StoredPath.find(path) if is_absolute else None) or self.path / path
 
@@ -193,7 +188,6 @@ def load_table_log(table: StoredPath, since: int | None = None) -> TableLog:
 
 
 def load_commit(table: StoredPath, version: int) -> Commit:
-    """Read one commit file."""
     path = table / "_delta_log" / f"{version:020d}.json"
     info: dict[str, Any] = {}
     transactions: dict[str, int] = {}

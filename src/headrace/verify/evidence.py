@@ -29,8 +29,6 @@ from headrace.verify.stored import Storage, StoredPath
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """One dataset."""
-
     dataset: TableName
     log: TableLog  # the table's log up to the judged version
     metadata: CommitClaims
@@ -55,7 +53,6 @@ class Evidence:
 
     @property
     def batches(self) -> list[Batches]:
-        """The batches of all flows."""
         return [batch for lineage in self.lineages for batch in lineage.batches]
 
     @property

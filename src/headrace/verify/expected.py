@@ -33,7 +33,6 @@ class ExpectedTable:
 
     @property
     def named_by(self) -> str:
-        """What names it, for people."""
         names = {"checkpoint": "its checkpoint", "ledger": "its ledger", "plan": "the last plan"}
         return " and ".join(names[place] for place in sorted(self.named_in))
 
@@ -153,7 +152,6 @@ def _planned(path: StoredPath, pipeline: str) -> Iterator[TableName]:
 
 
 def _flows(root: StoredPath) -> Iterator[StoredPath]:
-    """The folders of all flows of all datasets."""
     return (flow for dataset in root.list_folders() for flow in dataset.list_folders())
 
 

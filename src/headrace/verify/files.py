@@ -68,8 +68,6 @@ class ListedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointLists:
-    """The lists of one checkpoint."""
-
     files: tuple[ListedFile, ...] = ()
     sums: Mapping[tuple[int, int], str] = field(default_factory=dict)
     damaged: tuple[str, ...] = ()
@@ -123,7 +121,6 @@ class _ListJudgement(Judgement):
         return both.report("ranges", text, {**ranges.figures, "files": self.count})
 
     def find_files(self, code: str, uris: Iterable[str], words: str) -> None:
-        """Add a finding about files."""
         paths = [plain_path(uri) for uri in sorted(uris)]
         self.find(code, f"{_named(paths)}: {words}", files=paths)
 

@@ -95,7 +95,6 @@ def _is_after(first: Sequence[str], second: Sequence[str]) -> str:
 
 
 def columns_of(log: TableLog) -> dict[str, Any]:
-    """The type of each column of a table."""
     return {one["name"]: one["type"] for one in json.loads(log.metadata.schema)["fields"]}
 
 

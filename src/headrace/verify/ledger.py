@@ -72,8 +72,6 @@ class Other:
 
 @dataclass(frozen=True, kw_only=True)
 class Fold:
-    """One file of the ledger."""
-
     path: StoredPath
     flow: str
     table_id: str

@@ -97,8 +97,6 @@ def verify_pipeline(
 
 @dataclass
 class _Tables:
-    """The tables of a pipeline."""
-
     evidence: dict[TableName, Evidence] = field(default_factory=dict)
     unread: list[DatasetProof] = field(default_factory=list)  # missing, unreadable or not the pipeline's
     replaced: dict[TableName, list[Finding]] = field(default_factory=dict)  # judged, but replaced by another
@@ -159,7 +157,6 @@ class _DatasetJudge:
         self._readers = readers
 
     def judge(self, evidence: Evidence, records: Mapping[str, GradeReport]) -> DatasetProof:
-        """The report of one dataset."""
         files = judge_files(evidence.balance, evidence.facts)
         found = Judgement()
         view = judge_view(evidence.metadata, evidence.balance, self._find_input, found)

@@ -52,7 +52,6 @@ class Rejected:
 
     @property
     def spans(self) -> dict[Partition, Spans]:
-        """The offsets of each partition."""
         return {
             key: Spans.of_offsets(np.array(some, dtype=np.int64)) for key, some in self.partitions.items()
         }
@@ -60,8 +59,6 @@ class Rejected:
 
 @dataclass(frozen=True, kw_only=True)
 class Quarantine:
-    """The rows of a quarantine table."""
-
     kept: Mapping[BatchKey, Rejected] = field(default_factory=dict)  # neither replayed nor discarded
     discarded: Mapping[BatchKey, Rejected] = field(default_factory=dict)
     replayed: Mapping[BatchKey, Rejected] = field(default_factory=dict)  # those whose replay the table holds

@@ -84,7 +84,6 @@ class RecordsJudge:
             return _unjudged(evidence, str(error))
 
     def _reader(self, kinds: Collection[str]) -> SourceReader:
-        """The reader of a flow."""
         readers = self._readers.of(kinds)
         if len(readers) > 1 and not any(one.unjudged for one in readers):
             reason = f"it reads {' and '.join(sorted(kinds))} sources, whose rows cannot be compared together"

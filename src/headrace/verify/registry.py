@@ -46,8 +46,6 @@ def known_kinds() -> Kinds:
 
 
 class Readers:
-    """The readers of all kinds."""
-
     def __init__(self, context: Context) -> None:
         self._by_kind = {kind: reader(context) for kind, reader in READERS.items()}
 

@@ -68,7 +68,6 @@ Order = tuple[Any, int, str, int]
 
 
 def _order(value: Any, coordinates: RecordCoordinates, partition: Partition, offset: int) -> Order:
-    """The order of a record."""
     return value, 0 if coordinates.partition is None else int(partition[-1]), str(partition[0]), offset
 
 
@@ -127,7 +126,6 @@ class _Records:
         self._places = {order[1:] for order in self.rows.values()}
 
     def take(self, record: SourceRecord) -> None:
-        """Keep a record if it has a sampled key."""
         self.number += 1
         at = _order(None, self.coordinates, record.partition, record.offset)[1:]
         if at in self._places:

@@ -43,7 +43,6 @@ class Spans:
 
     @classmethod
     def joined(cls, several: Sequence[Spans]) -> Spans:
-        """The multiset sum."""
         if not several:
             return cls.of(())
         return cls(

@@ -106,7 +106,6 @@ class StoredPath:
         return StoredFile(self.name, info.size, _modified_ms(info)) if info.is_file else None
 
     def exists(self) -> bool:
-        """Whether there is a file or a folder."""
         from pyarrow.fs import FileType
 
         return bool(self.system.get_file_info(self.path).type != FileType.NotFound)
@@ -136,8 +135,6 @@ class StoredPath:
 
 @dataclass(frozen=True)
 class Storage:
-    """A storage root."""
-
     root: StoredPath
 
     @property
@@ -173,7 +170,6 @@ class StoredFolders:
         return [] if found is None else found.entries()
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or a folder at this path."""
         found = StoredPath.find(path)
         return found is not None and found.exists()
 

@@ -35,7 +35,7 @@ def test_dotted_paths_lead_into_structs() -> None:
     assert columns.find(schema, "_source.offset") is not None
     assert columns.find(schema, "_SOURCE.Topic") is not None
     assert columns.find(schema, "id.x") is None
-    assert columns.suggestion(schema, "_source.ofset") == "_source.offset"
+    assert list(columns.paths(schema)) == ["_source", "_source.topic", "_source.offset", "id"]
 
 
 def test_flows_add_columns_in_the_order_of_their_first_occurrence() -> None:

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from crashes import crash_before_each_write
 
-from headrace.maintain.checkpoint_repair import find_problems
-from headrace.maintain.checkpoints import FlowCheckpoint
+from headrace.maintain.checkpoints import FlowCheckpoint, find_problems
 from headrace.model.names import TableName
 from headrace.project.checkpoints import CheckpointReport, repair_files
 from headrace.state.identity import CheckpointIdentity, SourceIdentity, write_checkpoint

@@ -15,7 +15,8 @@ from headrace.model.declarations import Expectation
 from headrace.model.ranges import SourceRange
 from headrace.run.narrowing import _after, _without, find_first, find_reason, ranges_of
 from headrace.sources.files.facts import FilePosition
-from headrace.sources.kafka.position import KafkaOffsets, KafkaPart, parts_of
+from headrace.sources.kafka.kind import KIND
+from headrace.sources.kafka.position import KafkaOffsets, KafkaPart
 from headrace.sources.parts import FilePart, FileParts, Part
 
 
@@ -95,7 +96,7 @@ def test_a_batch_is_cut_into_partitions_and_files() -> None:
         KafkaOffsets({"orders": {0: 9, 1: 3}}),
     )
     files = SourceRange(1, "files", {}, None, FilePosition(1))
-    parts = parts_of(kafka)
+    parts = KIND.parts(kafka, None, None, None)
     assert parts == [
         KafkaPart(topic="orders", partition=0, start=5, until=9),
         KafkaPart(topic="orders", partition=1, start=0, until=3),

@@ -6,9 +6,11 @@ import hashlib
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from stores import object_location
 
 from headrace.model.project import ProjectSettings
 from headrace.runtime import doctor
@@ -66,6 +68,18 @@ def test_a_storage_that_cannot_be_a_folder_fails(tmp_path: Path, make_project: M
     (tmp_path / "lake").write_text("a file")
     found = find(run_checks(make_project()), "storage")
     assert found.state == "fail"
+    assert found.remedy is not None
+
+
+def test_a_storage_that_is_no_folder_of_this_machine_is_read(
+    tmp_path: Path, make_project: MakeProject
+) -> None:
+    project = make_project()
+    stored = replace(project, storage=replace(project.storage, root=object_location(tmp_path / "lake")))
+    assert find(run_checks(stored), "storage") == Check("storage", "ok", f"memory://{tmp_path}/lake")
+    (tmp_path / "lake").symlink_to("lake")  # a loop, which nobody can read
+    found = find(run_checks(stored), "storage")
+    assert (found.state, "cannot be read" in found.text) == ("fail", True)
     assert found.remedy is not None
 
 

@@ -17,7 +17,7 @@ from headrace.sources.files.source import FileSource
 from headrace.sources.kafka.source import KafkaSource
 from headrace.sources.other.source import OtherSource
 from headrace.sources.ranges import range_of
-from headrace.sources.registry import RECORD, describe_record, kind_of, load_source
+from headrace.sources.registry import RECORD, describe_record, find_coordinates, kind_of, load_source
 from headrace.sources.source import Source
 
 HERE = SourceLocation("shop.py", 3)
@@ -108,3 +108,12 @@ def test_the_fields_of_a_record_in_the_quarantine_keep_their_names_types_and_ord
 def test_coordinates_have_one_name_then_a_partition_then_a_number(types: list[Any]) -> None:
     with pytest.raises(ValueError, match="then BIGINT"):
         RecordCoordinates.of(**{f"part{n}": type for n, type in enumerate(types)})
+
+
+def test_the_coordinates_with_the_most_parts_are_chosen_whatever_the_order() -> None:
+    short = RecordCoordinates.of(log="STRING", number="BIGINT")
+    long = RecordCoordinates.of(log="STRING", shard="INT", number="BIGINT")
+    for known in ((short, long), (long, short)):
+        assert find_coordinates(["number", "log", "shard", "value"], known) == long
+        assert find_coordinates(["number", "log"], known) == short
+        assert find_coordinates(["number", "shard"], known) is None

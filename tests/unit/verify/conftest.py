@@ -19,9 +19,8 @@ from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.ranges import RecordMark
 from headrace.storage.layout import Storage
 from headrace.verify import stored
-from headrace.verify.kafka import brokers
-from headrace.verify.kafka.brokers import KafkaAccess
-from headrace.verify.kafka.offsets import HeldOffsets, Topic
+from headrace.verify.kafka import offsets
+from headrace.verify.kafka.offsets import HeldOffsets, KafkaAccess, Topic
 from headrace.verify.proof import verify_pipeline
 from headrace.verify.report import DatasetProof, GradeReport, Proof
 from headrace.verify.source_range import Partition
@@ -138,8 +137,8 @@ def lake(tmp_path: Path, at: At) -> Lake:
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> HandBroker:
     broker = HandBroker()
-    monkeypatch.setattr(brokers, "load_topics", broker.load_topics)
-    monkeypatch.setattr(brokers, "load_offsets", broker.load_offsets)
+    monkeypatch.setattr(offsets, "load_topics", broker.load_topics)
+    monkeypatch.setattr(offsets, "load_offsets", broker.load_offsets)
     return broker
 
 

@@ -116,7 +116,8 @@ def produce(
                 topic,
                 name="sample" if lines is None else lines.name,
                 rate=rate,
-                on_progress=shown,
+                show=shown,
+                interval_s=shown.interval_s,
             )
     skipped = 0 if lines is None else lines.skipped
     data = {"topic": topic, "bootstrap": kafka.servers, "created": created, "skipped": skipped}
@@ -159,15 +160,7 @@ class _Shown:
         if self._status is not None:
             self._status.stop()
 
-    def __call__(self, delivered: int, seconds: float) -> None:
-        self._show(f"{delivered:,} records, {delivered / seconds:,.0f} a second")
-
-    def waiting(self, left: int) -> None:
-        self._show(
-            f"Waiting for the broker to acknowledge {counted(left, 'record')}; Ctrl-C again stops waiting"
-        )
-
-    def _show(self, text: str) -> None:
+    def __call__(self, text: str) -> None:
         if self._status is not None:
             self._status.update(text)
         else:

@@ -86,29 +86,27 @@ def sql(
     from headrace.shell.shell import Shell, Streams
 
     settings = invocation.settings(anywhere=True)
-    show_stream = partial(_run_stream, invocation, log, once)
+    processes = StreamProcesses(invocation, Definitions(settings), log, detached=detach, once=once)
     if stream is not None:
-        return show_stream(Streams(Definitions(settings)), stream)
+        return processes.watch(Streams(Definitions(settings)), stream)
     if not (typed or files) and not sys.stdin.isatty():
         files = (Path("-"),)
-    processes = StreamProcesses(invocation, Definitions(settings), detached=detach, once=once)
     with closing(Shell(settings, processes.start, limit)) as shell, closing(processes):
-        run = partial(_run, invocation, shell, processes, show_stream)
         if not (typed or files):
-            return _interact(invocation, shell, processes, run)
+            return _interact(invocation, shell, processes)
         for path, text in _texts(files, typed):
-            if code := run(path, text):
+            if code := _run(invocation, shell, processes, path, text):
                 return Result(data=None, exit_code=code)
         return processes.wait()
 
 
-def _interact(
-    invocation: Invocation, shell: Shell, processes: StreamProcesses, run: Callable[[str, str], int]
-) -> Result:
+def _interact(invocation: Invocation, shell: Shell, processes: StreamProcesses) -> Result:
+    def run(text: str) -> int:
+        return _run(invocation, shell, processes, *remember(text))
+
     output = invocation.output
     output.note(f"storage {shell.definitions.settings.storage.root} · \\? for help")
-    names, show = Names(shell.definitions), partial(show_answer, invocation)
-    Prompt(output, names, lambda text: run(*remember(text)), show).loop()
+    Prompt(output, Names(shell.definitions), run, partial(show_answer, output)).loop()
     if running := processes.running:
         output.note(f"stopping {', '.join(running)}")
     return Result(data=None)
@@ -140,14 +138,7 @@ def remember(text: str) -> tuple[str, str]:
     return _TYPED, text
 
 
-def _run(
-    invocation: Invocation,
-    shell: Shell,
-    processes: StreamProcesses,
-    show_stream: Callable[[Streams, str], Result],
-    path: str,
-    text: str,
-) -> int:
+def _run(invocation: Invocation, shell: Shell, processes: StreamProcesses, path: str, text: str) -> int:
     """Run the statements of a text; returns the exit code of one that failed."""
     from headrace.declare.sql_files import split_text
 
@@ -156,31 +147,20 @@ def _run(
         with spark_starting(output, "Running the statement"):
             answer = shell.execute(statement)
         if answer.run is None:
-            show_answer(invocation, answer)
+            show_answer(output, answer)
         elif processes.detached:
             pid = processes.start(answer.run)
             output.note(f"stream {answer.run} started: pid {pid}")
         else:
-            result = show_stream(shell.streams, answer.run)
+            result = processes.watch(shell.streams, answer.run)
             output.result(result)
             if result.exit_code:
                 return result.exit_code
     return 0
 
 
-def _run_stream(invocation: Invocation, log: LogSettings, once: bool, streams: Streams, name: str) -> Result:
-    stop = StopSignal()
-    with (
-        Watch(invocation.output, streams.settings, "Starting Spark") as watch,
-        stopping(stop, watch) as received,
-    ):
-        result = streams.run(name, once=once, emit=watch, stop=stop, log=log)
-    return show_outcome(invocation.output, result, received)
-
-
-def show_answer(invocation: Invocation, answer: Answer) -> None:
+def show_answer(output: Output, answer: Answer) -> None:
     """Print the rows of a statement, or its note."""
-    output = invocation.output
     if answer.columns:
         output.line({**rows_to_json(answer.columns, answer.types, answer.rows), "cut": answer.is_cut})
     else:
@@ -296,10 +276,17 @@ class StreamProcesses:
     """Starts a process for each stream. `once`: whether the streams end after the records that exist now."""
 
     def __init__(
-        self, invocation: Invocation, definitions: Definitions, *, detached: bool, once: bool
+        self,
+        invocation: Invocation,
+        definitions: Definitions,
+        log: LogSettings,
+        *,
+        detached: bool,
+        once: bool,
     ) -> None:
         self._invocation = invocation
         self._definitions = definitions
+        self._log = log
         self.detached = detached
         self._once = once
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -326,6 +313,13 @@ class StreamProcesses:
                 raise self._failure(name)
             time.sleep(_POLL_S)
         return pid
+
+    def watch(self, streams: Streams, name: str) -> Result:
+        """Run a stream in this process."""
+        output, stop = self._invocation.output, StopSignal()
+        with Watch(output, streams.settings, "Starting Spark") as watch, stopping(stop, watch) as received:
+            result = streams.run(name, once=self._once, emit=watch, stop=stop, log=self._log)
+        return show_outcome(output, result, received)
 
     @property
     def running(self) -> list[str]:

@@ -326,7 +326,6 @@ def find_engines() -> list[dict[str, Any]]:
 
 
 def stop_engines() -> int:
-    """Stops all engines of this user; returns how many there were."""
     records = list(load_records())
     running = [one for one in records if ask(one, "status") is not None]
     for record in records:

@@ -104,7 +104,6 @@ class EngineServer:
             self._scratch.remove()
 
     def stop(self) -> None:
-        """Makes `serve` return."""
         self._stopping.set()
 
     def _is_over(self) -> bool:

@@ -7,21 +7,60 @@ Where Delta's public writer would do something beyond that, the public writer do
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from headrace.model.counts import BatchCounts
 from headrace.model.ranges import SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
-from headrace.sinks.delta.commit import commit_batch, commit_publicly
-from headrace.sinks.delta.flow_table import FlowTable
-from headrace.sinks.delta.transaction import WrittenFiles, write_files
-from headrace.sinks.target import BatchStamp, BatchWriter, Committed, SplitRows
+from headrace.sinks.delta.commit import commit_batch, commit_generation, commit_publicly, fence_replay
+from headrace.sinks.delta.compaction import Maintenance
+from headrace.sinks.delta.table import no_log
+from headrace.sinks.delta.transaction import WrittenFiles, held_batch, start_transaction, write_files
+from headrace.sinks.protocol import is_held
+from headrace.sinks.target import BatchStamp, BatchWriter, Committed, OpenedGeneration, SplitRows
+from headrace.storage.location import Location
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowTable:
+    """A Delta table that flows feed."""
+
+    spark: SparkSession  # A session to read and change the table's metadata with
+    path: Location
+    maintenance: Maintenance | None = None  # maintains the files and the log of the table
+
+    @property
+    def location(self) -> str:
+        return str(self.path)
+
+    def open_generation(self, opened: OpenedGeneration) -> int:
+        return commit_generation(self.spark, self.path, opened)
+
+    def start(self, session: SparkSession, stamp: BatchStamp) -> Any | None:
+        """Start the transaction of a batch; ``None`` if the table holds the batch."""
+        transaction = start_transaction(session, self.path, stamp.checkpoint)
+        held = held_batch(transaction, stamp.checkpoint, self.path)
+        if held < 0 and transaction.readVersion() < 0:
+            raise no_log(self.path)
+        return None if is_held(stamp, held, self.location) else transaction
+
+    def fence_replay(self, session: SparkSession, stamp: BatchStamp) -> bool:
+        return fence_replay(session, self.path, stamp)
+
+    def committed(self, version: int) -> None:
+        if self.maintenance is not None:
+            self.maintenance.offer(self.path, version, concurrently=self.compacts_concurrently)
+
+    @property
+    def compacts_concurrently(self) -> bool:
+        """Whether a compaction can run while the flow goes on."""
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
 class AppendTarget(FlowTable):
-    """A Delta table that a flow appends to."""
-
     reads_target: bool = False  # whether the flow's query reads the table; then the public writer must commit
 
     @property
@@ -33,20 +72,18 @@ class AppendTarget(FlowTable):
         return None if transaction is None else _Appender(self, session, transaction, stamp)
 
 
+@dataclass
 class _Appender(BatchWriter):
     """Appends one batch: the rows' columns decide, once they are known, which way."""
 
-    def __init__(
-        self, target: AppendTarget, session: SparkSession, transaction: Any, stamp: BatchStamp
-    ) -> None:
-        self._target = target
-        self._session = session
-        self._transaction = transaction
-        self._stamp = stamp
-        self._rows: SplitRows | None = None
-        self._files: WrittenFiles | None = None
-        self._kept: DataFrame | None = None
-        self._accepted = 0
+    _target: AppendTarget
+    _session: SparkSession
+    _transaction: Any
+    _stamp: BatchStamp
+    _rows: SplitRows | None = None
+    _files: WrittenFiles | None = None
+    _kept: DataFrame | None = None
+    _accepted: int = 0
 
     def write(self, rows: SplitRows) -> None:
         if is_fast(rows.accepted, self._transaction, reads_target=self._target.reads_target):
@@ -71,6 +108,39 @@ class _Appender(BatchWriter):
             statistics = ()
         self._target.committed(version)
         return Committed(version=version, counts=counts, statistics=statistics)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkTarget(AppendTarget):
+    """A sink whose rows go to another system; the Delta table has no rows, and records the batches."""
+
+    send: Callable[[DataFrame, BatchStamp], None]  # writes the rows to the other system
+
+    def begin(self, session: SparkSession, stamp: BatchStamp) -> BatchWriter | None:
+        recorder = super().begin(session, stamp)
+        return None if recorder is None else _Sender(self.send, recorder, stamp)
+
+
+@dataclass
+class _Sender(BatchWriter):
+    _send: Callable[[DataFrame, BatchStamp], None]
+    _recorder: BatchWriter
+    _stamp: BatchStamp
+    _rows: DataFrame | None = None
+
+    def write(self, rows: SplitRows) -> None:
+        kept = self._rows = rows.keep()
+        number = kept.count()
+
+        def counts(_: int) -> BatchCounts:
+            return replace(rows.counts(number), kind="send")
+
+        self._recorder.write(SplitRows(accepted=kept.limit(0), counts=counts, is_kept=True))
+
+    def commit(self, ranges: tuple[SourceRange, ...] | None = None) -> Committed:
+        assert self._rows is not None, "the batch is written first"
+        self._send(self._rows, self._stamp)
+        return self._recorder.commit(ranges)
 
 
 def is_fast(rows: DataFrame, transaction: Any, *, reads_target: bool) -> bool:

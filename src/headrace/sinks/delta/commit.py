@@ -52,6 +52,7 @@ from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrameWriter
 
 _COLUMN_MAPPING = "delta.columnMapping.mode"
 """Columns of a table that maps their names have ids, which only Delta's own statements keep."""
@@ -82,9 +83,20 @@ def commit_batch(
     mode: Literal["Append", "Update"] = "Append",
 ) -> int:
     """Commit a batch's files, transaction id and ranges through Delta's own transaction."""
+    return _commit(spark, transaction, files, stamp, batch_metadata(stamp, counts), mode)
+
+
+def _commit(
+    spark: SparkSession,
+    transaction: Any,
+    files: WrittenFiles,
+    stamp: BatchStamp,
+    metadata: Mapping[str, Any],
+    mode: Literal["Append", "Update"] = "Append",
+) -> int:
     jvm: Any = spark.sparkContext._jvm
     actions = prepend(files.actions, _set_transaction(jvm, stamp.checkpoint, stamp.batch))
-    operation = _operation(jvm, stamp.checkpoint, stamp.batch, batch_metadata(stamp, counts), mode)
+    operation = _operation(jvm, stamp.checkpoint, stamp.batch, metadata, mode)
     with _fenced_by_conflict(stamp):
         version = int(transaction.commit(actions, operation))
     return confirm_batch(spark, table_of(transaction), transaction.readVersion(), version, stamp)
@@ -169,33 +181,21 @@ def _merge_statement(
 
 def commit_quarantine(spark: SparkSession, transaction: Any, files: WrittenFiles, stamp: BatchStamp) -> None:
     """Commit the rejected rows of a batch to a quarantine table."""
-    jvm: Any = spark.sparkContext._jvm
-    actions = prepend(files.actions, _set_transaction(jvm, stamp.checkpoint, stamp.batch))
-    operation = _operation(jvm, stamp.checkpoint, stamp.batch, quarantine_metadata(stamp, files.rows))
-    with _fenced_by_conflict(stamp):
-        version = int(transaction.commit(actions, operation))
-    confirm_batch(spark, table_of(transaction), transaction.readVersion(), version, stamp)
+    _commit(spark, transaction, files, stamp, quarantine_metadata(stamp, files.rows))
 
 
 def replace_quarantine(rows: DataFrame, table: Location, stamp: BatchStamp) -> int:
     """Replace the rejected rows of a batch that an earlier attempt has committed."""
     # A flow's name has letters, digits, `_`, `-` and `.` only.
     mine = f"flow = '{stamp.flow}' AND checkpoint = '{stamp.checkpoint}' AND batch = {stamp.batch}"
-    kept, session = rows.persist(), rows.sparkSession
+    kept = rows.persist()
     try:
         count = int(kept.count())
-        metadata, known = quarantine_metadata(stamp, count), known_version(session, table)
-        (
-            kept.write.format("delta")
-            .mode("overwrite")
-            .option("replaceWhere", mine)
-            .option("userMetadata", json.dumps(metadata))
-            .save(str(table))
-        )
+        writer = kept.write.format("delta").mode("overwrite").option("replaceWhere", mine)
+        what = f"the rejected rows of batch {stamp.batch} of flow {stamp.flow}"
+        _save(kept, writer, table, quarantine_metadata(stamp, count), what)
     finally:
         kept.unpersist()
-    what = f"the rejected rows of batch {stamp.batch} of flow {stamp.flow}"
-    find_version(session, table, known, metadata, what)
     return count
 
 
@@ -266,11 +266,8 @@ def fence_rows(spark: SparkSession, table: Location, checkpoint: str, after: int
 
 def replace_rejected(rows: DataFrame, table: Location, stamp: RefreshStamp) -> None:
     """Replace the rows of a view's quarantine table by those that a refresh has rejected."""
-    metadata, known = refresh_metadata(stamp), known_version(rows.sparkSession, table)
     writer = rows.write.format("delta").mode("overwrite")
-    writer.option("userMetadata", json.dumps(metadata)).save(str(table))
-    what = f"the rejected rows of view {stamp.view}"
-    find_version(rows.sparkSession, table, known, metadata, what)
+    _save(rows, writer, table, refresh_metadata(stamp), f"the rejected rows of view {stamp.view}")
 
 
 def commit_refresh(
@@ -283,22 +280,24 @@ def commit_refresh(
     cluster_by: tuple[str, ...],
 ) -> int:
     """Replace a table's rows, and create the table if it is missing."""
-    session, metadata = rows.sparkSession, refresh_metadata(stamp, counts)
     # Without this, Delta does not record that an empty view was refreshed and is still empty.
-    session.conf.set(_SKIP_EMPTY, "false")
-    known = known_version(session, table)
-    writer = (
-        rows.write.format("delta")
-        .mode("overwrite")
-        .option("overwriteSchema", "true")
-        .option("userMetadata", json.dumps(metadata))
-    )
+    rows.sparkSession.conf.set(_SKIP_EMPTY, "false")
+    writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
     if partition_cols:
         writer = writer.partitionBy(*partition_cols)
     if cluster_by:
         writer = writer.clusterBy(*cluster_by)
-    writer.save(str(table))
-    return find_version(session, table, known, metadata, f"the refresh of view {stamp.view}")
+    metadata = refresh_metadata(stamp, counts)
+    return _save(rows, writer, table, metadata, f"the refresh of view {stamp.view}")
+
+
+def _save(
+    rows: DataFrame, writer: DataFrameWriter, table: Location, metadata: Mapping[str, Any], what: str
+) -> int:
+    """Commit rows with Delta's public writer, and find the version that holds them."""
+    known = known_version(rows.sparkSession, table)
+    writer.option("userMetadata", json.dumps(metadata)).save(str(table))
+    return find_version(rows.sparkSession, table, known, metadata, what)
 
 
 def commit_replacement(
@@ -321,11 +320,9 @@ def append_refresh(
     rows: DataFrame, table: Location, stamp: RefreshStamp, *, counts: BatchCounts, kept: int
 ) -> int:
     """Add the rows that a refresh adds to a view."""
-    session, metadata = rows.sparkSession, refresh_metadata(stamp, counts, kept)
-    session.conf.set(_SKIP_EMPTY, "false")
-    known = known_version(session, table)
-    rows.write.format("delta").mode("append").option("userMetadata", json.dumps(metadata)).save(str(table))
-    return find_version(session, table, known, metadata, f"the refresh of view {stamp.view}")
+    rows.sparkSession.conf.set(_SKIP_EMPTY, "false")
+    metadata, writer = refresh_metadata(stamp, counts, kept), rows.write.format("delta").mode("append")
+    return _save(rows, writer, table, metadata, f"the refresh of view {stamp.view}")
 
 
 def commit_generation(spark: SparkSession, table: Location, opened: OpenedGeneration) -> int:

@@ -69,10 +69,7 @@ def confirm_version(spark: SparkSession, table: Location, known: int, version: i
 
 def run_until_held(spark: SparkSession, table: Location, statement: str) -> int:
     """Run a statement of Delta that changes nothing the second time, until its commit is part of the table.
-
-    Returns:
-        The number of rows that it has changed; 0 if Delta does not tell.
-    """
+    Returns the number of rows that it has changed; 0 if Delta does not tell."""
     changed = 0
     while True:
         known = known_version(spark, table)

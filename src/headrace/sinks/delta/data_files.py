@@ -34,8 +34,6 @@ class NoPositionsError(Exception):
 
 @dataclass
 class DataFile:
-    """A data file of a table."""
-
     number: int
     text: Mapping[str, Any]  # delta's action that has added it, as JSON
     action: Any = None  # the same in the JVM, once it was needed
@@ -49,7 +47,6 @@ class DataFile:
 
     @property
     def name(self) -> str:
-        """The file's name, without its folder."""
         return unquote(str(self.text["path"])).rsplit("/", 1)[-1]
 
     @property
@@ -60,17 +57,14 @@ class DataFile:
 
     @property
     def size(self) -> int:
-        """Its bytes."""
         return int(self.text["size"])
 
     @property
     def deleted_rows(self) -> int:
-        """The number of rows that a deletion vector hides."""
         return int((self.text.get("deletionVector") or {}).get("cardinality", 0))
 
     @cached_property
     def partition(self) -> tuple[tuple[str, Any], ...]:
-        """The partition values."""
         return tuple(sorted((self.text.get("partitionValues") or {}).items()))
 
     def in_jvm(self, jvm: Any) -> Any:

@@ -76,7 +76,6 @@ def with_only_rows(
 
 
 def _by_file(rows: NDArray[np.uint64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """The numbers of the rows of each file."""
     if not len(rows):
         return
     ordered = np.sort(rows)
@@ -117,7 +116,6 @@ class _Vectors:
         return self._bitmaps.apply(self._sequences.wrapLongArray(values))
 
     def all_but(self, bitmap: Any, rows: int) -> Any:
-        """The bitmap of all other rows of a file."""
         found = self._bitmaps()
         found.addRange(getattr(self._jvm, "scala.runtime.RichInt")(0).until(rows))
         found.andNot(bitmap)

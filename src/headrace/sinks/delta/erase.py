@@ -37,7 +37,6 @@ WHEN MATCHED THEN UPDATE SET
 
 
 def matching_rows(session: SparkSession, table: Location, where: str) -> DataFrame:
-    """The rows of a table that a condition matches."""
     return session.read.format("delta").load(str(table)).where(where)
 
 

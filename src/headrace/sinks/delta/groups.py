@@ -32,8 +32,6 @@ class GroupsTarget(KeyedTable):
 
 
 class _GroupWriter(KeyedWriter):
-    """Writes the groups of one batch."""
-
     table: GroupsTarget
     kind = "merge"
     null_safe = True

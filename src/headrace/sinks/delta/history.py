@@ -56,8 +56,6 @@ _LIFE, _GIVEN = "__headrace_life", "__headrace_given_"
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryTarget(KeyedTable):
-    """A Delta table with the history of each key."""
-
     tombstones: HiddenEvents
     tracked: ChosenColumns = ALL_COLUMNS  # the columns whose changes begin a new row
 

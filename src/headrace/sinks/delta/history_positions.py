@@ -68,7 +68,6 @@ class _Changes:
     ending_count: int
 
     def with_others(self, other: _Changes) -> _Changes:
-        """The changes of these keys and of others."""
         names = [one.name for one in fields(HistoryChanges)]
         counts = {name: getattr(self.counts, name) + getattr(other.counts, name) for name in names}
         return _Changes(
@@ -206,7 +205,6 @@ class HistoryPositionWriter:
         )
 
     def _rows_at(self, positions: Unsigned) -> DataFrame:
-        """The rows of the table at some positions."""
         writer = self._writer
         snapshot = writer.transaction.snapshot()
         return self._index.rows_at(writer.session, snapshot, positions).where(f"{END} IS NULL")

@@ -58,7 +58,6 @@ def events_by_key(records: DataFrame, keys: tuple[str, ...], table: list[str]) -
 
 
 def event_type(events: DataFrame) -> StructType:
-    """The type of an event in `EVENTS`."""
     kind: Any = events.schema[EVENTS].dataType
     found: StructType = kind.elementType
     return found
@@ -111,7 +110,6 @@ _STARTS, _ENDS = "__headrace_starts", "__headrace_ends"
 
 
 def as_current(rows: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """The key columns of current rows, and `CURRENT`."""
     values = (F.col(quoted_column(name)).alias(name) for name in value_columns(rows.columns, keys))
     event = F.col(SEQUENCE), F.lit(UPSERT).alias(OPERATION), F.struct(*values).alias(VALUES)
     return rows.select(*map(quoted_column, keys), F.struct(START, *event).alias(CURRENT))

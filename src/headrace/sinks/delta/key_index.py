@@ -57,7 +57,6 @@ class Entries:
         return Entries(*(getattr(self, one.name)[chosen] for one in fields(self)))
 
     def sorted(self) -> Entries:
-        """The entries in the order of their keys."""
         return self.select(np.lexsort((self.second, self.first)))
 
 
@@ -67,12 +66,10 @@ def positions(files: NDArray[Any], rows: NDArray[Any]) -> Unsigned:
 
 
 def file_numbers(position: Unsigned) -> NDArray[np.int64]:
-    """The number of each position's file."""
     return (position >> np.uint64(32)).astype(np.int64)
 
 
 def row_numbers(position: Unsigned) -> NDArray[np.int64]:
-    """The number of each position's row in its file."""
     return (position & np.uint64(2**32 - 1)).astype(np.int64)
 
 

@@ -13,10 +13,10 @@ from headrace.model.counts import BatchCounts, CountKind, RowChanges
 from headrace.model.names import quoted_column
 from headrace.model.ranges import SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
+from headrace.sinks.delta.append import FlowTable
 from headrace.sinks.delta.commit import commit_batch, commit_merge
 from headrace.sinks.delta.data_files import FILE, ROW, NoPositionsError, position_columns
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, HELD_ROWS
-from headrace.sinks.delta.flow_table import FlowTable
 from headrace.sinks.delta.folding import ListedFiles, fold_unlisted
 from headrace.sinks.delta.key_index import IndexMemory
 from headrace.sinks.delta.placed_rows import FoundRows, PlacedRows, check_positions
@@ -78,17 +78,13 @@ class KeyedTable(FlowTable):
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What the records of a batch do to their table.
-
-    Args:
-        rows: The new rows, also those that replace old ones; other columns are left out.
-        old: The rows that are replaced or deleted: found by the index, or as a frame with `FILE` and `ROW`;
-            ``None`` if only a MERGE can delete them.
-        merge: The rows and keys with their `EFFECT`, for a MERGE if rows cannot be changed by position.
-        several: The number of keys with several rows, which a MERGE cannot replace.
-        ending: The events that are kept beside the table: deletes, and hidden events of a history.
-        without_index: Why the index of the keys was not used, although the table may have one.
-    """
+    """What the records of a batch do to their table. `rows`: the new rows, also those that replace old ones;
+    other columns are left out. `old`: the rows that are replaced or deleted: found by the index, or as a
+    frame with `FILE` and `ROW`; ``None`` if only a MERGE can delete them. `merge`: the rows and keys with
+    their `EFFECT`, for a MERGE if rows cannot be changed by position. `several`: the number of keys with
+    several rows, which a MERGE cannot replace. `ending`: the events that are kept beside the table: deletes,
+    and hidden events of a history. `without_index`: why the index of the keys was not used, although the
+    table may have one."""
 
     accepted: int
     changes: RowChanges

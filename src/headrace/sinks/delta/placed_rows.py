@@ -30,7 +30,7 @@ from headrace.sinks.delta.transaction import WrittenFiles, iterate, scala_list, 
 
 if TYPE_CHECKING:
     from headrace.model.counts import BatchCounts
-    from headrace.sinks.delta.flow_table import FlowTable
+    from headrace.sinks.delta.append import FlowTable
     from headrace.sinks.target import BatchStamp
 
 CHANGE_TYPE = "_change_type"
@@ -51,16 +51,10 @@ class FoundRows:
 
 class PlacedRows:
     """The new rows of a batch in files that no commit names yet, and the positions of old rows.
-
-    Args:
-        transaction: Delta's transaction, whose snapshot the rows were compared with.
-        count: How many new rows there are.
-        old: The rows that are replaced or deleted: found by the index, or as a frame with `FILE` and `ROW`.
-        identity: The columns that identify a row. A new and an old row with equal values are one update.
-
-    Raises:
-        NoPositionsError: The table cannot be changed by position; nothing is committed.
-    """
+    `transaction`: Delta's transaction, whose snapshot the rows were compared with. `count`: how many new rows
+    there are. `old`: the rows that are replaced or deleted: found by the index, or as a frame with `FILE` and
+    `ROW`. `identity`: the columns that identify a row. A new and an old row with equal values are one update.
+    Raises `NoPositionsError` if the table cannot be changed by position; nothing is committed."""
 
     def __init__(
         self,

@@ -97,7 +97,6 @@ class QuarantineTable:
             run_until_held(session, self.path, f"UPDATE {self._name} SET flow = '{flow}' WHERE {rows}")
 
     def clear(self, session: SparkSession) -> None:
-        """Remove all rows."""
         if self.exists(session):
             run_until_held(session, self.path, f"DELETE FROM {self._name}")
 

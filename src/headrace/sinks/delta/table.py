@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -78,7 +79,6 @@ def forget_snapshot(spark: SparkSession, path: Location) -> None:
 
 
 def newest_snapshot(spark: SparkSession, path: Location) -> Any:
-    """A table's newest snapshot, in the JVM."""
     jvm: Any = spark.sparkContext._jvm
     return delta_log(spark, path).update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty())
 
@@ -325,7 +325,6 @@ def _is_registered(spark: SparkSession, name: TableName, path: Location) -> bool
 
 
 def ddl(spark: SparkSession, schema: Mapping[str, Any]) -> str:
-    """The columns of a schema in SQL."""
     jvm: Any = spark.sparkContext._jvm
     return str(jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(schema)).toDDL())
 
@@ -341,3 +340,42 @@ def _columns(names: tuple[str, ...]) -> str:
 
 def _text(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+_LOG = logging.getLogger(__name__)
+
+
+def publish_table(spark: SparkSession, name: TableName, path: Location) -> None:
+    """Update the entry of a registered table, if the session's catalog is a Hive metastore.
+
+    Writes nothing if nothing has changed. A failure is only logged: queries find the table without it.
+    """
+    if spark.conf.get("spark.sql.catalogImplementation", "") != "hive":
+        return
+    try:
+        _publish(spark, name, path)
+    except Exception as error:
+        _LOG.warning("the metastore entry of %s was not updated: %s", name, error)
+
+
+def _publish(spark: SparkSession, name: TableName, path: Location) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
+    catalog = spark._jsparkSession.sharedState().externalCatalog()
+    entry = catalog.getTable(name.schema, name.name)
+    snapshot = newest_snapshot(spark, path)
+    metadata = snapshot.metadata()
+    wanted = dict(as_java(metadata.configuration()))
+    held = dict(as_java(entry.properties()))
+    same_columns = entry.schema().json() == metadata.schema().json()
+    if not same_columns or not wanted.items() <= held.items():
+        # Delta's own code to update an entry; Delta does not call it by default.
+        writer = jvm.org.apache.spark.sql.delta.hooks.UpdateCatalog(entry)
+        writer.updateSchema(spark._jsparkSession, snapshot)
+        writer.updateProperties(spark._jsparkSession, snapshot)
+        entry = catalog.getTable(name.schema, name.name)
+    comment = metadata.description()
+    known = entry.comment()
+    if (known.get() if known.isDefined() else None) != comment:
+        parts = {entry.productElementName(at): entry.productElement(at) for at in range(entry.productArity())}
+        catalog.alterTable(entry.copy(*{**parts, "comment": jvm.scala.Option.apply(comment)}.values()))

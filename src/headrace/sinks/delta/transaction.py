@@ -48,7 +48,6 @@ def watch_checkpoint(transaction: Any, checkpoint: str) -> None:
 
 
 def table_of(transaction: Any) -> Location:
-    """The folder of the transaction's table."""
     return locate(transaction.deltaLog().dataPath().toString())
 
 
@@ -63,13 +62,11 @@ def held_batch(transaction: Any, checkpoint: str, table: Location) -> int:
 
 
 def table_properties(session: SparkSession, transaction: Any) -> dict[str, str]:
-    """The properties of the transaction's table."""
     found: dict[str, str] = read_scala(session, transaction.metadata().configuration())
     return found
 
 
 def write_files(transaction: Any, rows: DataFrame) -> WrittenFiles:
-    """Write rows as data files of the transaction's table."""
     files = transaction.writeFiles(rows._jdf).toList()
     actions = [(one, json.loads(one.json())) for one in iterate(files)]
     return WrittenFiles(
@@ -90,7 +87,6 @@ def iterate(sequence: Any) -> Iterator[Any]:
 
 
 def scala_list(jvm: Any, items: Iterable[Any] = ()) -> Any:
-    """A Scala list of these items."""
     values = jvm.java.util.ArrayList()
     for item in items:
         values.add(item)

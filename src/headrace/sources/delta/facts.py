@@ -24,8 +24,6 @@ from headrace.storage.table_log import LoggedCommit
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaFacts(SourceFacts):
-    """A table."""
-
     keys = ("table_id",)
 
     location: SourceLocation | None = None
@@ -88,19 +86,28 @@ def rewritten(
 ) -> UpstreamRewrittenError:
     """The error for a commit of a table that changes rows which a flow has read."""
     name = table.rpartition("/")[2]
+    summary = f"{flow}: {name}, which it reads as a stream, has changed rows that it had already read"
+    facts = (
+        f"version {commit.version}: {commit.operation} by {commit.engine}",
+        "a stream skips commits that only delete rows, but no other changes; nothing was written",
+    )
+    remedies: tuple[str, ...] = ('read the changes of the table:   hr.read_changes("..")',)
     if commit.refreshes_view:
-        return _view_changed(flow, target, table, location, commit)
+        did = "a refresh changed or removed its rows"
+        summary = f"{flow} reads the materialized view {name} as a stream, and {did}"
+        facts = (
+            f"version {commit.version} replaces the rows of the view",
+            "a stream reads a materialized view only while its refreshes add rows; nothing was written",
+        )
+        remedies = (
+            "read the view with spark.read, in a materialized view",
+            "or read the tables that the view reads as a stream",
+        )
     return UpstreamRewrittenError(
-        f"{flow}: {name}, which it reads as a stream, has changed rows that it had already read",
+        summary,
         location=location,
-        facts=(
-            f"version {commit.version}: {commit.operation} by {commit.engine}",
-            "a stream skips commits that only delete rows, but no other changes; nothing was written",
-        ),
-        remedies=(
-            'read the changes of the table:   hr.read_changes("..")',
-            f"or read everything again:   headrace full-refresh {target}",
-        ),
+        facts=facts,
+        remedies=(*remedies, f"or read everything again:   headrace full-refresh {target}"),
         params={"name": flow, "table": table, "version": commit.version},
     )
 
@@ -119,26 +126,6 @@ def log_expired(
         ),
         remedies=(f"read everything again:   headrace full-refresh {target}",),
         params={"name": flow, "table": table, "version": version},
-    )
-
-
-def _view_changed(
-    flow: str, target: str, table: str, location: SourceLocation, commit: LoggedCommit
-) -> UpstreamRewrittenError:
-    name = table.rpartition("/")[2]
-    return UpstreamRewrittenError(
-        f"{flow} reads the materialized view {name} as a stream, and a refresh changed or removed its rows",
-        location=location,
-        facts=(
-            f"version {commit.version} replaces the rows of the view",
-            "a stream reads a materialized view only while its refreshes add rows; nothing was written",
-        ),
-        remedies=(
-            "read the view with spark.read, in a materialized view",
-            "or read the tables that the view reads as a stream",
-            f"or read everything again:   headrace full-refresh {target}",
-        ),
-        params={"name": flow, "table": table, "version": commit.version},
     )
 
 

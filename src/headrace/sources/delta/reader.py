@@ -46,52 +46,6 @@ DELTA_MAX_FILES_PER_TRIGGER: Final = 1000
 """Delta's own default, which it drops as soon as a limit of bytes is set."""
 
 
-def reader_options(request: ReadRequest, location: SourceLocation) -> dict[str, str]:
-    """The options to add to a reader, after those of the user were checked."""
-    _KNOWN.refuse_unknown(request, location)
-    if not request.streaming:
-        return {}
-    refuse_silent_loss(request, location)
-    if path := request.path or request.value("path"):
-        # A flow reads the log of a table that it streams, so its kind of storage must be supported.
-        locate(path, source=location)
-    options: dict[str, str] = {}
-    if not request.has(*LIMITS):
-        options["maxFilesPerTrigger"] = str(DELTA_MAX_FILES_PER_TRIGGER)
-        options["maxBytesPerTrigger"] = str(DELTA_MAX_BYTES_PER_TRIGGER)
-        options[ADAPTIVE] = "adaptive"
-    if not request.has(*_CHANGE_OPTIONS):
-        # The log may lack the commits of an erasure. The guard refuses every other gap.
-        options |= {"skipChangeCommits": "true", ERASURES_ONLY: "erasures", "failOnDataLoss": "false"}
-    check_delta(request.options, location)
-    return options
-
-
-def check_delta(options: Mapping[str, str], location: SourceLocation) -> None:
-    """Check the values that Spark would refuse only when the stream starts."""
-    chosen = {key.lower(): value.strip() for key, value in options.items()}
-    version, moment = (chosen.get(name.lower()) for name in _STARTS)
-    if version is not None and moment is not None:
-        raise _invalid("startingVersion and startingTimestamp are both set", "remove one", location)
-    if version is not None and not (version.isdigit() or version.lower() == "latest"):
-        problem = f"startingVersion must be a table version or `latest`, not {version!r}"
-        raise _invalid(problem, "write a number", location)
-
-
-def require_table(path: str, location: SourceLocation) -> None:
-    """Check that a table with a local path exists; other paths are left to Spark."""
-    folder = locate_supported(path)
-    if folder is None or (folder / "_delta_log").exists():
-        return
-    raise TableNotFoundError(
-        f"there is no Delta table at {folder}",
-        location=location,
-        facts=["the folder has no _delta_log" if folder.exists() else "the folder does not exist"],
-        remedies=["correct the path, or run the pipeline that creates the table"],
-        params={"path": str(folder)},
-    )
-
-
 def _invalid(problem: str, remedy: str, location: SourceLocation) -> OptionInvalidError:
     return OptionInvalidError(
         f"a stream of a Delta table: {problem}",
@@ -99,16 +53,6 @@ def _invalid(problem: str, remedy: str, location: SourceLocation) -> OptionInval
         remedies=[remedy],
         params={"problem": problem},
     )
-
-
-def sample_table(read: SourceRead) -> Sample:
-    """The rows of a table, or its changes, as far as the reader asks for them."""
-    path = read.paths[0]
-    seen = SourceSeen(kind="table", name=path)
-    whole = read.session.read.format("delta").load(path)
-    if reads_feed(read.request.options):
-        return Sample(changes_of(whole, f"delta.`{path}`", read.request.options), seen)
-    return Sample(whole, seen)
 
 
 def changes_of(whole: DataFrame, table: str, options: Mapping[str, str]) -> DataFrame:
@@ -137,8 +81,6 @@ def as_inserts(frame: DataFrame) -> DataFrame:
 
 
 class DeltaReader(Reader):
-    """Readers of Delta tables."""
-
     has_path = True
     reads_tables = True
     stand_in = "table"
@@ -146,10 +88,47 @@ class DeltaReader(Reader):
     def options(
         self, request: ReadRequest, location: SourceLocation, defaults: ReaderDefaults
     ) -> dict[str, str]:
-        return reader_options(request, location)
+        _KNOWN.refuse_unknown(request, location)
+        if not request.streaming:
+            return {}
+        refuse_silent_loss(request, location)
+        if path := request.path or request.value("path"):
+            # A flow reads the log of a table that it streams, so its kind of storage must be supported.
+            locate(path, source=location)
+        options: dict[str, str] = {}
+        if not request.has(*LIMITS):
+            options["maxFilesPerTrigger"] = str(DELTA_MAX_FILES_PER_TRIGGER)
+            options["maxBytesPerTrigger"] = str(DELTA_MAX_BYTES_PER_TRIGGER)
+            options[ADAPTIVE] = "adaptive"
+        if not request.has(*_CHANGE_OPTIONS):
+            # The log may lack the commits of an erasure. The guard refuses every other gap.
+            options |= {"skipChangeCommits": "true", ERASURES_ONLY: "erasures", "failOnDataLoss": "false"}
+        # Spark would refuse these values only when the stream starts.
+        version, moment = map(request.value, _STARTS)
+        if version is not None and moment is not None:
+            raise _invalid("startingVersion and startingTimestamp are both set", "remove one", location)
+        if version is not None and not (version.strip().isdigit() or version.strip().lower() == "latest"):
+            problem = f"startingVersion must be a table version or `latest`, not {version.strip()!r}"
+            raise _invalid(problem, "write a number", location)
+        return options
 
     def check_path(self, path: str, location: SourceLocation) -> None:
-        require_table(path, location)
+        """Check that a table with a local path exists; other paths are left to Spark."""
+        folder = locate_supported(path)
+        if folder is None or (folder / "_delta_log").exists():
+            return
+        raise TableNotFoundError(
+            f"there is no Delta table at {folder}",
+            location=location,
+            facts=["the folder has no _delta_log" if folder.exists() else "the folder does not exist"],
+            remedies=["correct the path, or run the pipeline that creates the table"],
+            params={"path": str(folder)},
+        )
 
     def sample(self, read: SourceRead, sampling: Sampling) -> Sample:
-        return sample_table(read)
+        """The rows of a table, or its changes, as far as the reader asks for them."""
+        path = read.paths[0]
+        rows = read.session.read.format("delta").load(path)
+        if reads_feed(read.request.options):
+            rows = changes_of(rows, f"delta.`{path}`", read.request.options)
+        return Sample(rows, SourceSeen("table", path))

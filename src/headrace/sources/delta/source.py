@@ -44,7 +44,6 @@ from headrace.sources.requests import SourceRead
 from headrace.sources.source import Source
 from headrace.sources.systems import Past, Seeding, StreamRead, Systems
 from headrace.state.facts import ListOrigin, SourceFacts
-from headrace.state.history import History
 from headrace.state.identity import SourceIdentity
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
@@ -81,8 +80,6 @@ _COUNTED = 500
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaSource(Source):
-    """A streaming read of a table."""
-
     kind = "delta"
     reads_records = True
 
@@ -141,12 +138,17 @@ class DeltaSource(Source):
         if not versions(path):
             raise self._missing(past.flow)
         source = self.identity({"table_id": systems.read_table(path).table_id, "path": self.path})
+        reads = past.history.last_reads(source, DeltaFacts.keys)
+        marks = (read.marks["seen"] for read in reads if read.marks.get("seen") is not None)
+        firsts = [DeltaPosition.from_json(read.until).first_commit for read in reads]
+        ahead = (commit for first in firsts for commit in follow_commits(path, first))
+        gaps = (find_missing(path, first, newest_version(path)) for first in firsts)
         return DeltaFacts(
             source=source,
             location=self.location,
-            rolled_back=_rollback(source, past.history),
-            rewritten=self._rewritten(source, past.history),
-            missing=self._missing_commit(source, past.history),
+            rolled_back=next(filter(None, (describe_rollback(path, seen) for seen in marks)), None),
+            rewritten=None if self.reads_feed else next(filter(self.refuses, ahead), None),
+            missing=next((one for one in gaps if one is not None), None) if self.erasures_only else None,
         )
 
     def refuses(self, commit: LoggedCommit) -> bool:
@@ -157,24 +159,6 @@ class DeltaSource(Source):
             return commit.is_ours or not commit.is_erasure
         # A user's own option may pass over changed rows, and never over a full refresh of ours.
         return commit.is_ours and (commit.opens or not self.skips_changes)
-
-    def _rewritten(self, source: SourceIdentity, history: History) -> LoggedCommit | None:
-        """The first commit that the stream has not read yet and refuses; ``None`` if there is none."""
-        for read in () if self.reads_feed else history.last_reads(source, DeltaFacts.keys):
-            first = DeltaPosition.from_json(read.until).first_commit
-            for commit in follow_commits(self.table_location, first):
-                if self.refuses(commit):
-                    return commit
-        return None
-
-    def _missing_commit(self, source: SourceIdentity, history: History) -> int | None:
-        """The first version that the stream has not read and that the log lacks, if there is one."""
-        path = self.table_location
-        for read in history.last_reads(source, DeltaFacts.keys) if self.erasures_only else ():
-            first = DeltaPosition.from_json(read.until).first_commit
-            if (missing := find_missing(path, first, newest_version(path))) is not None:
-                return missing
-        return None
 
     def check_start(self, facts: SourceFacts, systems: Systems, *, is_new: bool) -> None:
         if is_new:
@@ -235,7 +219,7 @@ class DeltaSource(Source):
         if isinstance(one.until, FileParts):
             found: TableFiles = one.until.parts[0].files
             return found.read(one.until)
-        return self.files(one, read.session, checkpoint).read()
+        return TableFiles.between(read.session, self.path, self.options, one, checkpoint).read()
 
     def read_records(self, read: SourceRead, records: DataFrame) -> DataFrame:
         """Rows that were kept as JSON. A row that does not fit the table's columns raises an error."""
@@ -253,9 +237,6 @@ class DeltaSource(Source):
         folder = file_uri(f"file:{self.path}" if self.path.startswith("/") else self.path)
         is_ours = F.col("path").startswith(f"{folder}/")
         return F.col("value").isNotNull() & is_ours
-
-    def files(self, one: SourceRange, session: SparkSession, checkpoint: Location) -> TableFiles:
-        return TableFiles.between(session, self.path, self.options, one, checkpoint)
 
     def first_commit(self, one: SourceRange, session: SparkSession) -> int | None:
         """The first version that a range reads as a commit; ``None`` while it reads a snapshot."""
@@ -291,7 +272,12 @@ class DeltaMeter(Meter):
         return DELTA_MAX_BYTES_PER_TRIGGER
 
     def taken(self, one: SourceRange, limit: int, duration_s: float) -> Taken:
-        return Taken(limit if _is_cut(one, duration_s) else 0, duration_s)
+        assert isinstance(one.until, DeltaPosition)
+        # Whether the table held more rows than the batch read
+        is_cut = one.until.index >= 0 or (
+            duration_s >= _SLOW_S and one.until.version < newest_version(locate(one.identity["path"]))
+        )
+        return Taken(limit if is_cut else 0, duration_s)
 
 
 class DeltaGuard(Guard):
@@ -324,8 +310,6 @@ class DeltaGuard(Guard):
 
 
 class DeltaKind(SourceKind):
-    """Tables."""
-
     source = DeltaSource
     guard = DeltaGuard
     reader = DeltaReader()
@@ -382,7 +366,7 @@ class DeltaKind(SourceKind):
             version = added.get(unquote(path).rpartition("/")[2], last)
             return FilePart(path=path, of=f"{table}, version {version}", source=one.index, files=files)
 
-        files = source.files(one, session, checkpoint)
+        files = TableFiles.between(session, source.path, source.options, one, checkpoint)
         return [part(path) for path in files.paths]
 
     def range_of(self, one: SourceRange, parts: Sequence[Part]) -> SourceRange:
@@ -412,26 +396,6 @@ class DeltaKind(SourceKind):
         assert isinstance(position, DeltaPosition)
         seen = mark_version(locate(source.identity["path"]), position.last_version)
         return Seed(marks={} if seen is None else {"seen": seen})
-
-
-def _rollback(source: SourceIdentity, history: History) -> str | None:
-    """How the table differs from the version that was read; ``None`` if it does not."""
-    for read in history.last_reads(source, DeltaFacts.keys):
-        if (seen := read.marks.get("seen")) is not None:
-            found = describe_rollback(locate(source.identity["path"]), seen)
-            if found is not None:
-                return found
-    return None
-
-
-def _is_cut(one: SourceRange, duration_s: float) -> bool:
-    """Whether the table held more rows than the batch read."""
-    assert isinstance(one.until, DeltaPosition)
-    if one.until.index >= 0:
-        return True
-    if duration_s < _SLOW_S:
-        return False
-    return one.until.version < newest_version(locate(one.identity["path"]))
 
 
 KIND = DeltaKind()

@@ -7,8 +7,7 @@ import gzip
 import json
 import re
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -55,7 +54,15 @@ def explain_bad_file(
         record = None if session is None else _bad_record(session, str(flow.name), uri)
         line = int(place[1]) if place else None if record is None else find_line(path, record)
         column = int(place[2]) if place else None
-        return _unparseable(flow, path, line, column, record, reason)
+        where = path if line is None else f"{path}, line {line}" + (f", column {column}" if column else "")
+        begins = () if record is None or column else (f"the record begins: {record[:_EXCERPT]}",)
+        return RecordUnparseableError(
+            f"flow {flow.name}: the record does not match the declared schema ({where})",
+            location=flow.location,
+            facts=(*begins, f"Spark's message: {reason}", NOT_COMMITTED),
+            remedies=(*_print_remedy(path, line), *_REMEDIES),
+            params={"flow": str(flow.name), "path": path, "line": line},
+        )
     return FileUnreadableError(
         f"flow {flow.name}: the file {path} cannot be read",
         location=flow.location,
@@ -68,41 +75,34 @@ def explain_bad_file(
 def find_line(path: str, record: str, *, is_prefix: bool = False) -> int | None:
     """The line of a file on which a record begins, counted from 1; ``None`` if it is not found."""
     first = record.splitlines()[0] if record else ""
+
+    def matches(line: str) -> bool:
+        text = line.rstrip("\r\n").removeprefix("\ufeff")
+        return text == first or (is_prefix and text.startswith(first) and not _is_json(text))
+
+    return _find_first(path, matches)
+
+
+def _find_first(path: str, matches: Callable[[str], object], errors: str = "replace") -> int | None:
     try:
-        with _open(path) as lines:
-            for number, line in enumerate(lines, 1):
-                text = str(line).rstrip("\r\n").removeprefix("\ufeff")
-                if text == first or (is_prefix and text.startswith(first) and not _is_json(text)):
-                    return number
+        with _open(path, errors) as lines:
+            return next((number for number, line in enumerate(lines, 1) if matches(str(line))), None)
     except (OSError, EOFError, UnicodeError):
         return None
-    return None
 
 
 def _explain_bad_record(bad: BadRecord, flow: Declared) -> HeadraceError:
     """The error for a record of a file that could not be decoded, with its path and line."""
     name, path = str(flow.name), plain_path(str(bad.at["path"]))
-    line = _find_invalid_line(path) if bad.code == NOT_UTF8 else _find_bad_line(path, bad)
+    if bad.code == NOT_UTF8:
+        # Python reads a byte that is not valid UTF-8 as such a character.
+        line = _find_first(path, re.compile("[\udc80-\udcff]").search, "surrogateescape")
+    else:
+        text = "" if bad.value is None else bad.value.decode("utf-8", errors="replace")
+        line = find_line(path, text, is_prefix=bad.is_cut)
     where = path if line is None else f"{path}, line {line}"
     remedies = (*_print_remedy(path, line), *(_NOT_UTF8_REMEDIES if bad.code == NOT_UTF8 else _REMEDIES))
     return bad.to_error(name, flow.location, where, remedies, {"path": path, "line": line})
-
-
-def _find_bad_line(path: str, bad: BadRecord) -> int | None:
-    text = "" if bad.value is None else bad.value.decode("utf-8", errors="replace")
-    return find_line(path, text, is_prefix=bad.is_cut)
-
-
-def _find_invalid_line(path: str) -> int | None:
-    """The first line of a file that is not valid UTF-8, counted from 1."""
-    try:
-        with _open(path, errors="surrogateescape") as lines:
-            for number, line in enumerate(lines, 1):
-                if any("\udc80" <= char <= "\udcff" for char in line):
-                    return number
-    except (OSError, EOFError):
-        return None
-    return None
 
 
 def _print_remedy(path: str, line: int | None) -> Iterator[str]:
@@ -114,20 +114,6 @@ def _print_remedy(path: str, line: int | None) -> Iterator[str]:
     yield f"print the line:   {command}"
 
 
-def _unparseable(
-    flow: Declared, path: str, line: int | None, column: int | None, record: str | None, reason: str
-) -> RecordUnparseableError:
-    where = path if line is None else f"{path}, line {line}" + (f", column {column}" if column else "")
-    begins = () if record is None or column else (f"the record begins: {record[:_EXCERPT]}",)
-    return RecordUnparseableError(
-        f"flow {flow.name}: the record does not match the declared schema ({where})",
-        location=flow.location,
-        facts=(*begins, f"Spark's message: {reason}", NOT_COMMITTED),
-        remedies=(*_print_remedy(path, line), *_REMEDIES),
-        params={"flow": str(flow.name), "path": path, "line": line},
-    )
-
-
 _REMEDIES = (
     "correct the file, and start again:   headrace run",
     'or correct the schema, or read the files with format="text" and handle such records in the query',
@@ -135,38 +121,23 @@ _REMEDIES = (
 _NOT_UTF8_REMEDIES = ("write the file in UTF-8, and start again:   headrace run",)
 
 
-@dataclass(frozen=True)
-class _Relation:
-    """How the batch under way reads a file."""
-
-    format: str
-    schema: str
-    options: dict[str, str]
-
-
 def _bad_record(session: SparkSession, name: str, uri: str) -> str | None:
     """The first record that Spark cannot read in a file, read once more to find it."""
-    relation = _find_relation(session, name, uri)
-    if relation is None:
-        return None
-    schema = T.StructType.fromJson(json.loads(relation.schema)).add(_CORRUPT, T.StringType())
-    reader = session.read.format(relation.format).schema(schema).options(**relation.options)
-    reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", _CORRUPT)
-    # The path names one file, whatever special characters are in it.
-    rows = reader.option("__globPaths__", "false").load(uri).where(F.col(_CORRUPT).isNotNull()).limit(1)
-    return next((str(row[_CORRUPT]) for row in rows.collect()), None)
-
-
-def _find_relation(session: SparkSession, name: str, uri: str) -> _Relation | None:
     jvm: Any = session._jvm
     for relation, paths in file_relations(session, name):
-        kind = _FORMATS.get(relation.fileFormat().getClass().getSimpleName())
-        if kind is None or plain_path(uri) not in map(plain_path, paths):
+        format = _FORMATS.get(relation.fileFormat().getClass().getSimpleName())
+        if format is None or plain_path(uri) not in map(plain_path, paths):
             continue
         options = jvm.scala.jdk.javaapi.CollectionConverters.asJava(relation.options())
         text = jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(options)
         chosen = {str(key): str(value) for key, value in json.loads(text).items()}
-        return _Relation(kind, str(relation.dataSchema().json()), chosen)
+        chosen |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+        # The path names one file, whatever special characters are in it.
+        chosen["__globPaths__"] = "false"
+        declared = T.StructType.fromJson(json.loads(str(relation.dataSchema().json())))
+        reader = session.read.format(format).schema(declared.add(_CORRUPT, T.StringType()))
+        rows = reader.options(**chosen).load(uri).where(F.col(_CORRUPT).isNotNull()).limit(1)
+        return next((str(row[_CORRUPT]) for row in rows.collect()), None)
     return None
 
 

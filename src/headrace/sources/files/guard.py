@@ -20,7 +20,6 @@ from headrace.errors import (
 )
 from headrace.model.folders import plain_path
 from headrace.model.ranges import Position, SourceRange
-from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.bad_records import schema_mark
 from headrace.sources.files.bad_files import explain_bad_file, file_relations
 from headrace.sources.files.facts import FilePosition, folder_of_source
@@ -31,9 +30,6 @@ from headrace.state.identity import SourceIdentity, folder_of
 from headrace.state.opening import resume_command
 from headrace.storage.locate import locate
 from headrace.storage.location import FileState
-
-Listing = tuple[tuple[tuple[str, ...], int], ...]
-"""The paths of each read of files in a batch, and their bytes."""
 
 _PACKED = 500
 """After so many batches their lists become one file."""
@@ -61,8 +57,6 @@ class _Batch:
 
 
 class FileGuard(Guard):
-    """Guards the files of one flow."""
-
     def __init__(self, run: FlowRun, sources: Sequence[SourceIdentity]) -> None:
         super().__init__(run, sources)
         self._lists = FileLists.of_ledger(run.ledger.folder)
@@ -120,7 +114,7 @@ class FileGuard(Guard):
         if gone and self.run.on_data_loss == "refuse":
             raise self._vanished(gone)
         self._refuse_changed()
-        self._compare_listing(listed_files(self.run.session, self.run.flow.name))
+        self._compare_listing()
         if gone:
             self.run.ledger.record_losses(
                 {
@@ -135,7 +129,6 @@ class FileGuard(Guard):
         self._lists.write(self.run.checkpoint_id, batch.number, batch.files)
 
     def explain(self, error: Exception) -> None:
-        """Raise the error of the file that made the batch fail, if one did."""
         self._refuse_changed(error)
         flow = self.run.flow
         bad = explain_bad_file(error, flow, self.run.session) if self._batch.files else None
@@ -163,7 +156,6 @@ class FileGuard(Guard):
         return listed is None or [file.path for file in listed] == [file.path for file in files]
 
     def check_same_rows(self, batch: int) -> None:
-        """Check that the files of a batch are as they were when it was committed."""
         files, flow = self._batch.files, self.run.flow
         listed = self._lists.load(self.run.checkpoint_id, batch) if files else None
         if listed is None or tuple(listed) == files:
@@ -216,11 +208,14 @@ class FileGuard(Guard):
             raise self._corrupt(one.index, "it names files again that were read before", again)
         return found
 
-    def _compare_listing(self, listing: Listing) -> None:
+    def _compare_listing(self) -> None:
         """Spark silently leaves out files that were gone when it began to plan the batch.
 
         It reads files twice that share a batch with one whose name looks like a pattern.
         """
+        relations = file_relations(self.run.session, self.run.flow.name)
+        # The files of each read, with their bytes
+        listing = [(paths, int(relation.location().sizeInBytes())) for relation, paths in relations if paths]
         counts = (Counter(paths) for paths, _ in listing)
         twice = sorted({path for count in counts for path, times in count.items() if times > 1})
         if twice:
@@ -339,10 +334,3 @@ class FileGuard(Guard):
             remedies=(resume_command(self.run.flow.name),),
             params={"flow": self.run.flow.name, "path": str(log), "files": [plain_path(p) for p in paths]},
         )
-
-
-def listed_files(session: SparkSession, name: str) -> Listing:
-    """The files that Spark has listed for each read of a query's batch under way, with their bytes."""
-    relations = file_relations(session, name)
-    found = ((tuple(paths), int(relation.location().sizeInBytes())) for relation, paths in relations)
-    return tuple((paths, size) for paths, size in found if paths)

@@ -42,10 +42,6 @@ class ReadFile:
         record |= {"carried": True} if self.carried else {}
         return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
 
-    @classmethod
-    def from_line(cls, line: str) -> ReadFile:
-        return cls(**json.loads(line))
-
 
 def describe_files(files: Sequence[ReadFile], total: int) -> dict[str, Any]:
     """The record of the files of one source in a commit."""
@@ -93,7 +89,12 @@ class FileLists:
 
     def load_source(self, checkpoint: str, source: int, last: int) -> tuple[ReadFile, ...]:
         """All files of a source up to an entry of Spark's log, as far as the lists are there."""
-        found = self._load_all(checkpoint)
+        found: dict[int, tuple[ReadFile, ...]] = {}
+        for pack in self._packs(checkpoint):
+            found |= _unpacked(pack)
+        for path in self._singles(checkpoint):
+            # After a crash between the two, a list is in a pack and still by itself.
+            found[int(path.stem)] = _parsed(path, _read(path).split("\n"))
         return tuple(
             file
             for batch in sorted(found)
@@ -118,15 +119,6 @@ class FileLists:
         for file in other.folder.walk():
             file.copy(self.folder / "/".join(file.below(other.folder)))
             file.delete()
-
-    def _load_all(self, checkpoint: str) -> dict[int, tuple[ReadFile, ...]]:
-        found: dict[int, tuple[ReadFile, ...]] = {}
-        for pack in self._packs(checkpoint):
-            found |= _unpacked(pack)
-        for path in self._singles(checkpoint):
-            # After a crash between the two, a list is in a pack and still by itself.
-            found[int(path.stem)] = _parsed(path, _read(path).split("\n"))
-        return found
 
     def _singles(self, checkpoint: str) -> list[Location]:
         return [file for file in self._files(checkpoint) if file.stem.isdigit()]
@@ -175,7 +167,7 @@ def _read(path: Location) -> str:
 
 def _parsed(path: Location, lines: Iterable[str]) -> tuple[ReadFile, ...]:
     try:
-        return tuple(ReadFile.from_line(line) for line in lines if line)
+        return tuple(ReadFile(**json.loads(line)) for line in lines if line)
     except (ValueError, TypeError) as error:
         raise corrupt(path, error) from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
@@ -104,19 +103,17 @@ _CORRUPT = "_corrupt_record"
 
 def check_options(format: str, options: Mapping[str, str]) -> None:
     """Refuse an option that neither the format nor a stream of files knows."""
-    known = {name.lower(): name for name in (*_STREAM_OPTIONS, *_FORMAT_OPTIONS[format])}
+    known = (*_STREAM_OPTIONS, *_FORMAT_OPTIONS[format])
     for name in options:
-        if name.lower() not in known:
-            near = difflib.get_close_matches(name.lower(), known, n=1)
+        if name.lower() not in {one.lower() for one in known}:
             raise ArgumentInvalidError(
                 f"read_files: {format} files have no option `{name}`",
-                remedies=(f"did you mean `{known[near[0]]}`?",) if near else ("leave it out",),
+                remedies=did_you_mean(name, known, "leave it out"),
                 params={"argument": "options", "option": name},
             )
 
 
 def check_format(format: str) -> None:
-    """Refuse a format that is not one of those."""
     formats = get_args(FileFormat)
     if format not in formats:
         raise ArgumentInvalidError(
@@ -194,7 +191,6 @@ def read(
     notes_unknown: bool = False,
     found: list[BadRecords] | None = None,
 ) -> DataFrame:
-    """A folder of files as a streaming DataFrame."""
     given = {**_choosing(folder), **limits, **options, FORMAT_OPTION: format}
     if evolving is not None:
         given[SCHEMA_NUMBER] = str(evolving.number)
@@ -242,7 +238,7 @@ def _choose_decoder(
 ) -> Decoder | None:
     """The decoder of lines; None for files that a reader of Spark parses."""
     if format == "json" and schema is not None:
-        if _is_native(schema, options):
+        if _CORRUPT in schema.fieldNames() or any(name.lower() in _NATIVE_JSON for name in options):
             if drift is not None and not drift.is_default:
                 raise ArgumentInvalidError(
                     f"read_files: drift does not work with {_SPARKS_JSON}",
@@ -315,10 +311,6 @@ def _read_lines(
     return reader.load(folder.path)
 
 
-def _is_native(schema: StructType, options: Mapping[str, str]) -> bool:
-    return _CORRUPT in schema.fieldNames() or any(name.lower() in _NATIVE_JSON for name in options)
-
-
 def _choosing(folder: FileFolder) -> dict[str, str]:
     chosen = {"recursiveFileLookup": "true"} if folder.recursive else {}
     # Without it, Spark reads no columns from the names of folders that a pattern matches.
@@ -348,18 +340,15 @@ def _check_schema(schema: StructType, partitions: tuple[str, ...]) -> None:
 
 
 def schema_to_json(schema: StructType) -> Mapping[str, Any]:
-    """Columns as JSON values."""
     value: Mapping[str, Any] = json.loads(schema.json())
     return value
 
 
 def schema_from_json(value: Mapping[str, Any]) -> StructType:
-    """The columns behind JSON values."""
     return T.StructType.fromJson(dict(value))
 
 
 def inference_failed(error: Exception, folder: FileFolder, format: str) -> HeadraceError:
-    """The error for files whose columns Spark cannot infer."""
     words = " ".join(str(error).split("JVM stacktrace")[0].split())[:300]
     return FilesNotFoundError(
         f"the columns of the {format} files of {folder.path} cannot be inferred",

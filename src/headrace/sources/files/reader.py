@@ -39,28 +39,6 @@ FILES_MAX_AGE: Final = "36500d"
 """Spark's default passes over files that are a week older than the newest one, silently."""
 
 
-def reader_options(request: ReadRequest, location: SourceLocation) -> dict[str, str]:
-    """The options to add to a reader, after those of the user were checked."""
-    options: dict[str, str] = {}
-    if request.streaming:
-        options |= _file_options(request, location)
-    if request.has(FORMAT_OPTION):
-        options |= _strict_mode(request, location)
-    return options
-
-
-def _file_options(request: ReadRequest, location: SourceLocation) -> dict[str, str]:
-    _refuse_for_files(request, location)
-    # A reader's options override the session's settings of the same names.
-    options = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", **ANY_FILE_NAME}
-    if not request.has("maxFileAge"):
-        options["maxFileAge"] = FILES_MAX_AGE
-    if not request.has("maxFilesPerTrigger", "maxBytesPerTrigger"):
-        options |= _file_limit(request)
-        options[ADAPTIVE] = "adaptive"
-    return options
-
-
 def _file_limit(request: ReadRequest) -> dict[str, str]:
     """The limit of files or of bytes, whichever the existing files reach first."""
     sizes: list[int] = []
@@ -130,28 +108,6 @@ FILES = 100
 """The newest files of a folder that are read."""
 
 
-def sample_files(read: SourceRead) -> Sample:
-    """The newest files of a folder."""
-
-    def load(paths: list[str], **options: str) -> DataFrame:
-        reader = read.session.read.format(read.request.format).options(**read.request.batch_options)
-        if read.request.schema is not None:
-            reader = reader.schema(read.request.schema)
-        return reader.options(**options).load(paths)
-
-    everything = load(list(read.paths))
-    files = sorted(everything.inputFiles(), key=_age, reverse=True)
-    chosen = [unquote(file) for file in files[:FILES]]
-    seen = SourceSeen(
-        kind="files", name=", ".join(read.paths), read=len(chosen), held=len(files), unit="files"
-    )
-    if len(chosen) == len(files):
-        return Sample(everything, seen)
-    # Spark finds partition columns below the base path only. The chosen paths are not patterns.
-    base = {"basePath": read.paths[0]} if _is_folder(read.paths[0]) else {}
-    return Sample(load(chosen, **base, __globPaths__="false"), seen)
-
-
 def _age(file: str) -> tuple[float, str]:
     """When a file was changed, as far as it lies on this machine; else its name has to do."""
     local = urlparse(file)
@@ -161,19 +117,36 @@ def _age(file: str) -> tuple[float, str]:
         return 0.0, file
 
 
-def _is_folder(path: str) -> bool:
-    return not any(sign in path for sign in "*?[{")
-
-
 class FilesReader(Reader):
-    """Readers of files."""
-
     has_path = True
 
     def options(
         self, request: ReadRequest, location: SourceLocation, defaults: ReaderDefaults
     ) -> dict[str, str]:
-        return reader_options(request, location)
+        options: dict[str, str] = {}
+        if request.streaming:
+            _refuse_for_files(request, location)
+            # A reader's options override the session's settings of the same names.
+            options |= {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", **ANY_FILE_NAME}
+            if not request.has("maxFileAge"):
+                options["maxFileAge"] = FILES_MAX_AGE
+            if not request.has("maxFilesPerTrigger", "maxBytesPerTrigger"):
+                options |= {**_file_limit(request), ADAPTIVE: "adaptive"}
+        return options | (_strict_mode(request, location) if request.has(FORMAT_OPTION) else {})
 
     def sample(self, read: SourceRead, sampling: Sampling) -> Sample:
-        return sample_files(read)
+        def load(paths: list[str], **options: str) -> DataFrame:
+            reader = read.session.read.format(read.request.format).options(**read.request.batch_options)
+            if read.request.schema is not None:
+                reader = reader.schema(read.request.schema)
+            return reader.options(**options).load(paths)
+
+        everything = load(list(read.paths))
+        files = sorted(everything.inputFiles(), key=_age, reverse=True)
+        chosen = [unquote(file) for file in files[:FILES]]
+        seen = SourceSeen("files", ", ".join(read.paths), len(chosen), len(files), "files")
+        if len(chosen) == len(files):
+            return Sample(everything, seen)
+        # Spark finds partition columns below the base path only. The chosen paths are not patterns.
+        base = {} if set("*?[{") & set(read.paths[0]) else {"basePath": read.paths[0]}
+        return Sample(load(chosen, **base, __globPaths__="false"), seen)

@@ -57,8 +57,6 @@ _BYTES, _FILES = "maxBytesPerTrigger", "maxFilesPerTrigger"
 
 @dataclass(frozen=True, kw_only=True)
 class FileSource(Source):
-    """A streaming read of a folder."""
-
     kind = "files"
     rereads = True
     reads_records = True
@@ -183,8 +181,6 @@ class FileMeter(Meter):
 
 
 class FilesKind(SourceKind):
-    """Folders of files."""
-
     source = FileSource
     guard = FileGuard
     reader = FilesReader()
@@ -245,12 +241,14 @@ class FilesKind(SourceKind):
         assert isinstance(one.until, FilePosition)
         folder = folder_of_source(one.identity)
         try:
-            seen = load_seen(checkpoint, _folder_in(checkpoint, one.index))
+            sources = load_identity(checkpoint).sources
+            (number,) = (folder_of(source) for source in sources if source.index == one.index)
+            seen = load_seen(checkpoint, number)
             read = {plain_path(uri) for uri, entry in seen.items() if entry <= one.until.entry}
             if folder.is_sinks:
                 return None
             waiting = [file for file in folder.files() if file.path not in read]
-        except (HeadraceError, OSError, KeyError):
+        except (HeadraceError, OSError, ValueError):
             return None
         return Lag(len(waiting), sum(file.size for file in waiting), counts_files=True)
 
@@ -292,10 +290,6 @@ def describe_folder(folder: FileFolder) -> str:
     if ignored := folder.count_ignored():
         notes.append(f"{ignored:,} ignored, the name begins with . or _")
     return words + (f" ({'; '.join(notes)})" if notes else "")
-
-
-def _folder_in(checkpoint: Location, index: int) -> int:
-    return {source.index: folder_of(source) for source in load_identity(checkpoint).sources}[index]
 
 
 def _unlisted(source: SourceIdentity, past: Past) -> frozenset[ListOrigin]:

@@ -38,10 +38,7 @@ def load_entries(checkpoint: Location, folder: int, first: int, last: int) -> di
 
 def load_seen(checkpoint: Location, folder: int) -> dict[str, int]:
     """Every URI that Spark's log holds, with the number of its entry."""
-    seen: dict[str, int] = {}
-    for path, number in _logged(checkpoint, folder):
-        seen[path] = number
-    return seen
+    return dict(_logged(checkpoint, folder))
 
 
 def find_earlier(checkpoint: Location, folder: int, paths: Iterable[str], before: int) -> list[str]:

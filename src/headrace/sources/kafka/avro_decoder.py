@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -35,16 +34,12 @@ _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 @dataclass(frozen=True)
 class RegisteredSchema:
-    """One version of a subject."""
-
     id: int  # the id of the schema in the registry, which the wire format carries
     text: str
 
 
 @dataclass(frozen=True)
 class SchemaRegistry:
-    """A schema registry."""
-
     url: str
     # The user and the password, as ``user:password``; None without a login
     user: str | None = field(default=None, repr=False)
@@ -63,9 +58,6 @@ class SchemaRegistry:
         numbers = self._get(path, subject)
         found = [self._get(f"{path}/{int(number)}", subject) for number in sorted(numbers)]
         return tuple(self._schema(one, subject) for one in found)
-
-    def load_subjects(self) -> tuple[str, ...]:
-        return tuple(sorted(map(str, self._get("/subjects", ""))))
 
     def _schema(self, found: Mapping[str, Any], subject: str) -> RegisteredSchema:
         kind = found.get("schemaType") or "AVRO"
@@ -119,7 +111,7 @@ class SchemaRegistry:
         )
 
     def _known(self) -> str:
-        names = self.load_subjects()
+        names = sorted(map(str, self._get("/subjects", "")))
         return ", ".join(names[:10]) + (", .." if len(names) > 10 else "") or "none"
 
     def _unreachable(self, reason: str) -> SchemaRegistryUnreachableError:
@@ -252,12 +244,6 @@ def _scales(kind: Any, path: tuple[str, ...], named: dict[str, Any]) -> Iterator
                 yield from _scales(one, path, named)
         case str() if kind in named:
             yield from _scales(named[kind], path, named)
-
-
-def find_unknown_id(message: str) -> int | None:
-    """The schema id that a query did not know; None if it failed for another reason."""
-    found = re.search(f"{UNKNOWN_ID}(\\d+)", message)
-    return None if found is None else int(found[1])
 
 
 def _with_end(schema: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError
+from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError, did_you_mean
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.runtime.kafka_client import ClientErrors, confluent, confluent_admin, connection_errors
 from headrace.runtime.kafka_faults import find_fault
@@ -118,7 +118,6 @@ class KafkaCluster:
         self.marks.close()
 
     def ping(self) -> None:
-        """Ask the cluster whether it answers."""
         try:
             self._check_connection()
         except (confluent.KafkaException, TimeoutError) as error:
@@ -150,7 +149,8 @@ class KafkaCluster:
                 except confluent.KafkaException as error:
                     code = error.args[0].code()
                     if code == confluent.KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                        raise self._forbidden(name, error) from error
+                        message = f"TOPIC_AUTHORIZATION_FAILED topic: {name}"
+                        raise find_fault(self.connection, [message]) or self._failed(error) from error
                     if code != confluent.KafkaError.UNKNOWN_TOPIC_OR_PART:
                         raise
                     found[name] = None
@@ -219,13 +219,7 @@ class KafkaCluster:
     def _failed(self, error: BaseException) -> HeadraceError:
         return self._client_errors.explain(error) or self.unreachable(error)
 
-    def _forbidden(self, topic: str, error: BaseException) -> HeadraceError:
-        return find_fault(self.connection, [f"TOPIC_AUTHORIZATION_FAILED topic: {topic}"]) or self._failed(
-            error
-        )
-
     def unreachable(self, error: BaseException | str) -> BrokerUnreachableError:
-        """The error for a cluster that does not answer."""
         servers = self.connection.bootstrap_servers
         self._silence = BrokerUnreachableError(
             f"no Kafka broker answers at {servers}",
@@ -236,14 +230,10 @@ class KafkaCluster:
         return self._silence
 
     def _not_found(self, topic: str) -> TopicNotFoundError:
-        import difflib
-
-        known = self.topics()
-        near = difflib.get_close_matches(topic, known, n=1)
-        hint = f"did you mean `{near[0]}`?" if near else f"create it:   headrace broker topics create {topic}"
+        create = f"create it:   headrace broker topics create {topic}"
         return TopicNotFoundError(
             f"the broker at {self.connection.bootstrap_servers} has no topic `{topic}`",
-            remedies=(hint,),
+            remedies=did_you_mean(topic, self.topics(), create),
             params={"topic": topic},
         )
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Self
 
-from headrace.errors import BrokerUnreachableError, HeadraceError
+from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError
 from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
 from headrace.runtime.kafka_client import ClientErrors, confluent
 from headrace.sources.kafka.cluster import KafkaCluster
@@ -101,6 +101,10 @@ _SERVERS_OPTION = "kafka.bootstrap.servers"
 class KafkaClusters(Client):
     """The clusters of one command or update."""
 
+    @property
+    def refusal(self) -> HeadraceError | None:
+        return None if isinstance(self.failure, TopicNotFoundError) else super().refusal
+
     def __init__(
         self,
         connect: Callable[[], KafkaConnection],
@@ -134,7 +138,8 @@ class KafkaClusters(Client):
             with self._lock:
                 self._others = [one for one in self._others if one != other] + [other]
             return self._cluster(other)
-        connection = self._own_connection()
+        with self._lock:
+            connection = self._own = self._own or self._connect()
         if connection.is_embedded:
             raise BrokerUnreachableError(
                 "the embedded broker is not running; `headrace broker start` starts it",
@@ -166,12 +171,6 @@ class KafkaClusters(Client):
             publisher.stop()
         for cluster in self._clusters.values():
             cluster.close()
-
-    def _own_connection(self) -> KafkaConnection:
-        with self._lock:
-            if self._own is None:
-                self._own = self._connect()
-            return self._own
 
     def _cluster(self, connection: KafkaConnection) -> KafkaCluster:
         key = repr(sorted(connection.settings.items()))
@@ -228,7 +227,6 @@ def at_servers(servers: str | None) -> str:
 
 
 def same_servers(one: str, other: str) -> bool:
-    """Whether two lists name the same brokers."""
     return _split(one) == _split(other)
 
 

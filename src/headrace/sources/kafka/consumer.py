@@ -13,6 +13,7 @@ from headrace.errors import BrokerUnreachableError, ConsumeFailedError, OffsetUn
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.runtime.kafka_client import ClientErrors, confluent, connection_errors
 from headrace.sources.kafka.cluster import KafkaCluster
+from headrace.sources.kafka.record_marks import COMMITTED
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -32,8 +33,6 @@ _GROUP = "headrace-consume"
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """One record with its place."""
-
     topic: str
     partition: int
     offset: int
@@ -61,12 +60,13 @@ class TopicReader:
     def __init__(self, connection: KafkaConnection, topic: str) -> None:
         self._connection = connection
         self._topic = topic
+        self._cluster = KafkaCluster(connection)
         self._client_errors = ClientErrors(connection)
         self._heard_at = 0.0
 
     def find_span(self, start: Start, partitions: Sequence[int] = ()) -> Span:
         """Where to begin and to end in each partition, as the topic is now."""
-        cluster = KafkaCluster(self._connection)
+        cluster = self._cluster
         there = cluster.partitions(self._topic)
         wanted = tuple(dict.fromkeys(partitions)) or there
         if unknown := [one for one in wanted if one not in there]:
@@ -84,7 +84,10 @@ class TopicReader:
             case "latest":
                 first = end
             case datetime():
-                first = self._offsets_at(cluster, start, end)
+                # The first record of each partition that is as young as that, or younger
+                at_ms = int(start.timestamp() * 1000)
+                found = cluster.offsets_since({self._topic: dict.fromkeys(end, at_ms)})[self._topic]
+                first = {one: offset if offset >= 0 else end[one] for one, offset in found.items()}
             case _:
                 held = {one: (earliest[one], latest[one]) for one in wanted}
                 first = self._offsets_from(start, held)
@@ -123,14 +126,8 @@ class TopicReader:
         if time.monotonic() - self._heard_at < _SILENCE_S:
             return
         if reasons := connection_errors(self._connection.bootstrap_servers, _CONNECT_S):
-            raise self._unreachable("; ".join(reasons))
+            raise self._cluster.unreachable("; ".join(reasons))
         self._heard_at = time.monotonic()
-
-    def _offsets_at(self, cluster: KafkaCluster, moment: datetime, end: Mapping[int, int]) -> dict[int, int]:
-        """The first record of each partition that is as young as that, or younger."""
-        at_ms = int(moment.timestamp() * 1000)
-        found = cluster.offsets_since({self._topic: dict.fromkeys(end, at_ms)})[self._topic]
-        return {one: offset if offset >= 0 else end[one] for one, offset in found.items()}
 
     def _offsets_from(self, offset: int, held: Mapping[int, tuple[int, int]]) -> dict[int, int]:
         if all(offset < first or offset > end for first, end in held.values()):
@@ -151,25 +148,11 @@ class TopicReader:
 
     @contextmanager
     def _assigned(self, first: Mapping[int, int]) -> Iterator[Consumer]:
-        with self._client() as consumer:
-            consumer.assign(
-                [confluent.TopicPartition(self._topic, one, offset) for one, offset in first.items()]
-            )
-            yield consumer
-
-    @contextmanager
-    def _client(self) -> Iterator[Consumer]:
-        settings = {
-            "group.id": _GROUP,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            # A record that has expired meanwhile is an error, and not a reason to begin elsewhere.
-            "auto.offset.reset": "error",
-        }
         self._client_errors = ClientErrors(self._connection)
-        consumer = self._client_errors.open(confluent.Consumer, settings)
+        consumer = self._client_errors.open(confluent.Consumer, {**COMMITTED, "group.id": _GROUP})
         try:
+            places = [confluent.TopicPartition(self._topic, one, offset) for one, offset in first.items()]
+            consumer.assign(places)
             yield consumer
         finally:
             consumer.close()
@@ -193,21 +176,12 @@ class TopicReader:
             confluent.KafkaError._TIMED_OUT,
             confluent.KafkaError._TRANSPORT,
         ):
-            return self._unreachable(error.str())
+            return self._cluster.unreachable(error.str())
         return ConsumeFailedError(
             f"topic `{self._topic}` on {self._connection.bootstrap_servers} cannot be read",
             facts=(f"Kafka's client reports: {error.str()}",),
             remedies=("headrace doctor",),
             params={"topic": self._topic, "reason": error.name()},
-        )
-
-    def _unreachable(self, reason: str) -> BrokerUnreachableError:
-        servers = self._connection.bootstrap_servers
-        return BrokerUnreachableError(
-            f"no Kafka broker answers at {servers}",
-            facts=(f"Kafka's client reports: {reason}",),
-            remedies=("headrace doctor",),
-            params={"servers": servers},
         )
 
 

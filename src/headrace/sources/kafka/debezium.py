@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from headrace.errors import ArgumentInvalidError
@@ -67,7 +68,6 @@ class DebeziumDecoder(Decoder):
         return json.dumps({"type": "debezium", "row": self.schema.jsonValue(), **facts})
 
     def decode(self, value: Column) -> Column:
-
         record = JsonDecoder(self._envelope, self.invalid_utf8).decode(value)
         return _bound(record, self._flatten)
 
@@ -97,8 +97,6 @@ class DebeziumDecoder(Decoder):
         return _bound(event, lambda one: self._row(one, record))
 
     def _row(self, event: Column, record: Column) -> Column:
-        from pyspark.sql import Column
-
         row = _image(event)
         columns = [self._column(row, one, record) for one in self.schema.fields]
         rows = F.struct(*columns, *added_columns(event, event["source"].getField))
@@ -107,7 +105,7 @@ class DebeziumDecoder(Decoder):
 
         def judge(rows: Column) -> Column:
             is_read = [_text(row[name]).isNull() | rows[name].isNotNull() for name in ambiguous]
-            return F.when(reduce(Column.__and__, is_read, whole & event["source"].isNotNull()), rows)
+            return F.when(reduce(and_, is_read, whole & event["source"].isNotNull()), rows)
 
         return _bound(rows, judge)
 
@@ -130,7 +128,10 @@ class DebeziumDecoder(Decoder):
         is_text = F.schema_of_variant(one["value"]) == "STRING"
         match kind:
             case T.DateType():
-                return F.when(is_text, text.try_cast(kind)).otherwise(_date(text.try_cast("bigint")))
+                days = text.try_cast("bigint")
+                date = F.date_add(F.lit("1970-01-01").cast("date"), days.try_cast("int"))
+                date = F.when(days.between(-_LAST_DAY, _LAST_DAY), date)
+                return F.when(is_text, text.try_cast(kind)).otherwise(date)
             case T.DecimalType():
                 return self._decimal(one, text, is_text, kind)
             case _:
@@ -172,7 +173,6 @@ class DebeziumDecoder(Decoder):
 def build_debezium_decoder(
     call: str, schema: StructType | None, invalid_utf8: InvalidUtf8 = "reject", **options: str | None
 ) -> DebeziumDecoder:
-    """The decoder of change events."""
     check_choice(call, "invalid_utf8", invalid_utf8, get_args(InvalidUtf8))
     problem = remedy = None
     twice = next((name for name in ADDED if schema is not None and name in schema.fieldNames()), None)
@@ -199,7 +199,6 @@ def build_debezium_decoder(
 
 
 def added_columns(event: Column, source: Callable[[str], Column]) -> tuple[Column, ...]:
-    """The operation, the position and the time of a change event."""
     moment = F.coalesce(source("ts_us"), source("ts_ms") * 1000)
     return (
         event["op"].alias(OP),
@@ -273,7 +272,6 @@ def _image(event: Column) -> Column:
 
 
 def _text(value: Column) -> Column:
-    """A variant as text."""
     return F.try_variant_get(value, "$", "string")
 
 
@@ -286,11 +284,6 @@ def _declared(schema: Column, name: str) -> Column:
     """The description of a column in the schema part of a record; NULL if there is none."""
     rows = F.filter(schema["fields"], lambda one: one["field"] == "after")
     return F.get(F.filter(F.get(rows, F.lit(0))["fields"], lambda one: one["field"] == name), F.lit(0))
-
-
-def _date(days: Column) -> Column:
-    is_date = days.between(-_LAST_DAY, _LAST_DAY)
-    return F.when(is_date, F.date_add(F.lit("1970-01-01").cast("date"), days.try_cast("int")))
 
 
 def _unscaled(encoded: Column, scale: Column) -> Column:

@@ -35,49 +35,10 @@ Span = tuple[int, int]
 _NAMED = 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class Held:
-    """The offsets that a source holds, and the offsets that the flow has read."""
-
-    index: int
-    ids: Mapping[str, str | None]
-    earliest: Mapping[str, Mapping[int, int]]
-    latest: Mapping[str, Mapping[int, int]]  # the offset after the last record of each partition
-    ended: KafkaOffsets  # where the flow's last checkpoint has ended each partition
-    history: History = field(default_factory=History)
-
-
-def choose(flow: FlowFacts, start: ChosenStart, held: Held) -> ChosenPosition:
-    """The position of a new checkpoint that starts where a user wants it."""
-    read = read_offsets(held.history)
-    offsets: dict[str, dict[int, int]] = {}
-    repeats: list[dict[str, Any]] = []
-    losses: list[dict[str, Any]] = []
-    for topic, partition, ended in held.ended:
-        chosen = _chosen(flow, start, held, topic, partition)
-        offsets.setdefault(topic, {})[partition] = ended if chosen is None else chosen
-        if chosen is None:
-            continue
-        spans = read.get(held.ids.get(topic) or "", {}).get(partition, [])
-        if not held.history.whole:
-            # It is not known which offsets before the last ones were read.
-            spans = _merged([*spans, (0, ended)])
-        where = {"source": held.index, "topic": topic, "partition": partition}
-        repeats += [
-            {**where, "from": max(low, chosen), "until": high} for low, high in spans if high > chosen
-        ]
-        losses += [{**where, "from": low, "until": high} for low, high in _without((ended, chosen), spans)]
-    if repeats and not start.allow_duplicates:
-        raise _read_again(flow, start, repeats)
-    if losses and not start.accept_loss:
-        raise _skipped(flow, start, losses)
-    return ChosenPosition(position=KafkaOffsets(offsets), losses=tuple(losses), repeats=tuple(repeats))
-
-
 def read_offsets(history: History) -> dict[str, dict[int, list[Span]]]:
     """The offsets that the checkpoints of a flow have read, by topic id and partition, each once."""
     found: dict[str, dict[int, list[Span]]] = {}
-    for read in (read for reads in history.commits for read in reads if read.source.kind == "kafka"):
+    for read in history.reads("kafka"):
         ids = read.source.identity["topics"]
         starts = KafkaOffsets.from_json(read.start or {})
         for topic, partition, end in KafkaOffsets.from_json(read.until):
@@ -89,29 +50,6 @@ def read_offsets(history: History) -> dict[str, dict[int, list[Span]]]:
         topic_id: {partition: _merged(spans) for partition, spans in partitions.items()}
         for topic_id, partitions in found.items()
     }
-
-
-def _chosen(flow: FlowFacts, start: ChosenStart, held: Held, topic: str, partition: int) -> int | None:
-    """The offset that the user has chosen for a partition; ``None`` to continue."""
-    first = held.earliest.get(topic, {}).get(partition)
-    end = held.latest.get(topic, {}).get(partition)
-    if start.edge is not None:
-        return first if start.edge == "earliest" else end
-    offset = start.offsets.get(topic, {}).get(partition)
-    if offset is not None and (first is None or end is None or not first <= offset <= end):
-        offsets = (
-            f"the topic has no partition {partition}"
-            if first is None or end is None
-            else f"the broker has the offsets {first} to {end - 1}; {end} starts after the last record"
-        )
-        raise StartInvalidError(
-            f"flow {flow.flow}: topic `{topic}`, partition {partition} has no offset {offset}",
-            location=flow.location,
-            facts=(offsets, "nothing was changed"),
-            remedies=("choose an offset of the topic, or leave out --from",),
-            params={"flow": flow.flow, "topic": topic, "partition": partition, "offset": offset},
-        )
-    return offset
 
 
 def _merged(spans: Iterable[Span]) -> list[Span]:
@@ -136,7 +74,6 @@ def _without(span: Span, spans: Iterable[Span]) -> list[Span]:
 
 
 def ranges_text(ranges: Iterable[Mapping[str, Any]]) -> list[str]:
-    """One line for each range of offsets."""
     lines = [
         f"topic {one['topic']}, partition {one['partition']}: offsets {one['from']} to {one['until'] - 1}"
         for one in ranges
@@ -152,7 +89,7 @@ def _read_again(flow: FlowFacts, start: ChosenStart, repeats: list[dict[str, Any
         facts=(*ranges_text(repeats), "nothing was changed"),
         remedies=(
             "read them again, and record them as declared duplicates:   "
-            f"{_command(flow, start)} --allow-duplicates",
+            f"headrace reset {flow.flow} {start.options()} --allow-duplicates",
         ),
         params={"flow": flow.flow, "ranges": repeats},
     )
@@ -164,13 +101,9 @@ def _skipped(flow: FlowFacts, start: ChosenStart, losses: list[dict[str, Any]]) 
         f"flow {flow.flow} would pass over {count:,} offsets that it has never read",
         location=flow.location,
         facts=(*ranges_text(losses), "nothing was changed"),
-        remedies=(f"record them as lost:   {_command(flow, start)} --accept-loss",),
+        remedies=(f"record them as lost:   headrace reset {flow.flow} {start.options()} --accept-loss",),
         params={"flow": flow.flow, "ranges": losses},
     )
-
-
-def _command(flow: FlowFacts, start: ChosenStart) -> str:
-    return f"headrace reset {flow.flow} {start.options()}"
 
 
 Ended = Mapping[str, Mapping[int, int | None]]
@@ -270,15 +203,58 @@ class KafkaFacts(SourceFacts):
         self, flow: FlowFacts, history: History, position: Position, start: ChosenStart
     ) -> ChosenPosition:
         assert isinstance(position, KafkaOffsets)
-        held = Held(
-            index=self.source.index,
-            ids=self.ids,
-            earliest=self.earliest,
-            latest=self.latest,
-            ended=position,
-            history=history,
+        read = read_offsets(history)
+        offsets: dict[str, dict[int, int]] = {}
+        repeats: list[dict[str, Any]] = []
+        losses: list[dict[str, Any]] = []
+        for topic, partition, ended in position:
+            chosen = self._chosen(flow, start, topic, partition)
+            offsets.setdefault(topic, {})[partition] = ended if chosen is None else chosen
+            if chosen is None:
+                continue
+            spans = read.get(self.ids.get(topic) or "", {}).get(partition, [])
+            if not history.whole:
+                # It is not known which offsets before the last ones were read.
+                spans = _merged([*spans, (0, ended)])
+            where = {"source": self.source.index, "topic": topic, "partition": partition}
+            repeats += [
+                {**where, "from": max(low, chosen), "until": high} for low, high in spans if high > chosen
+            ]
+            losses += [
+                {**where, "from": low, "until": high} for low, high in _without((ended, chosen), spans)
+            ]
+        if repeats and not start.allow_duplicates:
+            raise _read_again(flow, start, repeats)
+        if losses and not start.accept_loss:
+            raise _skipped(flow, start, losses)
+        return ChosenPosition(
+            position=KafkaOffsets(offsets),
+            partitions=frozenset((topic, partition) for topic, partition, _ in position),
+            losses=tuple(losses),
+            repeats=tuple(repeats),
         )
-        return choose(flow, start, held)
+
+    def _chosen(self, flow: FlowFacts, start: ChosenStart, topic: str, partition: int) -> int | None:
+        """The offset that the user has chosen for a partition; ``None`` to continue."""
+        first = self.earliest.get(topic, {}).get(partition)
+        end = self.latest.get(topic, {}).get(partition)
+        if start.edge is not None:
+            return first if start.edge == "earliest" else end
+        offset = start.offsets.get(topic, {}).get(partition)
+        if offset is not None and (first is None or end is None or not first <= offset <= end):
+            offsets = (
+                f"the topic has no partition {partition}"
+                if first is None or end is None
+                else f"the broker has the offsets {first} to {end - 1}; {end} starts after the last record"
+            )
+            raise StartInvalidError(
+                f"flow {flow.flow}: topic `{topic}`, partition {partition} has no offset {offset}",
+                location=flow.location,
+                facts=(offsets, "nothing was changed"),
+                remedies=("choose an offset of the topic, or leave out --from",),
+                params={"flow": flow.flow, "topic": topic, "partition": partition, "offset": offset},
+            )
+        return offset
 
     def _ended_at(self, flow: FlowFacts, ended: Ended, topic: str, partition: int) -> int | None:
         """Where a checkpoint has ended a partition; ``None`` where none has read it."""
@@ -339,7 +315,6 @@ def _topic_gone(
 def topic_recreated(
     flow: str, location: SourceLocation, checkpoint: str, topic: str, known_id: str | None, now_id: str | None
 ) -> TopicRecreatedError:
-    """The error for a topic that was deleted and created again."""
     now = "has no such topic" if now_id is None else f"has topic id {now_id}"
     return TopicRecreatedError(
         f"flow {flow}: the topic `{topic}` was deleted and created again since its last batch",

@@ -21,12 +21,12 @@ from headrace.model.declarations import Sink, StreamingTable
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position, SourceRange
 from headrace.runtime.kafka_faults import find_fault
-from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
+from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sources.answers import Lag, Unrecoverable
 from headrace.sources.bad_records import SCHEMA_MARK, schema_mark
 from headrace.sources.guard import FlowRun, Guard
-from headrace.sources.kafka.avro_decoder import find_unknown_id
-from headrace.sources.kafka.cluster import KafkaCluster
+from headrace.sources.kafka.avro_decoder import UNKNOWN_ID
+from headrace.sources.kafka.cluster import KafkaCluster, Offsets
 from headrace.sources.kafka.clusters import (
     SERVERS,
     KafkaClusters,
@@ -37,15 +37,7 @@ from headrace.sources.kafka.clusters import (
 )
 from headrace.sources.kafka.facts import KafkaFacts, ended_offsets, topic_recreated
 from headrace.sources.kafka.last_records import LastRecordReader, offsets_reused
-from headrace.sources.kafka.position import (
-    COORDINATES,
-    KafkaOffsets,
-    KafkaPart,
-    leave_out,
-    parts_of,
-    range_of,
-    show_command,
-)
+from headrace.sources.kafka.position import COORDINATES, KafkaOffsets, KafkaPart, show_command
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY
 from headrace.sources.kafka.reader import KafkaReader
 from headrace.sources.kafka.source import KafkaSource
@@ -132,8 +124,6 @@ _TURNED_AWAY = re.compile(
 
 
 class KafkaKind(SourceKind):
-    """Topics."""
-
     source = KafkaSource
     guard = KafkaGuard
     reader = KafkaReader()
@@ -166,7 +156,16 @@ class KafkaKind(SourceKind):
                 f"a stream of Kafka {error}", location=read.location, params={"problem": str(error)}
             ) from error
         lowered = {key.lower(): value.lower() for key, value in read.options.items()}
-        servers = _find_servers(read)
+        settings, other = read.settings, other_cluster(read.options, read.settings.kafka)
+        if not brokers_of(read.options):
+            raise OptionInvalidError(
+                f"a stream of Kafka names no broker, and neither does the profile `{settings.profile}`",
+                location=read.location,
+                remedies=[
+                    "write kafka: {bootstrap.servers: ..} in the spec, or `embedded` for the own broker"
+                ],
+                params={"option": "kafka.bootstrap.servers", "profile": settings.profile},
+            )
         policy = lowered.get(LOSS_POLICY.lower())
         return KafkaSource(
             **read.common,
@@ -175,7 +174,7 @@ class KafkaKind(SourceKind):
             partitions=subscription.partitions,
             allow_no_topics=lowered.get(ALLOW_NO_TOPICS.lower()) == "true",
             on_data_loss="refuse" if policy == "refuse" else "record" if policy == "record" else None,
-            servers=servers,
+            servers=None if other is None else normalized(other.bootstrap_servers),
         )
 
     def position(self, value: Mapping[str, Any]) -> KafkaOffsets:
@@ -236,13 +235,29 @@ class KafkaKind(SourceKind):
     def parts(
         self, one: SourceRange, source: Source, session: SparkSession, checkpoint: Location
     ) -> Sequence[KafkaPart]:
-        return parts_of(one)
+        assert isinstance(one.until, KafkaOffsets)
+        return [
+            KafkaPart(topic=topic, partition=partition, start=first, until=end, source=one.index)
+            for topic, partition, first, end in one.until.since(one.start)
+        ]
 
     def range_of(self, one: SourceRange, parts: Sequence[Part]) -> SourceRange:
-        return range_of(one, parts)
+        """The offsets from the first to the last record of the parts, for each partition."""
+        start: Offsets = {}
+        until: Offsets = {}
+        for part in parts:
+            assert isinstance(part, KafkaPart)
+            first, last = start.setdefault(part.topic, {}), until.setdefault(part.topic, {})
+            first[part.partition] = min(part.start, first.get(part.partition, part.start))
+            last[part.partition] = max(part.until, last.get(part.partition, part.until))
+        return replace(one, start=KafkaOffsets(start), until=KafkaOffsets(until))
 
     def leave_out(self, frame: DataFrame, records: Sequence[Part]) -> DataFrame:
-        return leave_out(frame, records)
+        for one in records:
+            if isinstance(one, KafkaPart):
+                is_it = (F.col("topic") == one.topic) & (F.col("partition") == one.partition)
+                frame = frame.where(~(is_it & (F.col("offset") == one.start)))
+        return frame
 
     def count(self, one: SourceRange) -> int:
         assert isinstance(one.until, KafkaOffsets)
@@ -279,13 +294,13 @@ class KafkaKind(SourceKind):
                 (stores[0],),
                 "correct the path or the permissions of the file: kafka: {ssl.keystore.location: ..}",
             )
-        if (unknown := find_unknown_id(failed.text)) is not None:
+        if (unknown := re.search(f"{UNKNOWN_ID}(\\d+)", failed.text)) is not None:
             return failed.error(
                 SchemaIdUnknownError,
-                f"a record has the schema id {unknown}, which its subject in the registry does not have",
+                f"a record has the schema id {unknown[1]}, which its subject in the registry does not have",
                 (NOT_COMMITTED, "the flow asks the registry again at its next attempt"),
                 "register the schema under the subject, or name another: hr.read_kafka(.., subject=..)",
-                id=unknown,
+                id=int(unknown[1]),
             )
         if (broker := _BROKER.search(failed.text)) is not None:
             report = f"Kafka's client reports: {broker[0]}"
@@ -341,20 +356,6 @@ def _initial_offsets(checkpoint: Location, source: SourceIdentity) -> KafkaOffse
         return KafkaOffsets.from_json(json.loads(offsets))
     except (OSError, ValueError) as error:
         raise corrupt(path, error) from error
-
-
-def _find_servers(read: StreamRead) -> str | None:
-    """The brokers of a reader of another cluster than the profile's; ``None`` for the profile's."""
-    settings = read.settings
-    if not brokers_of(read.options):
-        raise OptionInvalidError(
-            f"a stream of Kafka names no broker, and neither does the profile `{settings.profile}`",
-            location=read.location,
-            remedies=["write kafka: {bootstrap.servers: ..} in the spec, or `embedded` for the own broker"],
-            params={"option": "kafka.bootstrap.servers", "profile": settings.profile},
-        )
-    other = other_cluster(read.options, settings.kafka)
-    return None if other is None else normalized(other.bootstrap_servers)
 
 
 KIND = KafkaKind()

@@ -7,12 +7,12 @@ partition that moved with the offset, the timestamp and the checksum of the last
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.errors import OffsetsReusedError, SourceLocation
 from headrace.model.ranges import RecordMark, SourceRange
@@ -20,10 +20,6 @@ from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.record_marks import Marks, Partition
 from headrace.state.history import History
-
-if TYPE_CHECKING:
-    pass
-
 
 MARK = "last"
 """The key of a range in a commit.
@@ -48,8 +44,6 @@ _WAIT_S = 0.1
 
 @dataclass(frozen=True)
 class LastRecord:
-    """The last record that was read of a partition."""
-
     offset: int
     mark: RecordMark
 
@@ -71,7 +65,7 @@ class ReusedOffset:
 def read_marks(history: History) -> dict[str, dict[int, LastRecord]]:
     """The newest marks in a flow's commits, by topic id and partition."""
     found: dict[str, dict[int, LastRecord]] = {}
-    for read in (read for reads in history.commits for read in reads if read.source.kind == "kafka"):
+    for read in history.reads("kafka"):
         ids = read.source.identity["topics"]
         for topic, partitions in read.marks.get(MARK, {}).items():
             if ids.get(topic) is not None:
@@ -182,8 +176,6 @@ class LastRecordReader:
 
 @dataclass(frozen=True)
 class _Found:
-    """What was read of one range."""
-
     last: Mapping[Partition, LastRecord]
     reused: tuple[ReusedOffset, ...]  # the records before it in whose place the broker has other records
 
@@ -191,7 +183,9 @@ class _Found:
 def _read(one: SourceRange, known: Mapping[Partition, LastRecord], cluster: KafkaCluster) -> _Found:
     """Read the last records of a range, and compare the last records before it."""
     deadline = time.monotonic() + _SEARCH_S
-    spans = {(topic, partition): (first, end) for topic, partition, first, end in _moved(one)}
+    assert isinstance(one.until, KafkaOffsets)
+    moved = one.until.since(one.start)
+    spans = {(topic, partition): (first, end) for topic, partition, first, end in moved}
     before = {place: known[place].offset for place in spans if place in known}
     joined = {
         place: (low, spans[place][1])
@@ -236,11 +230,6 @@ def _latest(
         if inside:
             last[place] = LastRecord(max(inside), marks[max(inside)])
     return last
-
-
-def _moved(one: SourceRange) -> Iterator[tuple[str, int, int, int]]:
-    assert isinstance(one.until, KafkaOffsets)
-    return one.until.since(one.start)
 
 
 def _shown(timestamp_ms: int) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from headrace.model.coordinates import RecordCoordinates
-from headrace.model.ranges import Position, SourceRange
-from headrace.runtime.lazy_pyspark import DataFrame, F
-from headrace.sources.kafka.cluster import Offsets
+from headrace.model.ranges import Position
 from headrace.sources.parts import Part
 
 
@@ -22,7 +20,6 @@ class KafkaOffsets:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> KafkaOffsets:
-        """The offsets in a line of Spark's offset log, or in a commit."""
         try:
             return cls({t: {int(p): int(o) for p, o in parts.items()} for t, parts in value.items()})
         except (TypeError, AttributeError) as error:
@@ -64,7 +61,6 @@ COORDINATES = RecordCoordinates.of(topic="STRING", partition="INT", offset="BIGI
 
 
 def show_command(record: Mapping[str, Any]) -> str:
-    """The command that prints a record."""
     at = f"--partition {record['partition']} --from {record['offset']} --limit 1"
     return f"headrace consume {shlex.quote(str(record['topic']))} {at}"
 
@@ -89,33 +85,3 @@ class KafkaPart(Part):
         if self.is_record:
             return f"{partition}, offset {self.start}"
         return f"{partition}, offsets {self.start} to {self.until - 1}"
-
-
-def parts_of(one: SourceRange) -> list[KafkaPart]:
-    """The records of a range, by partition."""
-    assert isinstance(one.until, KafkaOffsets)
-    return [
-        KafkaPart(topic=topic, partition=partition, start=first, until=end, source=one.index)
-        for topic, partition, first, end in one.until.since(one.start)
-    ]
-
-
-def range_of(one: SourceRange, parts: Sequence[Part]) -> SourceRange:
-    """The offsets from the first to the last record of the parts, for each partition."""
-    start: Offsets = {}
-    until: Offsets = {}
-    for part in parts:
-        assert isinstance(part, KafkaPart)
-        first, last = start.setdefault(part.topic, {}), until.setdefault(part.topic, {})
-        first[part.partition] = min(part.start, first.get(part.partition, part.start))
-        last[part.partition] = max(part.until, last.get(part.partition, part.until))
-    return replace(one, start=KafkaOffsets(start), until=KafkaOffsets(until))
-
-
-def leave_out(frame: DataFrame, records: Sequence[Part]) -> DataFrame:
-    """The records of a source without some of them."""
-    for one in records:
-        if isinstance(one, KafkaPart):
-            is_it = (F.col("topic") == one.topic) & (F.col("partition") == one.partition)
-            frame = frame.where(~(is_it & (F.col("offset") == one.start)))
-    return frame

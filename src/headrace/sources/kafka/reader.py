@@ -9,12 +9,13 @@ from typing import Final
 from headrace.errors import HeadraceError, OptionInvalidError, OptionUnsupportedError, SourceLocation
 from headrace.model.kafka_settings import KafkaConnection, unshaded
 from headrace.runtime.gateway import new_frame
-from headrace.runtime.lazy_pyspark import DataFrame, F, T
+from headrace.runtime.lazy_pyspark import DataFrame
 from headrace.sources.answers import Sample, SourceSeen
 from headrace.sources.bad_records import SCHEMA_NUMBER, VALUE_LIMIT
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
 from headrace.sources.kafka.clusters import KafkaClusters, other_cluster
 from headrace.sources.kafka.meter import KAFKA_MAX_OFFSETS_PER_TRIGGER
+from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, CLIENT, LOSS_POLICY
 from headrace.sources.kafka.starting import Start
 from headrace.sources.kafka.subscription import Subscription
@@ -58,17 +59,6 @@ _KNOWN = KnownOptions(
 )
 
 
-def reader_options(
-    request: ReadRequest, location: SourceLocation, defaults: ReaderDefaults
-) -> dict[str, str]:
-    """The options to add to a reader, after those of the user were checked."""
-    own = unshaded(request.options)
-    request = request.with_options(own)
-    options = protocol_options(request, location, defaults.record_limit or KAFKA_MAX_OFFSETS_PER_TRIGGER)
-    check_values(request.options, request.streaming, location)
-    return connection_options(request.options, defaults.settings.kafka) | own | options
-
-
 def protocol_options(request: ReadRequest, location: SourceLocation, limit: int) -> dict[str, str]:
     """The options that the exactly-once protocol adds."""
     options: dict[str, str] = {}
@@ -79,10 +69,18 @@ def protocol_options(request: ReadRequest, location: SourceLocation, limit: int)
         # Spark would skip lost records silently; with the policy a flow continues too, and the ledger
         # records the loss.
         options[LOSS_POLICY] = "record"
-    _refuse_uncommitted(request, location)
+    level = request.value("kafka.isolation.level")
+    if level is not None and level.lower() != "read_committed":
+        raise OptionUnsupportedError(
+            f"kafka.isolation.level={level} reads records of aborted transactions",
+            location=location,
+            facts=["`headrace verify` counts committed records only, so it would find additional rows"],
+            remedies=["remove the option: flows read with read_committed"],
+            params={"option": "kafka.isolation.level", "value": level},
+        )
     options["failOnDataLoss"] = "true"
     # Without it Spark also reads records of aborted transactions.
-    if not request.has("kafka.isolation.level"):
+    if level is None:
         options["kafka.isolation.level"] = "read_committed"
     if request.streaming and not request.has(*LIMITS):
         options |= {"maxOffsetsPerTrigger": str(limit), ADAPTIVE: "adaptive"}
@@ -143,19 +141,6 @@ def _invalid(problem: str, option: str, location: SourceLocation) -> OptionInval
     )
 
 
-def _refuse_uncommitted(request: ReadRequest, location: SourceLocation) -> None:
-    level = request.value("kafka.isolation.level")
-    if level is None or level.lower() == "read_committed":
-        return
-    raise OptionUnsupportedError(
-        f"kafka.isolation.level={level} reads records of aborted transactions",
-        location=location,
-        facts=["`headrace verify` counts committed records only, so it would find additional rows"],
-        remedies=["remove the option: flows read with read_committed"],
-        params={"option": "kafka.isolation.level", "value": level},
-    )
-
-
 _COLUMNS: Final = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
     "timestampType INT"
@@ -199,41 +184,9 @@ def read_between(
     )
 
 
-def read_kept(read: SourceRead, records: DataFrame) -> DataFrame:
-    """Records that were kept, with the columns of a reader."""
-    held = records.withColumn("timestampType", F.lit(0))
-    columns = T.StructType.fromDDL(kafka_columns(read.request)).fields
-    return held.select(*(F.col(one.name).cast(one.dataType).alias(one.name) for one in columns))
-
-
 def kafka_columns(request: ReadRequest) -> str:
-    """The columns of a reader."""
     with_headers = (request.value("includeHeaders") or "").lower() == "true"
     return f"{_COLUMNS}, {_HEADERS}" if with_headers else _COLUMNS
-
-
-def sample_topics(read: SourceRead, sampling: Sampling) -> Sample:
-    """The newest records of a reader's topics."""
-    try:
-        other = other_cluster(read.request.options, sampling.settings.kafka)
-        cluster = sampling.systems.client(KafkaClusters).reach(other)
-        topics = _topics(read.request, cluster)
-        earliest, latest = cluster.earliest(topics), cluster.latest(topics)
-        lower = _lower_bound(read.request, cluster, earliest, latest)
-    except HeadraceError as error:
-        raise error.with_location(read.location) from error.__cause__
-    start = newest(lower, latest, sampling.records)
-    seen = SourceSeen(
-        kind="kafka", name=",".join(topics), read=_span(start, latest), held=_span(lower, latest)
-    )
-    return Sample(read_between(read, start, latest), seen)
-
-
-def _topics(request: ReadRequest, cluster: KafkaCluster) -> tuple[str, ...]:
-    subscription = Subscription.of(request.options)
-    if subscription.pattern is None:
-        return subscription.topics
-    return cluster.matching(subscription.pattern)
 
 
 def _lower_bound(request: ReadRequest, cluster: KafkaCluster, earliest: Offsets, latest: Offsets) -> Offsets:
@@ -288,23 +241,32 @@ def newest(first: Offsets, until: Offsets, count: int) -> Offsets:
     return {topic: dict(sorted(partitions.items())) for topic, partitions in start.items()}
 
 
-def _span(first: Offsets, until: Offsets) -> int:
-    return sum(
-        end - first[topic][partition]
-        for topic, partitions in until.items()
-        for partition, end in partitions.items()
-    )
-
-
 class KafkaReader(Reader):
-    """Readers of topics."""
-
     stand_in = "topic"
 
     def options(
         self, request: ReadRequest, location: SourceLocation, defaults: ReaderDefaults
     ) -> dict[str, str]:
-        return reader_options(request, location, defaults)
+        own = unshaded(request.options)
+        request = request.with_options(own)
+        limit = defaults.record_limit or KAFKA_MAX_OFFSETS_PER_TRIGGER
+        options = protocol_options(request, location, limit)
+        check_values(request.options, request.streaming, location)
+        return connection_options(request.options, defaults.settings.kafka) | own | options
 
     def sample(self, read: SourceRead, sampling: Sampling) -> Sample:
-        return sample_topics(read, sampling)
+        subscription = Subscription.of(read.request.options)
+        try:
+            other = other_cluster(read.request.options, sampling.settings.kafka)
+            cluster = sampling.systems.client(KafkaClusters).reach(other)
+            topics = subscription.topics
+            if subscription.pattern is not None:
+                topics = cluster.matching(subscription.pattern)
+            earliest, latest = cluster.earliest(topics), cluster.latest(topics)
+            lower = _lower_bound(read.request, cluster, earliest, latest)
+        except HeadraceError as error:
+            raise error.with_location(read.location) from error.__cause__
+        start, end = newest(lower, latest, sampling.records), KafkaOffsets(latest)
+        read_now, held = (end.count_since(KafkaOffsets(first)) for first in (start, lower))
+        seen = SourceSeen("kafka", ",".join(topics), read_now, held)
+        return Sample(read_between(read, start, latest), seen)

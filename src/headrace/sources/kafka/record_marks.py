@@ -22,6 +22,15 @@ Partition = tuple[str, int]
 Marks = Mapping[int, RecordMark]
 """Marks by offset."""
 
+COMMITTED = {
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "isolation.level": "read_committed",
+    # An offset that the broker does not hold is an error, and no reason to start elsewhere.
+    "auto.offset.reset": "error",
+}
+"""Settings of consumers that read committed records between given offsets."""
+
 _AT_ONCE = 500
 _POLL_S = 0.1
 _NO_TIMESTAMP = 0
@@ -40,12 +49,8 @@ class SingleRecords:
         """The consumer; it reads committed records only."""
         if self._consumer is None:
             settings: dict[str, Any] = {
+                **COMMITTED,
                 "group.id": f"headrace-{self._name}",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-                # An offset that the broker does not hold is an error, and no reason to start elsewhere.
-                "auto.offset.reset": "error",
                 "fetch.wait.max.ms": 10,
                 "fetch.message.max.bytes": 65_536,
                 "queued.min.messages": 1,
@@ -57,7 +62,6 @@ class SingleRecords:
         return self._consumer
 
     def close(self) -> None:
-        """Close the connection; `open` opens a new one."""
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
@@ -93,7 +97,6 @@ class RecordMarks:
         return found
 
     def close(self) -> None:
-        """Close the connection; `read` opens a new one."""
         with self._lock:
             self._records.close()
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import HeadraceError, SourceLocation, TopicNotFoundError
+from headrace.errors import HeadraceError, TopicNotFoundError
 from headrace.model.kafka_settings import EMBEDDED, NO_ADDRESS, KafkaConnection
 from headrace.model.project import OnDataLoss, ProjectSettings
 from headrace.model.ranges import Position, SourceRange
 from headrace.model.texts import counted
 from headrace.runtime.broker import resolve_embedded
-from headrace.runtime.lazy_pyspark import Column, DataFrame, F
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, T
 from headrace.sources.answers import Found, Server
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
 from headrace.sources.kafka.clusters import (
@@ -29,7 +30,7 @@ from headrace.sources.kafka.facts import KafkaFacts
 from headrace.sources.kafka.last_records import find_reused, read_marks
 from headrace.sources.kafka.meter import KafkaMeter
 from headrace.sources.kafka.position import COORDINATES, KafkaOffsets
-from headrace.sources.kafka.reader import read_between, read_kept
+from headrace.sources.kafka.reader import kafka_columns, read_between
 from headrace.sources.kafka.starting import Start, check_start
 from headrace.sources.kafka.subscription import matching, shown
 from headrace.sources.requests import SourceRead
@@ -45,8 +46,6 @@ _ANSWER_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSource(Source):
-    """A streaming read of topics."""
-
     kind = "kafka"
     rereads = True
     reads_records = True
@@ -119,13 +118,26 @@ class KafkaSource(Source):
         identity: dict[str, Any] = {"topics": ids}
         if self.pattern is not None:
             # A topic that is being deleted is listed for a while, and has no id any more.
-            there = {topic: found for topic, found in ids.items() if found is not None}
-            identity = {"topics": there, "pattern": self.pattern}
+            known = {topic: found for topic, found in ids.items() if found is not None}
+            identity = {"topics": known, "pattern": self.pattern}
         if self.partitions:
             identity["partitions"] = {topic: list(parts) for topic, parts in self.partitions.items()}
         if self.servers is not None:
             identity[SERVERS] = self.servers
-        return self._facts(identity, cluster)
+        there = [topic for topic, topic_id in identity["topics"].items() if topic_id is not None]
+
+        def read(offsets: Offsets) -> Offsets:
+            return {
+                topic: {p: o for p, o in parts.items() if p in self.partitions.get(topic, parts)}
+                for topic, parts in offsets.items()
+            }
+
+        return KafkaFacts(
+            source=self.identity(identity),
+            earliest=read(cluster.earliest(there)),
+            latest=read(cluster.latest(there)),
+            on_data_loss=self.on_data_loss,
+        )
 
     def find(self, systems: Systems, *, is_new: bool) -> Found:
         cluster = self._cluster(systems)
@@ -186,40 +198,37 @@ class KafkaSource(Source):
         return read_between(read, one.start.offsets, one.until.offsets)
 
     def read_records(self, read: SourceRead, records: DataFrame) -> DataFrame:
-        return read_kept(read, records)
+        held = records.withColumn("timestampType", F.lit(0))
+        columns = T.StructType.fromDDL(kafka_columns(read.request)).fields
+        return held.select(*(F.col(one.name).cast(one.dataType).alias(one.name) for one in columns))
 
     def owns(self) -> Column:
         topic = F.col("topic")
         return topic.isin(*self.topics) if self.pattern is None else topic.rlike(self.pattern)
 
     def _count_partitions(self, topics: Iterable[str], cluster: KafkaCluster) -> dict[str, int]:
-        return count_partitions(
-            topics,
-            cluster,
-            assigned=self.partitions,
-            pattern=self.pattern,
-            allow_no_topics=self.allow_no_topics,
-            location=self.location,
-        )
+        """The number of the partitions that are read of each topic."""
+        found: dict[str, int] = {}
+        try:
+            for topic in topics:
+                there = cluster.partitions(topic)
+                asked = self.partitions.get(topic, there)
+                if lacking := sorted(set(asked) - set(there)):
+                    raise TopicNotFoundError(
+                        f"topic `{topic}` has no partition {lacking[0]}",
+                        facts=[f"its partitions: {', '.join(map(str, there))}"],
+                        remedies=["correct `assign`"],
+                        params={"topic": topic, "partition": lacking[0]},
+                    )
+                found[topic] = len(asked)
+            if not found and not self.allow_no_topics:
+                raise _no_match(self.pattern or "", cluster)
+        except TopicNotFoundError as error:
+            raise error.with_(location=self.location) from error.__cause__
+        return found
 
     def _topics(self, cluster: KafkaCluster) -> tuple[str, ...]:
         return self.topics if self.pattern is None else cluster.matching(self.pattern)
-
-    def _facts(self, identity: Mapping[str, Any], cluster: KafkaCluster) -> KafkaFacts:
-        there = [topic for topic, topic_id in identity["topics"].items() if topic_id is not None]
-
-        def read(offsets: Offsets) -> Offsets:
-            return {
-                topic: {p: o for p, o in parts.items() if p in self.partitions.get(topic, parts)}
-                for topic, parts in offsets.items()
-            }
-
-        return KafkaFacts(
-            source=self.identity(identity),
-            earliest=read(cluster.earliest(there)),
-            latest=read(cluster.latest(there)),
-            on_data_loss=self.on_data_loss,
-        )
 
 
 def _compare_last(facts: KafkaFacts, history: History, cluster: KafkaCluster) -> KafkaFacts:
@@ -250,39 +259,7 @@ def _common_topic(one: SourceFacts | None, two: SourceFacts | None) -> str | Non
     return f"the topic `{common[0]}`" if common else None
 
 
-def count_partitions(
-    topics: Iterable[str],
-    cluster: KafkaCluster,
-    *,
-    assigned: Mapping[str, tuple[int, ...]],
-    pattern: str | None,
-    allow_no_topics: bool,
-    location: SourceLocation,
-) -> dict[str, int]:
-    """Count the partitions that are read of each topic."""
-    found: dict[str, int] = {}
-    try:
-        for topic in topics:
-            there = cluster.partitions(topic)
-            asked = assigned.get(topic, there)
-            if lacking := sorted(set(asked) - set(there)):
-                raise TopicNotFoundError(
-                    f"topic `{topic}` has no partition {lacking[0]}",
-                    facts=[f"its partitions: {', '.join(map(str, there))}"],
-                    remedies=["correct `assign`"],
-                    params={"topic": topic, "partition": lacking[0]},
-                )
-            found[topic] = len(asked)
-        if not found and not allow_no_topics:
-            raise _no_match(pattern or "", cluster)
-    except TopicNotFoundError as error:
-        raise error.with_(location=location) from error.__cause__
-    return found
-
-
 def _no_match(pattern: str, cluster: KafkaCluster) -> TopicNotFoundError:
-    import difflib
-
     known = cluster.topics()
     near = difflib.get_close_matches(re.sub(r"\W+", "", shown(pattern)), known, n=3, cutoff=0.4)
     there = near or known[:3]

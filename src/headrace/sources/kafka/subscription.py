@@ -87,13 +87,10 @@ def _partitions(text: str) -> dict[str, tuple[int, ...]]:
     if not isinstance(value, dict) or not value:
         raise ValueError(wanted)
     for name, numbers in value.items():
-        if not isinstance(numbers, list) or not numbers or not all(_is_number(one) for one in numbers):
+        are_numbers = isinstance(numbers, list) and all(type(one) is int and one >= 0 for one in numbers)
+        if not numbers or not are_numbers:
             raise ValueError(f"{wanted}: `{name}` has {json.dumps(numbers)}")
     return {name: tuple(sorted(set(numbers))) for name, numbers in value.items()}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 _TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")

@@ -70,7 +70,6 @@ class BrokerRequests:
             raise self.explained(error) or error from error
 
     def wait(self, future: concurrent.futures.Future[Any], client: Any, timeout_s: float) -> Any:
-        """The answer."""
         began = time.monotonic()
         while not future.done():
             concurrent.futures.wait([future], _TURN_S)
@@ -100,8 +99,6 @@ class BrokerRequests:
 
 @dataclass(frozen=True)
 class HeldOffsets:
-    """What a question for offsets has found."""
-
     spans: Mapping[Partition, Spans] = field(default_factory=dict)
     marks: Mapping[Partition, Mapping[int, RecordMark]] = field(default_factory=dict)
 
@@ -329,3 +326,82 @@ def _unreachable(connection: KafkaConnection, error: object) -> BrokerUnreachabl
     return BrokerUnreachableError(
         f"the Kafka broker at {servers} does not answer ({reason})", params={"servers": servers}
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaAccess:
+    own: KafkaConnection  # the profile's cluster
+    others: Sequence[KafkaConnection] = ()  # other clusters whose logins are known
+    explain: Explain = unexplained  # finds the coded error behind what a client reports of it
+
+
+@dataclass
+class Broker:
+    """One cluster, with its answers so far."""
+
+    connection: KafkaConnection
+    answer_s: float  # how long it may take for one question
+    explain: Explain
+    unanswered: str | None = None  # the reason to give if it does not answer; by default the error's
+    topics: Mapping[str, Topic | None] | None = None  # its topics; ``None`` as long as it has not answered
+    silence: str = ""
+    marks: dict[Partition, dict[int, RecordMark]] = field(default_factory=dict)
+
+    def ask_topics(self, names: Iterable[str]) -> None:
+        try:
+            self.topics = load_topics(self.connection, names, self.answer_s, self.explain)
+        except BrokerUnreachableError as error:
+            self._note_silence(error)
+
+    def load(
+        self,
+        asked: Mapping[Partition, Spans],
+        watched: Mapping[Partition, Set[int]],
+        take: Callable[[Message], None] | None = None,
+    ) -> Mapping[Partition, Spans] | None:
+        """The offsets that hold a record; ``None`` if it has stopped answering.
+
+        The marks of `watched` offsets are kept in ``marks``.
+        """
+        if not asked:
+            return {}
+        try:
+            found = load_offsets(
+                self.connection, asked, self.answer_s * 2, self.explain, watched=watched, take=take
+            )
+        except BrokerUnreachableError as error:
+            self._note_silence(error)
+            return None
+        for place, marks in found.marks.items():
+            self.marks.setdefault(place, {}).update(marks)
+        return found.spans
+
+    def _note_silence(self, error: BrokerUnreachableError) -> None:
+        self.topics, self.silence = None, self.unanswered or error.summary
+
+
+class Brokers:
+    """The clusters by the brokers that sources name."""
+
+    def __init__(self, access: KafkaAccess | None, answer_s: float) -> None:
+        access = access or KafkaAccess(own=KafkaConnection({}))
+        self._others = access.others
+        self._answer_s = answer_s
+        self._found: dict[str | None, Broker] = {None: Broker(access.own, answer_s, access.explain)}
+
+    def at(self, servers: str | None) -> Broker:
+        """A cluster by its brokers, ``None`` for the profile's; an unknown one is asked without a login."""
+        if servers not in self._found:
+            assert servers is not None
+            known = [one for one in self._others if _names(one.bootstrap_servers) & _names(servers)]
+            refusal = (
+                f"verify has no login for the Kafka cluster {servers}, which does not answer without one"
+            )
+            connection = known[0] if known else KafkaConnection({"bootstrap.servers": servers})
+            unanswered = None if known else refusal
+            self._found[servers] = Broker(connection, self._answer_s, unexplained, unanswered)
+        return self._found[servers]
+
+
+def _names(servers: str) -> set[str]:
+    return {server.strip().lower() for server in servers.split(",") if server.strip()}

@@ -13,8 +13,7 @@ from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.checkpoints import CheckpointLog
 from headrace.verify.claims import Claims
 from headrace.verify.evidence import Evidence
-from headrace.verify.kafka.brokers import Broker, Brokers
-from headrace.verify.kafka.offsets import Topic
+from headrace.verify.kafka.offsets import Broker, Brokers, Topic
 from headrace.verify.reader import CannotJudgeError, Context, Extent, Found, SourceReader, SourceRecord
 from headrace.verify.report import Finding, GradeReport
 from headrace.verify.source_range import Partition, SourceRange, named
@@ -90,7 +89,7 @@ class KafkaReader(SourceReader):
             broker = self._brokers.at(servers)
             topics = broker.topics or {}
             marks = _find_marks(lineage, servers, topics)
-            newest = _newest_marks(marks)
+            newest = {key: {max(offsets)} for key, offsets in marks.items() if offsets}
             asked = {
                 key: Spans.of([(offset, offset + 1) for offset in offsets])
                 for key, offsets in newest.items()
@@ -243,11 +242,6 @@ def _find_marks(
                 if now.low.get(key[1], 0) <= offset < now.high.get(key[1], 0):
                     found.setdefault(key, {})[int(offset)] = RecordMark(*map(int, mark))
     return found
-
-
-def _newest_marks(marks: Marks) -> dict[Partition, Set[int]]:
-    """The offset of the newest mark of each partition."""
-    return {key: {max(offsets)} for key, offsets in marks.items() if offsets}
 
 
 def _compare_marks(

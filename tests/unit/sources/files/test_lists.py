@@ -93,4 +93,4 @@ def test_what_two_batches_say_together_depends_on_both() -> None:
     assert (joined["count"], joined["bytes"], joined["total"]) == (3, 3, 3)
     assert joined["sha256"] != join_descriptions(two, one)["sha256"]
     assert json.loads(read(0, lost=True).to_line())["lost"] is True
-    assert ReadFile.from_line(read(0).to_line()) == read(0)
+    assert ReadFile(**json.loads(read(0).to_line())) == read(0)

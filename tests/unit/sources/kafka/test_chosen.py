@@ -8,10 +8,11 @@ import pytest
 
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.remedies import ChosenStart
-from headrace.sources.kafka.facts import Held, choose
+from headrace.sources.kafka.facts import KafkaFacts
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.state.facts import ChosenPosition, FlowFacts
 from headrace.state.history import History
+from headrace.state.identity import SourceIdentity
 
 FLOW = FlowFacts(
     flow="orders",
@@ -33,15 +34,13 @@ def chosen(
     text: str, *read: tuple[int, int], ended: int, whole: bool = True, **allowed: bool
 ) -> ChosenPosition:
     commits = [commit(f"c{number}", low, high) for number, (low, high) in enumerate(read)]
-    held = Held(
-        index=0,
-        ids={"orders": "A"},
+    facts = KafkaFacts(
+        source=SourceIdentity(index=0, kind="kafka", identity={"topics": {"orders": "A"}}),
         earliest={"orders": {0: 5, 1: 0}},
         latest={"orders": {0: 100, 1: 9}},
-        ended=KafkaOffsets({"orders": {0: ended, 1: 7}}),
-        history=History.of(commits, whole=whole),
     )
-    return choose(FLOW, ChosenStart.parse(text, **allowed), held)
+    history, position = History.of(commits, whole=whole), KafkaOffsets({"orders": {0: ended, 1: 7}})
+    return facts.choose_position(FLOW, history, position, ChosenStart.parse(text, **allowed))
 
 
 def spans(ranges: Any) -> list[tuple[int, int]]:

@@ -10,7 +10,7 @@ from headrace.errors import OptionInvalidError, SourceLocation
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import ProjectSettings
 from headrace.sources.kafka.read import CLIENT
-from headrace.sources.kafka.reader import check_values, connection_options, reader_options
+from headrace.sources.kafka.reader import KafkaReader, check_values, connection_options
 from headrace.sources.requests import ReaderDefaults, ReadRequest
 from headrace.storage.layout import Storage
 
@@ -76,6 +76,6 @@ def test_the_login_class_of_databricks_client_is_kafkas() -> None:
     login = "{}org.apache.kafka.common.security.plain.PlainLoginModule required;"
     options = {"kafka.sasl.jaas.config": login.format("kafkashaded."), "subscribe": "a"}
     request = ReadRequest(streaming=True, format="kafka", options=options)
-    given = reader_options(request, HERE, ReaderDefaults(settings=SETTINGS, record_limit=1))
+    given = KafkaReader().options(request, HERE, ReaderDefaults(settings=SETTINGS, record_limit=1))
     assert given["kafka.sasl.jaas.config"] == login.format("")
     assert "subscribe" not in given
