@@ -197,10 +197,11 @@ def _place(rows: DataFrame) -> list[Column]:
 def _check_comparable(schema: StructType, keys: Sequence[str]) -> None:
     for field in schema.fields:
         kind = field.dataType.simpleString()
-        if field.name in keys and "string collate " in kind:
+        if "string collate " in kind:
+            name = f"the key `{field.name}`" if field.name in keys else "the sequence"
             raise ColumnInvalidError(
-                f"the key `{field.name}` is a {kind.upper()}, and keys are compared byte by byte",
-                remedies=[f"give it one form in the query: lower({field.name}) COLLATE UTF8_BINARY"],
+                f"{name} is a {kind.upper()}, and keys and sequences are compared byte by byte",
+                remedies=["give it one form in the query: lower(..) COLLATE UTF8_BINARY"],
                 params={"column": field.name},
             )
         if holds_map(field.dataType):
