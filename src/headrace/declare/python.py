@@ -338,10 +338,8 @@ class Scope:
     def changed_columns(self, renamed: Any, dropped: Any) -> dict[str, Any]:
         """The checked arguments ``renamed_columns`` and ``dropped_columns``."""
         names = self.arguments.settings("renamed_columns", renamed)
-        return {
-            "renamed_columns": names,
-            "dropped_columns": self.arguments.columns("dropped_columns", dropped),
-        }
+        columns = self.arguments.columns("dropped_columns", dropped)
+        return {"renamed_columns": names, "dropped_columns": columns}
 
     def flow_settings(self, spark_conf: Any, trigger: Any, *, once: bool = False) -> dict[str, Any]:
         conf = self.arguments.settings("spark_conf", spark_conf)

@@ -144,14 +144,18 @@ class _File:
                 case CreateDataset():
                     self._dataset(statement)
                 case InsertFlow():
-                    self._insert(statement)
+                    scope = Scope("CREATE FLOW", None)
+                    target = scope.table_name(".".join(statement.target))
+                    query = self._query(statement.query, statement.location)
+                    name = scope.arguments.flow_name(statement.name)
+                    scope.register(self._append(scope, name, target, query, once=statement.once))
                 case CdcFlow():
                     self._change_flow(statement)
                 case AlterColumns():
                     scope = Scope("ALTER TABLE", None)
-                    name = scope.table_name(".".join(statement.name))
+                    table = scope.table_name(".".join(statement.name))
                     changed = scope.changed_columns(statement.renamed, statement.dropped)
-                    self.registry.change_columns(name, statement.location, **changed)
+                    self.registry.change_columns(table, statement.location, changed)
                 case _:
                     assert_never(statement)
 
@@ -203,24 +207,11 @@ class _File:
         if statement.cdc is not None:
             self._change_flow(statement.cdc)
 
-    def _insert(self, statement: InsertFlow) -> None:
-        scope = Scope("CREATE FLOW", None)
-        target = scope.table_name(".".join(statement.target))
-        query = self._query(statement.query, statement.location)
-        name = scope.arguments.flow_name(statement.name)
-        scope.register(self._append(scope, name, target, query, once=statement.once))
-
     def _append(
         self, scope: Scope, name: str, target: TableName, query: SqlQuery, *, once: bool = False
     ) -> AppendFlow:
         settings = scope.flow_settings(self.settings, None, once=once)
         return AppendFlow(name=name, target=target, query=query, **settings)
-
-    def _change_flow(self, statement: CdcFlow) -> None:
-        if statement.is_snapshot:
-            self._snapshots(statement)
-        else:
-            self._auto_cdc(statement)
 
     def _snapshots(self, statement: CdcFlow) -> None:
         source = statement.source
@@ -245,7 +236,10 @@ class _File:
             **_lists("track_history_column_list", statement.tracked),
         )
 
-    def _auto_cdc(self, statement: CdcFlow) -> None:
+    def _change_flow(self, statement: CdcFlow) -> None:
+        if statement.is_snapshot:
+            self._snapshots(statement)
+            return
         prefix = f"SELECT * FROM {'' if statement.is_stream or statement.once else 'STREAM '}"
         choices: dict[str, Any] = {}
         for argument, choice in (

@@ -42,7 +42,6 @@ def split_name(text: str) -> tuple[str, ...] | None:
 
 
 def quoted(name: TableName) -> str:
-    """The name for Spark's parser, with backquotes."""
     return quoted_parts((name.schema, name.name))
 
 

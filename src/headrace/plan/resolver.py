@@ -143,7 +143,11 @@ class Resolver:
                     try:
                         self._streaming_table(dataset)
                     except _ReadsNoStreamError:
-                        self._materialized_view(self._as_view(dataset))
+                        self.declarations = self.declarations.with_view(dataset)
+                        view = next(one for one in self.declarations.datasets if one.name == dataset.name)
+                        assert isinstance(view, MaterializedView)
+                        self._datasets[str(view.name).casefold()] = view
+                        self._materialized_view(view)
                 case MaterializedView():
                     self._materialized_view(dataset)
                 case TemporaryView():
@@ -185,14 +189,6 @@ class Resolver:
         # A row of a sink's table, or of a table with changes by key, is not one record.
         kept = [] if table.sink is not None else [flow for flow, _ in fed if isinstance(flow, AppendFlow)]
         self._accept(table, schema, [self.flows[flow.name].coordinates for flow in kept])
-
-    def _as_view(self, table: StreamingTable) -> MaterializedView:
-        """Make a table whose query reads no stream a materialized view."""
-        self.declarations = self.declarations.with_view(table)
-        view = next(one for one in self.declarations.datasets if one.name == table.name)
-        assert isinstance(view, MaterializedView)
-        self._datasets[str(view.name).casefold()] = view
-        return view
 
     def _flow(
         self, table: StreamingTable, flow: StreamingFlow, declared: columns.Schema | None

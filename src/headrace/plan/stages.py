@@ -64,8 +64,6 @@ class PlannedQuery:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFlow(PlannedQuery):
-    """A streaming flow whose query has been resolved."""
-
     flow: StreamingFlow
     sources: tuple[Source, ...]
     stateful: bool  # whether the query keeps state (aggregation, deduplication, stream-stream join)
@@ -94,8 +92,6 @@ class PlannedFlow(PlannedQuery):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRefresh(PlannedQuery):
-    """A refresh flow whose query has been resolved."""
-
     flow: RefreshFlow
     # Why the rows can differ with equal inputs, such as ``calls current_date()``; each update then
     # refreshes the view.
@@ -105,8 +101,6 @@ class PlannedRefresh(PlannedQuery):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedView(PlannedQuery):
-    """A temporary view whose query has been resolved."""
-
     view: TemporaryView
 
 

@@ -69,10 +69,6 @@ class Driver:
         self._reader = threading.Thread(target=self._read, name="headrace-demo-driver", daemon=True)
         self._reader.start()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def check(self) -> None:
         if self._process.poll() is None:
             return
@@ -113,7 +109,7 @@ class Driver:
 
     def _family(self) -> list[psutil.Process]:
         with contextlib.suppress(psutil.NoSuchProcess):
-            return psutil.Process(self.pid).children(recursive=True)
+            return psutil.Process(self._process.pid).children(recursive=True)
         return []
 
     def _read(self) -> None:
