@@ -23,7 +23,7 @@ from headrace.model.declarations import (
     StreamingTable,
     TemporaryView,
 )
-from headrace.model.names import TableName, names_in_use, separate_names, use_names
+from headrace.model.names import names_in_use, separate_names, use_names
 from headrace.model.queries import Edit, SqlQuery
 from headrace.syntax.cdc_statement import CdcFlow, ColumnChoice, without_live
 from headrace.syntax.locations import display_path, located_at
@@ -148,7 +148,8 @@ class _File:
                     target = scope.table_name(".".join(statement.target))
                     query = self._query(statement.query, statement.location)
                     name = scope.arguments.flow_name(statement.name)
-                    scope.register(self._append(scope, name, target, query, once=statement.once))
+                    settings = scope.flow_settings(self.settings, None, once=statement.once)
+                    scope.register(AppendFlow(name=name, target=target, query=query, **settings))
                 case CdcFlow():
                     self._change_flow(statement)
                 case AlterColumns():
@@ -203,15 +204,11 @@ class _File:
             return
         scope.register(StreamingTable(**stored))
         if query is not None:
-            scope.register(self._append(scope, name.within(scope.default_schema), name, query))
+            settings = scope.flow_settings(self.settings, None)
+            flow = name.within(scope.default_schema)
+            scope.register(AppendFlow(name=flow, target=name, query=query, **settings))
         if statement.cdc is not None:
             self._change_flow(statement.cdc)
-
-    def _append(
-        self, scope: Scope, name: str, target: TableName, query: SqlQuery, *, once: bool = False
-    ) -> AppendFlow:
-        settings = scope.flow_settings(self.settings, None, once=once)
-        return AppendFlow(name=name, target=target, query=query, **settings)
 
     def _snapshots(self, statement: CdcFlow) -> None:
         source = statement.source

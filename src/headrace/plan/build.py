@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any
 
 from headrace.contracts.expectations import with_checks
 from headrace.errors import HeadraceError, PlanFailedError, SourceLocation
 from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE
 from headrace.model.declarations import (
     AppendFlow,
-    AutoCdcFlow,
     Dataset,
     Declarations,
     Expectation,
@@ -161,15 +160,8 @@ def _one_error(errors: list[HeadraceError], downstream: Mapping[TableName, Table
 def _assemble(resolver: Resolver) -> Plan:
     settings, declarations = resolver.settings, resolver.declarations
     code = cache(partial(digest_code, settings.code_folders, settings.storage.root))
-    flows, refreshes = [], []
-    for flow in declarations.flows:
-        match flow:
-            case AppendFlow() | AutoCdcFlow():
-                flows.append(_planned_flow(flow, resolver, code))
-            case RefreshFlow():
-                refreshes.append(_planned_refresh(flow, resolver, code))
-            case _:
-                assert_never(flow)
+    flows = [_planned_flow(flow, resolver, code) for flow in declarations.streaming_flows]
+    refreshes = [_planned_refresh(flow, resolver, code) for flow in declarations.refresh_flows]
     fed = {source.feed for planned in flows for source in planned.sources}
     opens = [
         OpenTableStage(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import assert_never
 
 from headrace.contracts.changes import change_schema, table_schema, with_sequence, without_own_columns
 from headrace.contracts.expectations import guarded, with_declared_columns
@@ -208,14 +207,10 @@ class Resolver:
         validate.check_streaming(plan, table, flow.location)
         planned_sources(plan, self.stand_ins.name_of, self.settings, flow.location)
         self.declarations = check_output(self._session, plan, table, flow, self.declarations)
-        match flow:
-            case AppendFlow():
-                schema = plan.schema
-            case AutoCdcFlow():
-                schema = table_schema(plan.schema)
-                declared = declared and with_sequence(declared, schema)
-            case _:
-                assert_never(flow)
+        schema = plan.schema
+        if isinstance(flow, AutoCdcFlow):
+            schema = table_schema(plan.schema)
+            declared = declared and with_sequence(declared, schema)
         validate.check_columns(schema, table, flow.location)
         if declared is not None:
             validate.check_declared(declared, schema, table, flow.location)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, assert_never
+from typing import Any, Literal
 
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.coordinates import RecordCoordinates
@@ -132,13 +132,7 @@ Stage = OpenTableStage | RunFlowStage | RefreshViewStage
 
 
 def target_of(stage: Stage) -> TableName:
-    match stage:
-        case OpenTableStage():
-            return stage.table.name
-        case RunFlowStage() | RefreshViewStage():
-            return stage.planned.flow.target
-        case _:
-            assert_never(stage)
+    return stage.table.name if isinstance(stage, OpenTableStage) else stage.planned.flow.target
 
 
 ChangedPart = Literal[

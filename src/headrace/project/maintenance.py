@@ -243,7 +243,11 @@ class TableMaintenance:
                 due = tuple(one for one in due if one not in ("optimize", "checkpoints"))
             else:
                 if target.role == "table":
-                    self._fold_ledgers(target.dataset, condition)
+                    # Nothing waits for commits that the ledgers have.
+                    for flow in storage.checkpoints(target.dataset).list_folders():
+                        ledger = Ledger(storage.ledger(target.dataset, flow), target.dataset, flow)
+                        commits = DeltaCommits(storage.table(target.dataset))
+                        ledger.fold(commits, condition.snapshot.table_id, join_marks)
                 condition = self._examine(target)
                 due = self._due(target, condition)
             if not due:
@@ -338,13 +342,6 @@ class TableMaintenance:
         given = self.options.retention_s
         short = f"allow it: repeat the command for {target.dataset.short} only, with --allow-short-retention"
         check_vacuum(target, condition, () if given is None else (short,))
-
-    def _fold_ledgers(self, name: TableName, condition: TableCondition) -> None:
-        """Give the ledgers the commits that they do not have yet: nothing waits for them then."""
-        storage = self.settings.storage
-        for flow in storage.checkpoints(name).list_folders():
-            ledger = Ledger(storage.ledger(name, flow), name, flow)
-            ledger.fold(DeltaCommits(storage.table(name)), condition.snapshot.table_id, join_marks)
 
 
 def _due_lines(condition: TableCondition, due: Sequence[MaintenanceStep]) -> Iterator[str]:

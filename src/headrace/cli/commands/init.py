@@ -86,14 +86,14 @@ def demo(invocation: Invocation, records: int, rate: int, directory: Path) -> Re
     and the broker; the tables are kept.
     """
     from headrace.project.demo.screens import closing_data, closing_text
-    from headrace.project.demo.story import Demo, DemoRequest
+    from headrace.project.demo.story import Demo
     from headrace.project.template.files import pipeline_name, template_files
     from headrace.runtime.aot import make_later
     from headrace.runtime.fetch import ensure_jars
     from headrace.runtime.java import find_java
 
-    request = DemoRequest(directory=directory, records=records, rate=rate)
-    result = Demo(request, _screen(invocation.output), template_files(pipeline_name(directory))).run()
+    files = template_files(pipeline_name(directory))
+    result = Demo(directory, records, rate, _screen(invocation.output), files).run()
     # A run makes the JVM's start-up cache at its end, which would have slowed down the demo.
     make_later(find_java(), ensure_jars("spark"))
     return Result(

@@ -26,7 +26,6 @@ from headrace.state.identity import generations, load_identity
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_state
 from headrace.storage.layout import Storage
-from headrace.storage.location import Location
 
 _STOP_TIMEOUT_S = 45.0  # a clean stop finishes the batches under way; then the process is killed
 _DEATH_TIMEOUT_S = 20.0
@@ -161,7 +160,6 @@ class Crash:
     flow: str
     planned: int  # the last ``offsets/N``
     finished: int  # the last ``commits/N``
-    checkpoint: Location
     in_table: bool  # whether the table already held batch N, so that the next start must skip it
 
     @property
@@ -194,9 +192,5 @@ def look_at_crash(storage: Storage, dataset: TableName, flow: str) -> Crash:
     ledger = Ledger(storage.ledger(dataset, flow), dataset, flow)
     held = ledger.last_batch(DeltaCommits(storage.table(dataset)), checkpoint, state.last_planned)
     return Crash(
-        flow=flow,
-        planned=state.last_planned,
-        finished=state.last_finished,
-        checkpoint=path,
-        in_table=held is not None,
+        flow=flow, planned=state.last_planned, finished=state.last_finished, in_table=held is not None
     )
