@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from headrace.declare.arguments import arguments_of, checked_care
-from headrace.declare.expectations import Conditions, DeclaredCheck, checked_expectations, declared_checks
+from headrace.declare.expectations import Conditions, DeclaredCheck, build_expectations, declared_checks
 from headrace.declare.registry import Registry, current_pipeline
 from headrace.model.declarations import (
+    Action,
     AppendFlow,
     Dataset,
     Flow,
@@ -269,14 +270,17 @@ def create_streaming_table(
     stored = scope.stored(target, comment, table_properties, partition_cols, cluster_by, schema, format)
     stored |= scope.treated(max_rejected, maintenance, private)
     stored |= scope.changed_columns(renamed_columns, dropped_columns)
-    expectations = checked_expectations(
-        scope.arguments,
-        {
-            "expect_all": expect_all,
-            "expect_all_or_drop": expect_all_or_drop,
-            "expect_all_or_quarantine": expect_all_or_quarantine,
-            "expect_all_or_fail": expect_all_or_fail,
-        },
+    given: dict[str, tuple[Action, Conditions | None]] = {
+        "expect_all": ("warn", expect_all),
+        "expect_all_or_drop": ("drop", expect_all_or_drop),
+        "expect_all_or_quarantine": ("quarantine", expect_all_or_quarantine),
+        "expect_all_or_fail": ("fail", expect_all_or_fail),
+    }
+    expectations = tuple(
+        one
+        for argument, (action, conditions) in given.items()
+        if conditions is not None
+        for one in build_expectations(scope.arguments, argument, action, conditions)
     )
     found = declared_checks(scope.arguments, checks)
     scope.register(StreamingTable(expectations=expectations, checks=found, **stored))

@@ -86,7 +86,7 @@ class IngestFolder:
     def load(self, table: str) -> IngestedTopic | None:
         """How the table was ingested before; ``None`` if it never was."""
         try:
-            kept = json.loads((self.root / f"{_file_of(table)}.json").read_text(encoding="utf-8"))
+            kept = json.loads((self.root / f"{table.replace('.', '_')}.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         values: dict[str, Any] = {
@@ -95,7 +95,7 @@ class IngestFolder:
         return IngestedTopic(**values)
 
     def schema_file(self, table: str) -> Path | None:
-        names = (f"{_file_of(table)}{suffix}" for suffix in _SUFFIXES)
+        names = (f"{table.replace('.', '_')}{suffix}" for suffix in _SUFFIXES)
         return next((file for name in names if (file := self.root / FOLDER / name).exists()), None)
 
     def open(self, topics: Sequence[PreparedTopic]) -> ProjectSettings:
@@ -351,10 +351,6 @@ def _check_columns(ingested: IngestedTopic, columns: Mapping[str, str]) -> None:
                     remedies=did_you_mean(name, known, "use one of these fields"),
                     params={"column": name, "option": option, "known": known},
                 )
-
-
-def _file_of(table: str) -> str:
-    return table.replace(".", "_")
 
 
 @dataclass(frozen=True, kw_only=True)

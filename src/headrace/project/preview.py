@@ -68,8 +68,6 @@ _PLAIN = (
 
 @dataclass(frozen=True, kw_only=True)
 class PreviewedBadRecords:
-    """The records that the readers reject for one reason."""
-
     name: str  # the reason, such as ``RECORD_UNPARSEABLE``
     records: int
     examples: tuple[str, ...]

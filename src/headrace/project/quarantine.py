@@ -202,7 +202,6 @@ class Quarantine:
 
 
 def choice_of(dataset: TableName, rows: pa.Table | None) -> RowChoice:
-    """The choice of rows, by flow and state."""
     flows: Counter[str] = Counter()
     left: Counter[RowState] = Counter()
     for row in () if rows is None else rows.select(["flow", "state"]).to_pylist():

@@ -127,7 +127,6 @@ class StoredPipeline:
         Example:
             >>> pipeline.pins.add("orders", version=61, seconds=86400)  # doctest: +SKIP
         """
-
         return Pins(self.settings)
 
     def status(self) -> Snapshot:

@@ -195,7 +195,6 @@ class Cursor:
         return tuple(parts)
 
     def named(self, what: str) -> tuple[SourceLocation, tuple[str, ...]]:
-        """Read a name; returns its location and its parts."""
         first = self.token
         parts = self.name(what)
         return self.locate(first, self.tokens[self.index - 1]), parts
