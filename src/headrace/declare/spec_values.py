@@ -284,8 +284,6 @@ def build_values(text: str, path: str) -> Mapped:
 
 
 class _Builder:
-    """Turns ruamel's nodes into values."""
-
     def __init__(self, path: str) -> None:
         self.path = path
         self._open: list[Node] = []

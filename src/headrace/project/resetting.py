@@ -72,7 +72,6 @@ class ResetPlan:
     plan: Plan = field(repr=False)
 
     def lines(self) -> Iterator[str]:
-        """One line for each fact."""
         for one in self.resets:
             yield from one.lines()
 

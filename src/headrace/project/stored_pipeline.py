@@ -205,7 +205,6 @@ class StoredPipeline:
 
     @contextmanager
     def _redacted(self) -> Iterator[None]:
-        """Remove the pipeline's secrets from errors."""
         try:
             yield
         except HeadraceError as error:

@@ -277,7 +277,7 @@ class Cursor:
         """The error for a token, by default the next one."""
         return SqlInvalidError(
             problem,
-            location=self.text.locate(*_span(token or self.token), None),
+            location=self._location(token or self.token),
             remedies=remedies,
             params={"problem": problem},
         )
@@ -286,14 +286,13 @@ class Cursor:
         """The error for a form that this version does not support, at a token, by default the next one."""
         return FeatureUnsupportedError(
             f"this version does not support {what}",
-            location=self.text.locate(*_span(token or self.token), None),
+            location=self._location(token or self.token),
             remedies=remedies,
             params={"what": what},
         )
 
-
-def _span(token: Token) -> tuple[int, int]:
-    return token.start, max(token.start, token.stop - 1)
+    def _location(self, token: Token) -> SourceLocation:
+        return self.text.locate(token.start, max(token.start, token.stop - 1), None)
 
 
 _CELL_ENDS = re.compile(r"^(?:#|--) COMMAND -+\s*$")

@@ -113,7 +113,6 @@ def _interact(invocation: Invocation, shell: Shell, processes: StreamProcesses) 
 
 
 def _texts(files: tuple[Path, ...], typed: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Each text with its path."""
     for file in files:
         if str(file) == "-":
             yield remember(sys.stdin.read())
