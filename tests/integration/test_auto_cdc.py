@@ -183,6 +183,10 @@ def test_what_a_table_with_changes_by_key_cannot_be(current: Shop) -> None:
     ):
         code = CODE.replace('keys=["id"]', f"keys={keys}")
         assert refusal(current, f"from pyspark.sql import functions as F\n{code}").summary == message
+    collated = 'value STRING").selectExpr("* EXCEPT (value)", "value COLLATE UTF8_LCASE AS value")'
+    error = refusal(current, CODE.replace('value STRING")', collated).replace('["id"]', '["value"]'))
+    assert (error.code, error.params) == ("COLUMN_INVALID", {"column": "value"})
+    assert "STRING COLLATE UTF8_LCASE" in error.summary
     for listed, different, extra in (
         ("id LONG, value STRING, note STRING", [], ["__START_AT", "__END_AT"]),
         ("id LONG, value STRING, note STRING, __START_AT STRING, __END_AT LONG", ["__START_AT"], []),

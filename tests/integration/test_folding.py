@@ -15,9 +15,8 @@ from cdc_table import CdcTable, create_table, use_merge
 from headrace.contracts.changes import ChangeColumns
 from headrace.model.maintenance import TablePolicy
 from headrace.sinks.delta import compaction, folding
-from headrace.sinks.delta.compaction import Compaction
+from headrace.sinks.delta.compaction import Compaction, Maintenance
 from headrace.sinks.delta.keyed import SharedTable
-from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.merge import MergeTarget
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.storage.locate import locate

@@ -23,7 +23,7 @@ from headrace.project.pipeline import Pipeline
 from headrace.run.failpoints import FAIL_VARIABLE, Point
 from headrace.run.targets import sink_store
 from headrace.sinks.target import BatchStamp, SplitRows
-from headrace.verify.text import proof_lines
+from headrace.verify.report import proof_lines
 from landing import Site
 from proof.driver import start
 

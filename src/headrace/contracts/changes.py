@@ -28,6 +28,7 @@ from headrace.model.changes import (
 from headrace.model.names import quoted_column
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType, T
 from headrace.sinks.row_hash import holds_map, row_hash
+from headrace.sources.parts import ROW_JSON
 from headrace.sources.registry import find_coordinates
 
 _RECORD = "_source"
@@ -68,7 +69,7 @@ def as_changes(rows: DataFrame, columns: ChangeColumns) -> DataFrame:
     _check_chosen(rows, columns, others)
     value = _column(columns.sequence_by)
     compared = rows.select(value.alias("sequence_by"), *map(quoted_column, keys)).schema
-    _check_comparable(compared)
+    _check_comparable(compared, keys)
     sequence = F.struct(value.alias("value"), *_place(rows))
     is_truncate = _true(columns.truncates)
     operation = F.when(is_truncate, TRUNCATE).when(_true(columns.deletes), DELETE).otherwise(UPSERT)
@@ -193,11 +194,18 @@ def _place(rows: DataFrame) -> list[Column]:
     return [one.cast(kind).alias(name) for one, (name, kind) in zip(place, types, strict=True)]
 
 
-def _check_comparable(schema: StructType) -> None:
+def _check_comparable(schema: StructType, keys: Sequence[str]) -> None:
     for field in schema.fields:
+        kind = field.dataType.simpleString()
+        if field.name in keys and "string collate " in kind:
+            raise ColumnInvalidError(
+                f"the key `{field.name}` is a {kind.upper()}, and keys are compared byte by byte",
+                remedies=[f"give it one form in the query: lower({field.name}) COLLATE UTF8_BINARY"],
+                params={"column": field.name},
+            )
         if holds_map(field.dataType):
             raise ColumnInvalidError(
-                f"`{field.name}` is a {field.dataType.simpleString()}, whose values have no order",
+                f"`{field.name}` is a {kind}, whose values have no order",
                 remedies=["use a number, a text, a time, or a struct of them"],
                 params={"column": field.name},
             )
@@ -224,11 +232,6 @@ _FITS = {
     "string": ("integer", "long", "double", "boolean", "date", "timestamp"),
 }
 """For each type, the narrower types that Spark can infer from a part of the values."""
-_JSON = {
-    "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
 
 
 def without_own_columns(rows: DataFrame) -> DataFrame:
@@ -284,7 +287,7 @@ def find_differences(snapshot: DataFrame, held: DataFrame, keys: Sequence[str]) 
         before, now = (F.col(f"{side}.{quoted_column(one.name)}") for side in (_OLD, _NEW))
         if holds_map(one.dataType):
             # Spark cannot compare maps. Two maps are equal if their entries have the same order.
-            before, now = (F.to_json(F.struct(value), _JSON) for value in (before, now))
+            before, now = (F.to_json(F.struct(value), ROW_JSON) for value in (before, now))
         differs = differs | ~before.eqNullSafe(now)
     for name in names:
         differs = differs | F.col(name).isNull()

@@ -19,7 +19,7 @@ from headrace.model.queries import running_query
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
 from headrace.runtime.lazy_pyspark import StructType, T
 from headrace.sources.schemas import SchemaFile, read_schema
-from headrace.state.schema_versions import SchemaVersions
+from headrace.state.kept_schemas import SchemaVersions
 from headrace.syntax.bindings import required_parameters
 from headrace.syntax.locations import caller, function_location
 

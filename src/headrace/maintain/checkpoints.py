@@ -7,7 +7,7 @@ import struct
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
@@ -133,15 +133,7 @@ class FlowCheckpoint:
             "watermark": None
             if watermark is None
             else datetime.fromtimestamp(watermark / 1000, UTC).isoformat(timespec="milliseconds"),
-            "state": [
-                {
-                    "operator": one.operator,
-                    "partitions": one.partitions,
-                    "files": one.files,
-                    "size_bytes": one.size_bytes,
-                }
-                for one in self.state
-            ],
+            "state": [asdict(one) for one in self.state],
             **measure(self.path),
         }
 
@@ -230,13 +222,8 @@ class ReplacedCheckpoint:
     size_bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "flow": self.flow,
-            "path": str(self.path),
-            "replaced": self.replaced.isoformat(timespec="seconds"),
-            "files": self.files,
-            "size_bytes": self.size_bytes,
-        }
+        replaced = self.replaced.isoformat(timespec="seconds")
+        return {**vars(self), "path": str(self.path), "replaced": replaced}
 
 
 def find_replaced(

@@ -11,9 +11,15 @@ from typing import Any
 
 from headrace.maintain.dataset_tables import load_maintenance, record_maintenance
 from headrace.maintain.holders import Holder
-from headrace.maintain.log_cleanup import LogPlan, plan_log_cleanup
 from headrace.maintain.policies import closed_before
-from headrace.maintain.vacuum import StoredFile, VacuumPlan, list_stored, plan_vacuum
+from headrace.maintain.vacuum import (
+    LogPlan,
+    StoredFile,
+    VacuumPlan,
+    list_stored,
+    plan_log_cleanup,
+    plan_vacuum,
+)
 from headrace.model.maintenance import FoldableFiles, TablePolicy, count_foldable, is_mostly_deleted
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage

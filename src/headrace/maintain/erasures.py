@@ -15,8 +15,7 @@ from headrace.maintain.dataset_tables import (
     record_maintenance,
 )
 from headrace.maintain.holders import Holder
-from headrace.maintain.log_cleanup import PROTECTION, LogPlan, cut_log, delete_log
-from headrace.maintain.vacuum import UNNAMED_S
+from headrace.maintain.vacuum import PROTECTION, UNNAMED_S, LogPlan, cut_log, delete_log
 from headrace.model.maintenance import TablePolicy
 from headrace.model.texts import counted, size_text
 from headrace.storage.layout import Storage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,15 +11,15 @@ from typing import Any
 from headrace.errors import HeadraceError
 from headrace.maintain.condition import Partition, TableCondition, examine_table, is_ordering_due
 from headrace.maintain.dataset_tables import DatasetTable, load_maintenance, secondary_tables
-from headrace.maintain.holders import Holder, find_holders, find_read_tables, lag_seconds, oldest_needed
+from headrace.maintain.holders import Holder, find_holders, find_read_tables, lag_seconds
 from headrace.maintain.pins import load_readers
-from headrace.maintain.policies import load_policy, partition_end
+from headrace.maintain.policies import load_metadata, load_policy, partition_end
 from headrace.model.maintenance import WATERMARK, MaintenanceSettings, TablePolicy
 from headrace.model.names import TableName
 from headrace.model.texts import DAY_S, duration_text
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
-from headrace.storage.table_log import load_checksum, newest_commits, versions
+from headrace.storage.table_log import newest_commits, versions
 from headrace.storage.table_snapshot import load_snapshot
 
 
@@ -94,7 +94,7 @@ def find_lagging(storage: Storage, maintenance: MaintenanceSettings) -> Iterator
             if not (read or load_readers(storage, name)):
                 continue
             commits = versions(path)
-            table_id, properties = _metadata(path, commits[-1])
+            table_id, properties = load_metadata(path, commits[-1])
             if table_id in read or load_readers(storage, name):
                 policy = maintenance.of(name, properties)
                 holders = find_holders(storage, name, table_id)
@@ -102,16 +102,6 @@ def find_lagging(storage: Storage, maintenance: MaintenanceSettings) -> Iterator
         except (HeadraceError, OSError, ValueError, LookupError):
             # `status --tables` reports a log, or a file of readers, that cannot be read.
             continue
-
-
-def _metadata(table: Location, newest: int) -> tuple[str, Mapping[str, str]]:
-    """Delta's id of a table, and its properties."""
-    try:
-        found = load_checksum(table, newest)["metadata"]
-        return str(found["id"]), dict(found["configuration"])
-    except (OSError, ValueError, KeyError, TypeError):
-        snapshot = load_snapshot(table)
-        return snapshot.table_id, snapshot.properties
 
 
 _RECENT = 100
@@ -219,20 +209,15 @@ def _examine(storage: Storage, maintenance: MaintenanceSettings, target: Dataset
     if compacted is None:
         recent = newest_commits(path, _RECENT)
         compacted = next((one.at for one in recent if one.operation == "OPTIMIZE"), None)
+    readers = (one for one in holders if one.kind != "ledger")
     return TableHealth(
         target=target,
         condition=condition,
         compacted=compacted,
         vacuumed=_at(record, "vacuumed"),
-        needed=oldest_needed(one for one in holders if one.kind != "ledger"),
-        remarks=(*_ordering(storage, target, condition), *_remarks(name, condition, holders)),
+        needed=min(readers, key=lambda one: one.version, default=None),
+        remarks=tuple(_remarks(storage, name, condition)),
     )
-
-
-def _ordering(storage: Storage, target: DatasetTable, condition: TableCondition) -> Iterator[Remark]:
-    if is_ordering_due(storage, target.dataset, condition.snapshot, condition.policy):
-        text = f"new rows are not ordered by {', '.join(condition.policy.z_order)} yet"
-        yield Remark(text=text, command=f"headrace maintain {target.dataset.short} --only optimize")
 
 
 def _at(record: Any, kind: str) -> datetime | None:
@@ -240,8 +225,11 @@ def _at(record: Any, kind: str) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-def _remarks(name: TableName, condition: TableCondition, holders: Sequence[Holder]) -> Iterator[Remark]:
+def _remarks(storage: Storage, name: TableName, condition: TableCondition) -> Iterator[Remark]:
     policy, maintain = condition.policy, f"headrace maintain {name.short}"
+    if is_ordering_due(storage, name, condition.snapshot, policy):
+        text = f"new rows are not ordered by {', '.join(policy.z_order)} yet"
+        yield Remark(text=text, command=f"{maintain} --only optimize")
     files = condition.snapshot.files if policy.closed_partitions is not None else ()
     if files and not condition.snapshot.partition_columns:
         yield Remark(text="`closed_partitions` has no effect: the table has no partitions")
@@ -259,5 +247,5 @@ def _remarks(name: TableName, condition: TableCondition, holders: Sequence[Holde
     if condition.needs_log_cleanup:
         text = f"{condition.log.commits:,} commits can be deleted"
         yield Remark(text=text, command=f"{maintain} --only log")
-    for one in lagging_readers(name, condition.table, condition.snapshot.commits, holders, policy):
+    for one in lagging_readers(name, condition.table, condition.snapshot.commits, condition.holders, policy):
         yield Remark(text=one.text, command=one.command)

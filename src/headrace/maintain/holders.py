@@ -87,10 +87,6 @@ def find_read_tables(storage: Storage) -> frozenset[str]:
     return frozenset(found)
 
 
-def oldest_needed(holders: Iterable[Holder]) -> Holder | None:
-    return min(holders, key=lambda one: one.version, default=None)
-
-
 def lag_seconds(holder: Holder, table: Location, commits: Iterable[int], now: datetime) -> float | None:
     """The age of the oldest rows that a reader has not read, in seconds; ``None`` if it has read all."""
     if holder.kind not in ("flow", "reader"):

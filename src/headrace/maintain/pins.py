@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -58,11 +58,6 @@ def load_pins(storage: Storage, table: TableName, now: datetime | None = None) -
     found = _load(storage.pins(table), table, "pins", remedy, read)
     at = now or datetime.now(UTC)
     return tuple(sorted((one for one in found if one.until > at), key=lambda one: one.version))
-
-
-def find_pins(storage: Storage) -> Iterator[Pin]:
-    for table in storage.find_tables():
-        yield from load_pins(storage, table)
 
 
 def add_pin(storage: Storage, pin: Pin) -> None:

@@ -122,18 +122,18 @@ def load_policy(
 ) -> TablePolicy:
     """The policy of a table. The policy of a dataset's own table holds for its other tables, too."""
     name, is_own = target.dataset, target.role == "table"
-    properties = snapshot.properties if is_own else load_properties(storage.table(name))
+    properties = snapshot.properties
+    if not is_own:
+        _, properties = load_metadata(storage.table(name), newest_version(storage.table(name)))
     policy = with_watermark(maintenance.of(name, properties), storage, name)
     return policy if is_own else policy.for_secondary_tables
 
 
-def load_properties(table: Location, version: int | None = None) -> Mapping[str, str]:
-    """The properties of a table: those of the checksum of its newest commit, if there is one."""
+def load_metadata(table: Location, version: int) -> tuple[str, Mapping[str, str]]:
+    """Delta's id of a table, and its properties: those of the checksum of a commit, if there is one."""
     try:
-        return dict(
-            load_checksum(table, newest_version(table) if version is None else version)["metadata"][
-                "configuration"
-            ]
-        )
+        found = load_checksum(table, version)["metadata"]
+        return str(found["id"]), dict(found["configuration"])
     except (OSError, ValueError, KeyError, TypeError):
-        return load_snapshot(table).properties
+        snapshot = load_snapshot(table)
+        return snapshot.table_id, snapshot.properties

@@ -29,10 +29,10 @@ from headrace.maintain.dataset_tables import (
 )
 from headrace.maintain.erasures import finish_erasure
 from headrace.maintain.holders import find_holders
-from headrace.maintain.log_cleanup import delete_log, plan_log_cleanup
-from headrace.maintain.policies import load_policy, load_properties, with_watermark
+from headrace.maintain.policies import load_metadata, load_policy, with_watermark
 from headrace.maintain.requests import answer_request, find_requests, take_request
 from headrace.maintain.turns import Turns
+from headrace.maintain.vacuum import delete_log, plan_log_cleanup
 from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuum, vacuum_table
 from headrace.model.event_forms import Emitter
 from headrace.model.maintenance import TablePolicy
@@ -88,6 +88,7 @@ class _Table:
         return self.version >= 0 and self.version - self.looked >= every
 
 
+@dataclass(eq=False, kw_only=True)
 class MaintenanceScheduler:
     """Compacts the tables that flows append to, cleans the logs of all tables, and vacuums them.
 
@@ -98,34 +99,23 @@ class MaintenanceScheduler:
 
     `stopping`: returns whether the update stops: no compaction begins then that batches wait for."""
 
-    def __init__(
-        self,
-        *,
-        checkpointer: LogCheckpointer,
-        session: Callable[[], SparkSession],
-        settings: ProjectSettings,
-        emit: Emitter,
-        update: str,
-        continuous: bool,
-        stopping: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._checkpointer = checkpointer
-        self._session = session
-        self._settings = settings
-        self._emit = emit
-        self._update = update
-        self._continuous = continuous
-        self._stopping = stopping
-        self._tables: dict[Location, _Table] = {}
-        self._wake = threading.Event()
-        self._stopped = False
-        self._thread: threading.Thread | None = None
-        self._made: SparkSession | None = None
-        # The thread, and the compactions at the end of a triggered update, use the same session.
-        self._work = threading.Lock()
+    checkpointer: LogCheckpointer
+    session: Callable[[], SparkSession]
+    settings: ProjectSettings
+    emit: Emitter
+    update: str
+    continuous: bool
+    stopping: Callable[[], bool] = lambda: False
+    _tables: dict[Location, _Table] = field(default_factory=dict, init=False)
+    _wake: threading.Event = field(default_factory=threading.Event, init=False)
+    _stopped: bool = field(default=False, init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
+    _made: SparkSession | None = field(default=None, init=False)
+    _work: threading.Lock = field(default_factory=threading.Lock, init=False)
+    """The thread, and the compactions at the end of a triggered update, use the same session."""
 
     def policy(self, table: Location, properties: Mapping[str, str]) -> TablePolicy:
-        name, settings = self._name(table), self._settings
+        name, settings = self._name(table), self.settings
         return with_watermark(settings.maintenance.of(name, properties), settings.storage, name)
 
     def watch(self, table: Location) -> None:
@@ -139,10 +129,10 @@ class MaintenanceScheduler:
 
     def offer(self, table: Location, version: int, *, concurrently: bool) -> None:
         """Take note of a commit; returns at once."""
-        self._checkpointer.offer(table, version)
+        self.checkpointer.offer(table, version)
         known = self._tables.setdefault(table, _Table())
         known.version, known.concurrently = version, concurrently
-        if self._continuous and known.has_new_commits:
+        if self.continuous and known.has_new_commits:
             self._start()
             self._wake.set()
 
@@ -153,23 +143,23 @@ class MaintenanceScheduler:
     def indexing(self, table: Location, *, read: int, rows: int) -> None:
         """Report how many rows of a large table were read for the index of its keys."""
         event = OperationProgressed(
-            update=self._update,
+            update=self.update,
             dataset=self._name(table),
             operation="KEY_INDEX",
             status="STARTED" if read < rows else "COMPLETED",
             outcome={"rows_read": read, "rows": rows},
         )
-        self._emit(event)
+        self.emit(event)
 
     def _is_ending(self) -> bool:
-        return self._stopped or self._stopping()
+        return self._stopped or self.stopping()
 
     def _compacted(self, target: DatasetTable, done: Compaction | Exception) -> None:
         if isinstance(done, Exception):
             self._report(target, status="FAILED", error=_error_of(done), outcome={"failed": "compaction"})
         elif done.removed:
             record_maintenance(
-                self._settings.storage, target.dataset, "compacted", done.to_json(), target.role
+                self.settings.storage, target.dataset, "compacted", done.to_json(), target.role
             )
             self._report(target, duration_s=done.duration_s, outcome={"compacted": done.to_json()})
 
@@ -189,7 +179,7 @@ class MaintenanceScheduler:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(timeout=_STOP_S)
-        self._checkpointer.stop()
+        self.checkpointer.stop()
 
     def _start(self) -> None:
         if self._thread is None and not self._stopped:
@@ -207,15 +197,15 @@ class MaintenanceScheduler:
                 _LOG.warning("tables were not maintained: %s", error)
 
     def _maintain_tables(self) -> None:
-        asked = find_requests(self._settings.storage)
+        asked = find_requests(self.settings.storage)
         for table, known in list(self._tables.items()):
             if self._is_ending():
                 return
             if str(self._name(table)) in asked:
                 self._serve(table, known)
-            if self._continuous and (known.has_new_commits or time.monotonic() >= known.closed_look_s):
+            if self.continuous and (known.has_new_commits or time.monotonic() >= known.closed_look_s):
                 self._look(table, known, concurrently=known.concurrently)
-            if self._continuous and time.monotonic() >= known.vacuum_look_s:
+            if self.continuous and time.monotonic() >= known.vacuum_look_s:
                 self._vacuum_if_due(table, known)
 
     def _look(self, table: Location, known: _Table, *, concurrently: bool) -> None:
@@ -260,13 +250,13 @@ class MaintenanceScheduler:
         if time.monotonic() - known.cleaned_s < min(_LOG_S, known.log_retention_s / 4):
             return False
         known.cleaned_s = time.monotonic()
-        storage, name = self._settings.storage, self._name(table)
+        storage, name = self.settings.storage, self._name(table)
         held = versions(table)
         kept_s = min(DAY_S, known.log_retention_s)
         is_old = bool(held) and time.time() - load_commit(table, held[0]).timestamp_ms / 1000 > kept_s
         last = load_maintenance(storage, name).get("log_look", {}).get("at")
         seen_s = 0.0 if last is None else datetime.fromisoformat(last).timestamp()
-        if not is_old or (not self._continuous and time.time() - seen_s < DAY_S):
+        if not is_old or (not self.continuous and time.time() - seen_s < DAY_S):
             return False
         record_maintenance(storage, name, "log_look", {})
         return True
@@ -311,13 +301,13 @@ class MaintenanceScheduler:
     def _compact_quarantine(self, table: Location, known: _Table) -> None:
         """Compact the quarantine table if it is due, between two batches: a batch can replace its rows."""
         target = DatasetTable(self._name(table), "quarantine")
-        path = target.path(self._settings.storage)
+        path = target.path(self.settings.storage)
         try:
             files = _checksum(path, newest_version(path))[0]
             if files is None or files < TablePolicy.small_files:
                 return
             snapshot = load_snapshot(path)
-            policy = load_policy(self._settings.storage, self._settings.maintenance, target, snapshot)
+            policy = load_policy(self.settings.storage, self.settings.maintenance, target, snapshot)
             if policy.compact and policy.auto and is_compaction_due(path, snapshot, policy):
                 with known.turns.compaction(_TURN_S, self._is_ending) as is_free:
                     if is_free:
@@ -327,7 +317,7 @@ class MaintenanceScheduler:
 
     def _serve(self, table: Location, known: _Table) -> None:
         """Compact a table at the request of `headrace maintain`, between two batches if necessary."""
-        storage, target = self._settings.storage, DatasetTable(self._name(table))
+        storage, target = self.settings.storage, DatasetTable(self._name(table))
         request = take_request(storage, target.dataset)
         if request is None:
             return
@@ -368,12 +358,13 @@ class MaintenanceScheduler:
     def _vacuum_if_due(self, table: Location, known: _Table) -> None:
         """Vacuum a table, its quarantine and its tombstones, if the last vacuum is long enough ago."""
         known.vacuum_look_s = time.monotonic() + _VACUUM_LOOK_S
-        storage, name = self._settings.storage, self._name(table)
+        storage, name = self.settings.storage, self._name(table)
         try:
             if not is_table(table):
                 # The first refresh of a view has not ended.
                 return
-            policy = self.policy(table, load_properties(table, known.version if known.version >= 0 else None))
+            version = known.version if known.version >= 0 else newest_version(table)
+            policy = self.policy(table, load_metadata(table, version)[1])
             known.vacuum_look_s = time.monotonic() + min(_VACUUM_LOOK_S, policy.vacuum_every_s)
             held = load_maintenance(storage, name)
             last = max((held[key]["at"] for key in ("vacuumed", "vacuum_look") if key in held), default=None)
@@ -381,10 +372,10 @@ class MaintenanceScheduler:
                 passed_s = time.time() - datetime.fromisoformat(last).timestamp()
                 if passed_s < policy.vacuum_every_s or not policy.vacuum:
                     return
-            if not self._continuous and not (policy.vacuum and _is_older(table, policy.retention_s)):
+            if not self.continuous and not (policy.vacuum and _is_older(table, policy.retention_s)):
                 return
             record_maintenance(storage, name, "vacuum_look", {})
-            if last is None and self._continuous:
+            if last is None and self.continuous:
                 # A new table has nothing to delete yet.
                 return
         except Exception as error:
@@ -396,7 +387,7 @@ class MaintenanceScheduler:
                     self._vacuum(target)
 
     def _vacuum(self, target: DatasetTable) -> None:
-        storage = self._settings.storage
+        storage = self.settings.storage
         began = time.monotonic()
         try:
             found = self._examine(target)
@@ -417,10 +408,10 @@ class MaintenanceScheduler:
             close_erasure(lambda: session, table)
 
     def _examine(self, target: DatasetTable) -> TableCondition:
-        storage = self._settings.storage
+        storage = self.settings.storage
         path = target.path(storage)
         snapshot = load_snapshot(path)
-        policy = load_policy(storage, self._settings.maintenance, target, snapshot)
+        policy = load_policy(storage, self.settings.maintenance, target, snapshot)
         holders = find_holders(storage, target.dataset, snapshot.table_id, target.role)
         return examine_table(path, policy, holders, snapshot)
 
@@ -428,7 +419,7 @@ class MaintenanceScheduler:
     def _pool(self) -> Iterator[SparkSession]:
         """A session whose jobs run in the pool of maintenance."""
         if self._made is None:
-            self._made = self._session()
+            self._made = self.session()
         context = self._made.sparkContext
         before = context.getLocalProperty("spark.scheduler.pool")
         context.setLocalProperty("spark.scheduler.pool", pool_name(_POOL))
@@ -439,14 +430,14 @@ class MaintenanceScheduler:
             context.setLocalProperty("spark.scheduler.pool", cast("str", before))
 
     def _clean_secondary_logs(self, name: TableName) -> None:
-        storage = self._settings.storage
+        storage = self.settings.storage
         for target in secondary_tables(storage, name):
             snapshot = load_snapshot(target.path(storage))
-            policy = load_policy(storage, self._settings.maintenance, target, snapshot)
+            policy = load_policy(storage, self.settings.maintenance, target, snapshot)
             self._clean_log(target, snapshot, policy)
 
     def _clean_log(self, target: DatasetTable, snapshot: TableSnapshot, policy: TablePolicy) -> None:
-        storage = self._settings.storage
+        storage = self.settings.storage
         table = target.path(storage)
         holders = find_holders(storage, target.dataset, snapshot.table_id, target.role)
         since = datetime.now(UTC) - timedelta(seconds=policy.log_retention_s)
@@ -460,9 +451,9 @@ class MaintenanceScheduler:
         if target.role != "table" and "outcome" in more:
             more["outcome"] = {"role": target.role, **more["outcome"]}
         event = OperationProgressed(
-            update=self._update, dataset=target.dataset, operation="MAINTENANCE", status=status, **more
+            update=self.update, dataset=target.dataset, operation="MAINTENANCE", status=status, **more
         )
-        self._emit(event)
+        self.emit(event)
 
     def _name(self, table: Location) -> TableName:
         return TableName(table.parent.name, table.name)

@@ -110,25 +110,19 @@ def sum_counts(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str,
         if name in first or name in second:
             summed[name] = first.get(name, 0) + second.get(name, 0)
     if listed := [*first.get(_EXPECTATIONS, ()), *second.get(_EXPECTATIONS, ())]:
-        summed[_EXPECTATIONS] = sum_expectations(listed)
+        summed[_EXPECTATIONS] = sum_each(listed, ("dataset", "name"), ("passed", "failed"))
     if bad := [*first.get(_BAD_RECORDS, ()), *second.get(_BAD_RECORDS, ())]:
-        summed[_BAD_RECORDS] = sum_bad_records(bad)
+        summed[_BAD_RECORDS] = sum_each(bad, ("name", "action"), ("records",))
     return summed
 
 
-def sum_bad_records(counts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    summed: dict[tuple[str, str], dict[str, Any]] = {}
+def sum_each(
+    counts: Iterable[Mapping[str, Any]], keys: tuple[str, ...], numbers: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """The counts with equal keys as one; its other values are those of the last."""
+    summed: dict[tuple[Any, ...], dict[str, Any]] = {}
     for one in counts:
-        known = summed.setdefault((one["name"], one["action"]), {**one, "records": 0})
-        known["records"] += one["records"]
-    return list(summed.values())
-
-
-def sum_expectations(counts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    summed: dict[tuple[str, str], dict[str, Any]] = {}
-    for one in counts:
-        known = summed.setdefault((one["dataset"], one["name"]), {**one, "passed": 0, "failed": 0})
-        known["passed"] += one["passed"]
-        known["failed"] += one["failed"]
-        known["action"] = one["action"]
+        key = tuple(one[name] for name in keys)
+        known = summed.get(key, {})
+        summed[key] = {**one, **{name: known.get(name, 0) + one[name] for name in numbers}}
     return list(summed.values())

@@ -55,7 +55,6 @@ class DatasetCheck:
 
     @property
     def name(self) -> str:
-        """The check for a person."""
         match self.kind:
             case "unique":
                 return f"unique {', '.join(self.columns)}"
@@ -317,10 +316,6 @@ class Declarations:
     @property
     def streaming_flows(self) -> tuple[StreamingFlow, ...]:
         return tuple(one for one in self.flows if not isinstance(one, RefreshFlow))
-
-    @property
-    def refresh_flows(self) -> tuple[RefreshFlow, ...]:
-        return tuple(one for one in self.flows if isinstance(one, RefreshFlow))
 
     def auto_cdc_of(self, table: TableName) -> AutoCdcFlow | None:
         """A flow that applies changes by key to a table; all its flows have the same keys."""

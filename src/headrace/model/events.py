@@ -24,8 +24,6 @@ _WORK_METRICS = ("peak_memory_bytes", "spilled_bytes", "read_rows", "read_bytes"
 
 
 class ViewEvent(TableEvent):
-    """Something that happened to one materialized view."""
-
     technique: ClassVar[str | None] = None  # how the view is brought up to date, if this event decides it
 
 

@@ -168,8 +168,6 @@ class StoredRows(Protocol):
 
 
 class FileRows(NamedTuple):
-    """A data file of a table."""
-
     partition: tuple[tuple[str, Any], ...]
     size: int
     rows: int | None  # its rows, deleted ones too; ``None`` if the log has no statistics

@@ -108,8 +108,7 @@ class Board:
             case BatchCommitted():
                 return self._with_commit(event)
             case LateRowsDropped():
-                before = self.rows.get(event.flow, BoardRow(event.flow, "flow")).late
-                return self._with(event, late=before + event.rows)
+                return self._with(event, late=self._row(event).late + event.rows)
             case FlowReconnecting():
                 return self._with(event, reconnecting=event.at, error=event.error)
             case FlowReconnected():
@@ -134,7 +133,7 @@ class Board:
                 return self
 
     def _with_commit(self, event: BatchCommitted) -> Board:
-        row = self.rows.get(event.flow, BoardRow(event.flow, "flow"))
+        row = self._row(event)
         latency, is_backlog = None, False
         if event.latency_s is not None:
             latency = sum(event.latency_s) / 2
@@ -156,10 +155,13 @@ class Board:
             error=None,
         )
 
-    def _with(self, event: FlowEvent | ViewEvent, **changes: Any) -> Board:
+    def _row(self, event: FlowEvent | ViewEvent) -> BoardRow:
         if isinstance(event, ViewEvent):
             new = BoardRow(self.name_of(event.dataset), "view")
         else:
             new = BoardRow(event.flow, "flow")
-        row = self.rows.get(new.name, new)
+        return self.rows.get(new.name, new)
+
+    def _with(self, event: FlowEvent | ViewEvent, **changes: Any) -> Board:
+        row = self._row(event)
         return replace(self, rows={**self.rows, row.name: replace(row, **changes)})

@@ -43,9 +43,6 @@ class RowFilter:
     states: tuple[RowState, ...] = ()
     ids: tuple[str, ...] = ()
 
-    def with_states(self, *states: RowState) -> RowFilter:
-        return RowFilter(where=self.where, reason=self.reason, flow=self.flow, states=states, ids=self.ids)
-
     def conditions(self) -> Iterator[str]:
         if self.where is not None:
             yield f"({self.where})"
@@ -129,14 +126,8 @@ class RejectedRows:
         names = [name for name in _PARTS if any(one["name"] == name for one in held)]
         order = ", ".join(["quarantined_at", *(f"source['{name}']" for name in names), "id"])
         rows = self._chosen(", ".join(f'"{name}"' for name in columns), chosen, order, limit)
-        is_cut = limit is not None and rows.num_rows > limit
-        return Rows(
-            table=self.path.name,
-            version=table.version(),
-            arrow=rows.slice(0, limit) if is_cut else rows,
-            types=tuple(type_of(schema, name, self.path.name) for name in columns),
-            is_cut=is_cut,
-        )
+        types = tuple(type_of(schema, name, self.path.name) for name in columns)
+        return Rows.up_to(limit, rows, table=self.path.name, version=table.version(), types=types)
 
     def choose(self, chosen: RowFilter) -> pa.Table:
         """The id, flow and state of rows, and whether their batch or refresh was of a view."""

@@ -51,9 +51,6 @@ class RecentCommits:
         rows -= int((recent[-1].metadata or {}).get("accepted", 0))
         return rows / max((now.timestamp() * 1000 - recent[-1].timestamp_ms) / 1000, 0.001)
 
-    def changed_after(self, version: int) -> bool:
-        return any(commit.version > version and commit.changes_data for commit in self.commits)
-
 
 def load_tail(path: Location) -> RecentCommits:
     """Read a table's newest commits and its size."""

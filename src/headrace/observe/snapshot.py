@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError
+from headrace.errors import HeadraceError
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.recent_commits import RecentCommits, load_tail
@@ -98,7 +98,7 @@ def take_snapshot(settings: ProjectSettings, broker: str) -> Snapshot:
         at=datetime.now(UTC),
         broker=broker or None,
         silence=looks.silence,
-        refusal=looks.refusal,
+        refusal=looks.systems.refusal,
     )
 
 
@@ -169,7 +169,7 @@ class _Looks:
             if isinstance(tail, RecentCommits)
             for flow, checkpoint in _flows(tail)
         }
-        self._systems = Systems(
+        self.systems = Systems(
             storage=storage,
             read_table=_read_nothing,
             asking=Asking(settings=lambda: settings, timeout_s=_ANSWER_S, asks_once=True),
@@ -178,16 +178,10 @@ class _Looks:
     @property
     def silence(self) -> str | None:
         """The reason why the lag is not known, if the broker was asked."""
-        error = self._systems.failure
+        error = self.systems.failure
         if error is None:
             return None
-        return error.headline if self.refusal is not None else error.summary
-
-    @property
-    def refusal(self) -> HeadraceError | None:
-        """The error of the cluster, if it refuses the login or a permission is missing."""
-        error = self._systems.failure
-        return None if isinstance(error, BrokerUnreachableError | TopicNotFoundError) else error
+        return error.headline if self.systems.refusal is not None else error.summary
 
     def dataset(self, name: TableName) -> DatasetStatus:
         tail = self._tails[name]
@@ -287,9 +281,10 @@ class _Looks:
         late = []
         for key, version in inputs.items():
             found = self._tails.get(TableName.parse(key, name.schema))
-            if isinstance(found, RecentCommits) and (
-                found.changed_after(version) or found.table_id != ids[key]
-            ):
+            if not isinstance(found, RecentCommits):
+                continue
+            changed = any(one.version > version and one.changes_data for one in found.commits)
+            if changed or found.table_id != ids[key]:
                 late.append(key)
         return ViewStatus(
             state=failed or ("stale" if late else "fresh"),
@@ -326,7 +321,7 @@ class _Looks:
         newest = generations(self._storage.flow_checkpoints(name, flow))
         total = Lag(0)
         for one in metadata["sources"]:
-            lag = kind_of(one["kind"]).lag(range_of(one), self._systems, newest[-1] if newest else None)
+            lag = kind_of(one["kind"]).lag(range_of(one), self.systems, newest[-1] if newest else None)
             if lag is None:
                 return None
             total += lag

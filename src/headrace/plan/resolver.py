@@ -239,7 +239,7 @@ class Resolver:
 
     def _materialized_view(self, view: MaterializedView) -> None:
         declared = self._declared_schema(view)
-        flow = next(one for one in self.declarations.refresh_flows if one.target == view.name)
+        flow = next(one for one in self.declarations.flows if one.target == view.name)
         resolved = self._query(view, flow.query, flow.spark_conf)
         validate.check_streaming(resolved.plan, view, view.location)
         validate.check_columns(resolved.plan.schema, view, view.location)

@@ -23,9 +23,9 @@ from headrace.maintain.condition import (
 from headrace.maintain.dataset_tables import DatasetTable, Role, record_maintenance, secondary_tables
 from headrace.maintain.erasures import ErasedRest, find_rest, finish_erasure, is_due
 from headrace.maintain.holders import find_holders
-from headrace.maintain.log_cleanup import delete_log
 from headrace.maintain.policies import load_policy
 from headrace.maintain.requests import ask_flow, load_answer, withdraw_request
+from headrace.maintain.vacuum import delete_log
 from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuum, files_text, vacuum_table
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings

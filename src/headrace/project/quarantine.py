@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +137,7 @@ class Quarantine:
             return RowChoice(dataset=name)
         with logged_operation(self.settings, new_update(), "QUARANTINE_DISCARD", [name]) as outcome:
             choice = choice_of(name, found.choose(chosen))
-            discard_rows(found.path, found.choose(chosen.with_states("quarantined")).select(["id"]))
+            discard_rows(found.path, found.choose(replace(chosen, states=("quarantined",))).select(["id"]))
             outcome["discarded"] = choice.rows
         return choice
 

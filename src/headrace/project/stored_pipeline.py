@@ -15,7 +15,6 @@ from headrace.maintain.pins import (
     RegisteredReader,
     add_pin,
     add_reader,
-    find_pins,
     load_pins,
     load_readers,
     remove_pins,
@@ -219,7 +218,8 @@ class Pins:
     def list(self, table: str | None = None) -> tuple[Pin, ...]:
         """The pins of a table, or of all tables of the storage."""
         storage = self.settings.storage
-        return tuple(find_pins(storage)) if table is None else load_pins(storage, self._name(table))
+        tables = storage.find_tables() if table is None else [self._name(table)]
+        return tuple(pin for one in tables for pin in load_pins(storage, one))
 
     def add(self, table: str, version: int | None, seconds: float) -> Pin:
         """Keep a version readable from now on.

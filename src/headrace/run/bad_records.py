@@ -38,7 +38,7 @@ from headrace.sources.bad_records import (
     NewFields,
 )
 from headrace.sources.records import CARRIED
-from headrace.state.schema_versions import SchemaVersion
+from headrace.state.kept_schemas import SchemaVersion
 
 
 @dataclass(kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from headrace.model.declarations import Flow
+from headrace.model.declarations import DatasetCheck, Flow
 from headrace.model.event_forms import Emitter
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
@@ -16,10 +16,11 @@ from headrace.model.remedies import Remedies
 from headrace.plan.bounded import Treat
 from headrace.plan.snapshots import SnapshotReader
 from headrace.plan.stages import Plan, PlannedFlow
+from headrace.run.checks import DatasetChecks
 from headrace.run.failures import Failures
 from headrace.run.stop import StopSignal
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
-from headrace.sinks.delta.maintenance import Maintenance
+from headrace.sinks.delta.compaction import Maintenance
 from headrace.sources.bad_records import BadRecords
 from headrace.sources.source import Source
 from headrace.sources.systems import Systems
@@ -62,12 +63,8 @@ AsRecords = Callable[[Sequence[SourceRange]], Sequence[SourceRange]]
 """Gives the ranges of a batch in the offsets of its records; a test replaces topics by tables."""
 
 
-class FindBadRecords(Protocol):
-    """Finds the bad records that the reads of a flow's query have left out of ranges; in a given session."""
-
-    def __call__(
-        self, session: SparkSession, planned: PlannedFlow, ranges: Sequence[SourceRange], checkpoint: Location
-    ) -> Sequence[BadRecords]: ...
+FindBadRecords = Callable[..., Sequence[BadRecords]]
+"""Finds the bad records that the reads of a flow's query have left out of ranges; in a given session."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +99,17 @@ class UpdateContext:
     def failures(self, sources: Sequence[Source] = ()) -> Failures:
         """What gives failures of a query with these sources their codes."""
         return Failures(settings=self.settings, sources=sources, log_file=self.log_file)
+
+    def checks(self, flow: Flow, checks: Sequence[DatasetCheck]) -> DatasetChecks:
+        """The checks of the dataset that a flow writes."""
+        return DatasetChecks(
+            dataset=flow.target,
+            flow=flow.name,
+            checks=checks,
+            storage=self.settings.storage,
+            update=self.update,
+            emit=self.emit,
+        )
 
     def close(self) -> None:
         """End the update's threads, and close its connections."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.contracts.expectations import with_checks
 from headrace.errors import HeadraceError
@@ -76,24 +76,22 @@ class OpeningGate:
             pass
 
 
+@dataclass(kw_only=True)
 class LateRows:
     """Counts the late rows that a query reports. `stateful`: whether the query is stateful; only a stateful
     query drops late rows."""
 
-    def __init__(
-        self, *, stateful: bool, ledger: Ledger, checkpoint: str, report: Callable[[int, int], None]
-    ) -> None:
-        self._stateful = stateful
-        self._ledger = ledger
-        self._checkpoint = checkpoint
-        self._report = report
-        self._looked_at = ""
-        self._counted = -1
-        self.rows = 0
+    stateful: bool
+    ledger: Ledger
+    checkpoint: str
+    report: Callable[[int, int], None]
+    rows: int = 0
+    _looked_at: str = ""
+    _counted: int = -1
 
     def look(self, query: StreamingQuery) -> None:
         """Count the late rows that Spark has reported since the last call."""
-        if not self._stateful:
+        if not self.stateful:
             return
         newest = query.lastProgress
         if newest is None or newest["timestamp"] == self._looked_at:
@@ -101,22 +99,19 @@ class LateRows:
         self._looked_at = newest["timestamp"]
         for report in query.recentProgress:
             batch = int(report["batchId"])
-            if batch > self._counted and (rows := _dropped(report)) > 0:
+            rows = sum(int(one.get("numRowsDroppedByWatermark", 0)) for one in report["stateOperators"])
+            if batch > self._counted and rows > 0:
                 self._count(batch, rows)
 
     def _count(self, batch: int, rows: int) -> None:
         self._counted = batch
         try:
-            if not self._ledger.record_late(self._checkpoint, batch, rows):
+            if not self.ledger.record_late(self.checkpoint, batch, rows):
                 return
         except HeadraceError as error:
-            _LOG.warning("the late rows of flow %s were not recorded: %s", self._ledger.flow, error)
+            _LOG.warning("the late rows of flow %s were not recorded: %s", self.ledger.flow, error)
         self.rows += rows
-        self._report(batch, rows)
-
-
-def _dropped(report: Any) -> int:
-    return sum(int(one.get("numRowsDroppedByWatermark", 0)) for one in report["stateOperators"])
+        self.report(batch, rows)
 
 
 _POLL_S = 0.2

@@ -38,7 +38,7 @@ _LIMIT_S = 60.0
 """Seconds that the search for one record may take: half a million records need about twenty attempts."""
 MOST_RAISING = 10
 """The maximum number of records of a batch that are left out since the query fails on them."""
-_RAISED = (FlowFailedError, RecordUnparseableError, RecordNotUtf8Error)
+RAISED = (FlowFailedError, RecordUnparseableError, RecordNotUtf8Error)
 """The errors that a row can cause in a query."""
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ([^\n]*?)(?: SQLSTATE: \w+)?(?:\n|$)")
 _PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t^].*\n)+([\w.]+)(?:: ([^\n]*))?")
@@ -230,7 +230,7 @@ class RecordSearch:
         if "[FAILED_READ_FILE" in text:
             # The error of a file that cannot be read has its path and line already.
             return False
-        return isinstance(self.failures.as_error(failure, self.planned.flow), _RAISED)
+        return isinstance(self.failures.as_error(failure, self.planned.flow), RAISED)
 
     def _find_first(
         self, parts: Sequence[Part], session: SparkSession, ranges: Sequence[SourceRange]
@@ -266,7 +266,7 @@ class RecordSearch:
             with_checks(df, planned.expectations).write.format("noop").mode("overwrite").save()
         except Exception as failure:
             error = self.failures.as_error(failure, planned.flow, expectations=planned.expectations)
-            if isinstance(error, _RAISED):
+            if isinstance(error, RAISED):
                 return error, find_reason(self.failures.text_of(failure), error, planned.expectations)
             raise error from failure
         return None

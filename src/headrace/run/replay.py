@@ -179,11 +179,8 @@ class FlowReplayer:
             from pyspark.sql.types import StructType
 
             return StructType.fromJson(dict(self.planned.schema))
-        return session.read.format("delta").load(str(self._table)).schema
-
-    @property
-    def _table(self) -> Location:
-        return self.context.settings.storage.table(self.planned.flow.target)
+        table = self.context.settings.storage.table(self.planned.flow.target)
+        return session.read.format("delta").load(str(table)).schema
 
     @property
     def _quarantine(self) -> Location:

@@ -40,17 +40,15 @@ _SHARE = 0.02
 """The highest share of the time that measurements take: the list of a large folder takes seconds."""
 
 
+@dataclass
 class LagGauge:
     """Measures what a flow's sources hold beyond its last batch. `record_bytes`: the mean size of a record of
     a source, by the source's index; ``None`` if unknown."""
 
-    def __init__(
-        self, systems: Systems, checkpoint: Location, record_bytes: Callable[[int], float | None]
-    ) -> None:
-        self._systems = systems
-        self._checkpoint = checkpoint
-        self._record_bytes = record_bytes
-        self._next_s = 0.0
+    _systems: Systems
+    _checkpoint: Location
+    _record_bytes: Callable[[int], float | None]
+    _next_s: float = 0.0
 
     def measure(self, ranges: tuple[SourceRange, ...]) -> Backlog:
         """The backlog behind the ends of ranges; it is not known if it was measured just before."""
@@ -111,15 +109,13 @@ class Progress:
 @dataclass(frozen=True, kw_only=True)
 class BatchReporter:
     planned: PlannedFlow
-    update: str
-    emit: Emitter
+    reports: FlowReports
     progress: Progress  # the flow's counts so far
     measure_lag: Callable[[tuple[SourceRange, ...]], Backlog]  # what the sources hold beyond these ranges
     after_batch: Mapping[str, AfterBatch]
 
     def began(self, number: int) -> None:
-        flow = self.planned.flow
-        self.emit(BatchStarted(update=self.update, flow=flow.name, dataset=flow.target, batch=number))
+        self.reports.report(BatchStarted, self.planned, batch=number)
 
     def ended(self, stamp: BatchStamp, committed: Committed | None, duration_s: float) -> None:
         """Report that the target holds a batch. `committed`: its commit; ``None`` for a replayed batch."""
@@ -134,36 +130,30 @@ class BatchReporter:
                 call(stamp.ranges, duration_s)
 
     def _emit_end(self, stamp: BatchStamp, committed: Committed | None, duration_s: float) -> None:
-        flow = self.planned.flow
         if committed is None:
-            self.emit(
-                BatchReplayed(update=self.update, flow=flow.name, dataset=flow.target, batch=stamp.batch)
-            )
+            self.reports.report(BatchReplayed, self.planned, batch=stamp.batch)
             return
-        backlog = Backlog()
-        with logged_only(f"flow {flow.name}: the lag after batch {stamp.batch}"):
+        backlog, counts = Backlog(), committed.counts
+        with logged_only(f"flow {stamp.flow}: the lag after batch {stamp.batch}"):
             backlog = self.measure_lag(stamp.ranges)
-        self.emit(
-            BatchCommitted(
-                update=self.update,
-                flow=flow.name,
-                dataset=flow.target,
-                batch=stamp.batch,
-                version=committed.version,
-                rows=committed.counts.accepted,
-                duration_s=duration_s,
-                ranges=stamp.ranges,
-                lag=backlog.records,
-                lag_bytes=backlog.size_bytes,
-                latency_s=record_ages(committed, self.planned.timestamp),
-                quarantined=committed.counts.quarantined,
-                dropped=committed.counts.dropped,
-                expectations=tuple(one.to_json() for one in committed.counts.expectations),
-                bad_records=tuple(one.to_json() for one in committed.counts.bad_records),
-                checkpoint=stamp.checkpoint,
-                changes=committed.counts.changes,
-                without_index=committed.without_index,
-            )
+        self.reports.report(
+            BatchCommitted,
+            self.planned,
+            batch=stamp.batch,
+            version=committed.version,
+            rows=counts.accepted,
+            duration_s=duration_s,
+            ranges=stamp.ranges,
+            lag=backlog.records,
+            lag_bytes=backlog.size_bytes,
+            latency_s=record_ages(committed, self.planned.timestamp),
+            quarantined=counts.quarantined,
+            dropped=counts.dropped,
+            expectations=tuple(one.to_json() for one in counts.expectations),
+            bad_records=tuple(one.to_json() for one in counts.bad_records),
+            checkpoint=stamp.checkpoint,
+            changes=counts.changes,
+            without_index=committed.without_index,
         )
 
 
@@ -222,24 +212,24 @@ class FlowReports:
     update: str
     emit: Emitter
 
-    def _emit(self, event: Callable[..., Event], planned: PlannedFlow, **more: Any) -> None:
+    def report(self, event: Callable[..., Event], planned: PlannedFlow, **more: Any) -> None:
         flow = planned.flow
         self.emit(event(update=self.update, flow=flow.name, dataset=flow.target, **more))
 
     def started(self, planned: PlannedFlow, checkpoint: str) -> None:
         """Report that a flow's query runs."""
-        self._emit(FlowStarted, planned, checkpoint=checkpoint)
+        self.report(FlowStarted, planned, checkpoint=checkpoint)
 
     def late(self, planned: PlannedFlow, batch: int, rows: int) -> None:
         """Report rows that the query dropped because they were older than its watermark."""
-        self._emit(LateRowsDropped, planned, batch=batch, rows=rows)
+        self.report(LateRowsDropped, planned, batch=batch, rows=rows)
 
     def snapshot_skipped(self, planned: PlannedFlow, version: str, reason: str) -> None:
         _LOG.warning("flow %s: skipped the snapshot %s: %s", planned.flow.name, version, reason)
-        self._emit(SnapshotSkipped, planned, version=version, reason=reason)
+        self.report(SnapshotSkipped, planned, version=version, reason=reason)
 
     def retrying(self, planned: PlannedFlow, error: HeadraceError, attempt: int, wait_s: float) -> None:
-        self._emit(FlowRetrying, planned, error=error.to_dict(), attempt=attempt, wait_s=wait_s)
+        self.report(FlowRetrying, planned, error=error.to_dict(), attempt=attempt, wait_s=wait_s)
 
     def finished(
         self, planned: PlannedFlow, outcome: Outcome, progress: Progress | None = None
@@ -247,7 +237,7 @@ class FlowReports:
         """Report that a flow ended without an error."""
         done = progress or Progress()
         if outcome != "plan again":
-            self._emit(FlowFinished, planned, outcome=outcome, rows=done.rows, batches=done.batches)
+            self.report(FlowFinished, planned, outcome=outcome, rows=done.rows, batches=done.batches)
         return _result(planned, outcome, done)
 
     def failed(
@@ -255,11 +245,11 @@ class FlowReports:
     ) -> FlowResult:
         # The trace is for the log alone; what a person needs is in the error.
         _LOG.info("flow %s failed", planned.flow.name, exc_info=error)
-        self._emit(FlowFailed, planned, error=error.to_dict())
+        self.report(FlowFailed, planned, error=error.to_dict())
         return _result(planned, "failed", progress or Progress(), error)
 
     def skipped(self, planned: PlannedFlow, reason: str) -> FlowResult:
-        self._emit(FlowSkipped, planned, reason=reason)
+        self.report(FlowSkipped, planned, reason=reason)
         return FlowResult(flow=planned.flow.name, outcome="skipped", reason=reason)
 
 

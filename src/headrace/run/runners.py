@@ -102,8 +102,7 @@ class BatchSetup:
     def _reporter(self, opened: OpenedFlow, limits: BatchLimits) -> BatchReporter:
         return BatchReporter(
             planned=self.surveyor.planned,
-            update=self.context.update,
-            emit=self.context.emit,
+            reports=FlowReports(self.context.update, self.context.emit),
             progress=self.progress,
             measure_lag=LagGauge(self.surveyor.systems, opened.path, limits.record_bytes).measure,
             after_batch={"the offsets": self._publish, "the limit": limits.follow},
@@ -202,14 +201,7 @@ def make_flow(
             reading=context.queries.snapshots,
             report=partial(reports.snapshot_skipped, planned),
         )
-    checks = DatasetChecks(
-        dataset=planned.flow.target,
-        flow=planned.flow.name,
-        checks=planned.checks,
-        storage=context.settings.storage,
-        update=context.update,
-        emit=context.emit,
-    )
+    checks = context.checks(planned.flow, planned.checks)
     return FlowRunner(
         planned=planned,
         gate=gate,

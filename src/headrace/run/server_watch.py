@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from headrace.errors import BrokerUnreachableError, HeadraceError
@@ -20,25 +21,20 @@ ANSWER_S = 4.0
 """The longest wait for an answer; with the interval, a lost broker is reported within 10 s."""
 
 
+@dataclass
 class ServerWatch:
     """Asks a server every few seconds whether it answers; a context manager around an update.
 
     Spark can wait a minute and more before it reports that a server does not answer.
     """
 
-    def __init__(
-        self,
-        server: Server,
-        flows: Sequence[Flow],
-        update: str,
-        emit: Emitter,
-        interval_s: float = INTERVAL_S,
-    ) -> None:
-        self._flows = flows
-        self._update = update
-        self._server = server
-        self._emit = emit
-        self._interval_s = interval_s
+    _server: Server
+    _flows: Sequence[Flow]
+    _update: str
+    _emit: Emitter
+    _interval_s: float = INTERVAL_S
+
+    def __post_init__(self) -> None:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-server-watch", daemon=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -11,18 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.contracts.expectations import RowSplit, is_passed, with_checks
 from headrace.contracts.rejected import ID, PROBLEM, REASONS, Rejected, has_record, row_as_json, rows_of_json
-from headrace.errors import (
-    FlowFailedError,
-    HeadraceError,
-    RecordNotUtf8Error,
-    RecordUnparseableError,
-    ReplayImpossibleError,
-)
+from headrace.errors import FlowFailedError, HeadraceError, ReplayImpossibleError
 from headrace.model.declarations import Expectation
 from headrace.model.names import quoted_path
 from headrace.plan.stages import Coordinates, PlannedFlow
 from headrace.run.failures import Failures
-from headrace.run.narrowing import find_reason
+from headrace.run.narrowing import RAISED, find_reason
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession, StructType
 from headrace.sources.bad_records import CODE, BadRecords
@@ -32,7 +25,6 @@ from headrace.sources.registry import COORDINATES
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_LOG = logging.getLogger(__name__)
 _SEARCHED = 10
 """Records on which the query fails that are searched for one by one; the others wait for another replay."""
 
@@ -135,7 +127,7 @@ class Trial:
             reason = None
         except Exception as failure:
             error = self.failures.as_error(failure, self.planned.flow)
-            if not isinstance(error, FlowFailedError | RecordUnparseableError | RecordNotUtf8Error):
+            if not isinstance(error, RAISED):
                 raise error from failure
             reason = _failed(ids[0], error, self.failures.text_of(failure), self.planned.expectations)
         if len(ids) == 1:

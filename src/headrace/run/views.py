@@ -15,7 +15,6 @@ from headrace.model.names import TableName
 from headrace.plan.changes import find_alterations
 from headrace.plan.stages import RefreshViewStage
 from headrace.run.attempts import TRIGGERED_ATTEMPTS, Looks, wait_before
-from headrace.run.checks import DatasetChecks
 from headrace.run.context import UpdateContext
 from headrace.run.readiness import FeedState
 from headrace.run.split import RefreshSplit
@@ -208,14 +207,7 @@ class ViewRunner:
 
     def _check(self, session: SparkSession) -> None:
         """Run the checks of the whole view, also if it is up to date: one that failed fails again."""
-        DatasetChecks(
-            dataset=self.view.name,
-            flow=self.stage.planned.flow.name,
-            checks=self.view.checks,
-            storage=self.context.settings.storage,
-            update=self.context.update,
-            emit=self.context.emit,
-        ).run(session)
+        self.context.checks(self.stage.planned.flow, self.view.checks).run(session)
 
     def _register(self) -> None:
         spark, path = self.context.spark, self.context.settings.storage.table(self.view.name)

@@ -24,7 +24,7 @@ from headrace.errors import (
     UsageError,
 )
 from headrace.model.kafka_settings import KafkaConnection
-from headrace.runtime.broker_setup import Ports, build_start_command, format_storage, write_properties
+from headrace.runtime.broker_setup import Ports, format_storage, java_command, write_properties
 from headrace.runtime.jvm import tail
 from headrace.runtime.places import broker_folder, replace_file
 from headrace.runtime.processes import end, is_running, start_bound, start_detached
@@ -201,7 +201,7 @@ class Broker:
         self._write_properties(ports)
         if not (self.data / "meta.properties").is_file():
             format_storage(self._properties, self.log_file)
-        command = build_start_command(self._properties, self.log_file)
+        command = [*java_command(self._properties, self.log_file), "kafka.Kafka", str(self._properties)]
         try:
             pid = self._launch(command)
         except OSError as error:

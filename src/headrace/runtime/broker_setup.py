@@ -82,13 +82,9 @@ def write_properties(file: Path, data: Path, ports: Ports) -> None:
     replace_file(file, ("\n".join(lines) + "\n").encode())
 
 
-def build_start_command(properties: Path, log_file: Path) -> list[str]:
-    return [*_java_command(properties, log_file), "kafka.Kafka", str(properties)]
-
-
 def format_storage(properties: Path, log_file: Path) -> None:
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    command = [*_java_command(properties, log_file), "kafka.tools.StorageTool", "format"]
+    command = [*java_command(properties, log_file), "kafka.tools.StorageTool", "format"]
     # As one argument: an id that begins with `-` would be an option.
     command += [f"--cluster-id={cluster}", "--config", str(properties), "--ignore-formatted"]
     with log_file.open("ab") as log:
@@ -104,7 +100,7 @@ def format_storage(properties: Path, log_file: Path) -> None:
         )
 
 
-def _java_command(properties: Path, log_file: Path) -> list[str]:
+def java_command(properties: Path, log_file: Path) -> list[str]:
     java = find_java()
     # For unpacked native libraries, which a killed broker would leave behind.
     temporary = properties.parent / "tmp"

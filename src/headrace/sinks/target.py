@@ -54,15 +54,6 @@ class RefreshStamp:
     varies: bool = False
 
 
-def _nothing() -> None:
-    return
-
-
-def all_accepted(accepted: int) -> BatchCounts:
-    """The counts of a batch whose target takes every row."""
-    return BatchCounts(input=accepted, accepted=accepted)
-
-
 @dataclass(kw_only=True)
 class SplitRows:
     """A batch's rows after the split. As a context manager it releases what `keep` holds. `counts`: gives the
@@ -71,8 +62,8 @@ class SplitRows:
     before it commits them: commits the rejected rows, or raises an error that stops the flow."""
 
     accepted: DataFrame
-    counts: Callable[[int], BatchCounts] = all_accepted
-    settle: Callable[[], object] = _nothing
+    counts: Callable[[int], BatchCounts] = lambda accepted: BatchCounts(input=accepted, accepted=accepted)
+    settle: Callable[[], object] = lambda: None
     release: Callable[[], object] | None = None
     is_kept: bool = False  # whether the split has kept the rows, so that reading them again computes nothing
 

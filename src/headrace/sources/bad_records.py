@@ -14,7 +14,7 @@ from headrace.sources.decoders import TOO_LARGE, Decoder, decode_within
 from headrace.sources.records import CARRIED, BadRecord, decode_or_stop, stop_at
 
 if TYPE_CHECKING:
-    from headrace.state.schema_versions import SchemaVersions
+    from headrace.state.kept_schemas import SchemaVersions
 
 
 NAMES: Final = "unknown_fields"

@@ -89,7 +89,6 @@ class JsonDecoder(Decoder):
         return record if self.invalid_utf8 == "replace" else F.when(F.is_valid_utf8(text), record)
 
     def _read(self, text: Column, decimals: DecimalReader | None) -> Column:
-        """The record as a struct; NULL if it has no value or cannot be decoded."""
         checked = T.StructType(
             [
                 T.StructField(_RECORDS, T.ArrayType(decimals.parsed if decimals else self.schema)),
@@ -255,7 +254,6 @@ class CsvDecoder(Decoder):
 def build_csv_decoder(
     call: str, schema: StructType | None, invalid_utf8: InvalidUtf8, options: Mapping[str, str]
 ) -> CsvDecoder:
-    """The decoder of CSV records."""
     if schema is None:
         raise _invalid(
             call, "schema", 'format="csv" needs a schema', 'give one, such as schema="id LONG, name STRING"'

@@ -13,8 +13,6 @@ from headrace.runtime.lazy_pyspark import DataFrame
 
 @dataclass(frozen=True, kw_only=True)
 class FormatRead:
-    """A read of a format that Spark does not have."""
-
     streaming: bool
     path: str | None
     options: Mapping[str, str]

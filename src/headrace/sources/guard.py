@@ -47,11 +47,8 @@ class Guard:
         self.sources = {source.index: source for source in sources}
 
     def open(self, positions: Mapping[int, Position]) -> None:
-        """Check the checkpoint before the query starts.
-
-        Args:
-            positions: Where what the table does not hold yet begins, by source.
-        """
+        """Check the checkpoint before the query starts, with the first position of each source that the table
+        does not hold yet."""
         return
 
     def begin(self, batch: int, ranges: Sequence[SourceRange]) -> Iterator[SourceRange]:

@@ -21,7 +21,6 @@ class SourceGuards:
             self._guards[kind] = kind_of(kind).guard(run, mine)
 
     def open(self, positions: Mapping[int, Position]) -> None:
-        """Check the checkpoint before the query starts; see `Guard.open`."""
         for guard in self._guards.values():
             guard.open(positions)
 
@@ -50,7 +49,6 @@ class SourceGuards:
             raise
 
     def committed(self) -> None:
-        """Note that the target holds the batch; see `Guard.committed`."""
         for guard in self._guards.values():
             guard.committed()
 
@@ -64,7 +62,6 @@ class SourceGuards:
             guard.check_same_rows(batch)
 
     def close(self) -> None:
-        """End the guards' own work; see `Guard.close`."""
         for guard in self._guards.values():
             guard.close()
 

@@ -43,7 +43,6 @@ class FailedQuery:
     def error(
         self, kind: type[HeadraceError], what: str, facts: Iterable[str], *remedies: str, **params: Any
     ) -> HeadraceError:
-        """An error of this query."""
         return kind(
             f"{self.name}: {what}",
             location=self.location,
@@ -109,19 +108,11 @@ class SourceKind(ABC):
 
     @abstractmethod
     def build(self, read: StreamRead) -> Source:
-        """The source of a streaming read.
-
-        Raises:
-            UsageError: The read's options cannot be used.
-        """
+        """The source of a streaming read; a `UsageError` for options that cannot be used."""
 
     @abstractmethod
     def position(self, value: Any) -> Position:
-        """A position from its JSON.
-
-        Raises:
-            ValueError: The value is not one.
-        """
+        """A position from its JSON; a `ValueError` for another value."""
 
     def batch_start(
         self, checkpoint: Location, source: SourceIdentity, before: Position | None, until: Position
@@ -140,21 +131,14 @@ class SourceKind(ABC):
         return None
 
     def lag(self, one: SourceRange, systems: Systems, checkpoint: Location | None) -> Lag | None:
-        """What a source holds beyond the end of a range; ``None`` where that is not known.
-
-        Args:
-            checkpoint: The folder of the checkpoint that has read it, if it may be read.
-        """
+        """What a source holds beyond the end of a range; ``None`` where that is not known, also if the folder
+        of the checkpoint would be needed and may not be read."""
         return None
 
     def seed(
         self, source: SourceIdentity, position: Position, origin: ListOrigin | None, seeding: Seeding
     ) -> Seed:
-        """What a new checkpoint needs beside the position that a source starts at.
-
-        Args:
-            seeding: The flow's ledger and Spark's settings.
-        """
+        """What a new checkpoint needs beside the position that a source starts at."""
         return Seed()
 
     def unrecoverable(

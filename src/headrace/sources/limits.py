@@ -145,5 +145,4 @@ class Meter(ABC):
         """What a batch has read."""
 
     def close(self) -> None:
-        """Close connections."""
         return

@@ -59,7 +59,6 @@ def committed_positions(metadata: Mapping[str, Any]) -> dict[int, Position]:
 
 
 def committed_sources(metadata: Mapping[str, Any]) -> tuple[SourceIdentity, ...]:
-    """The sources that a commit names."""
     return tuple(map(SourceIdentity.from_json, metadata["sources"]))
 
 

@@ -300,7 +300,6 @@ class BadRecord:
         remedies: Sequence[str] = (),
         params: Mapping[str, Any] | None = None,
     ) -> HeadraceError:
-        """The error that stops a flow."""
         where = where or ", ".join(f"{name} {value}" for name, value in self.at.items())
         return _ERRORS[self.code](
             f"flow {flow}: {self.describe()}" + (f" ({where})" if where else ""),

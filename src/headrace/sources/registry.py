@@ -50,7 +50,6 @@ def kind_for(format: str) -> SourceKind:
 
 
 def build_source(read: StreamRead) -> Source:
-    """The source of a streaming read."""
     return kind_for(read.format).build(read)
 
 
@@ -86,5 +85,4 @@ def show_record(record: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def describe_source(source: SourceIdentity) -> str:
-    """A source that was read, in words."""
     return kind_of(source.kind).describe(source)

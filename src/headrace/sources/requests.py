@@ -98,7 +98,6 @@ def unsupported(
 
 
 def fails_on_loss(request: ReadRequest) -> bool:
-    """Whether a reader is to fail when records are lost."""
     return (request.value("failOnDataLoss") or "true").lower() == "true"
 
 
@@ -112,8 +111,6 @@ def refuse_silent_loss(request: ReadRequest, location: SourceLocation) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownOptions:
-    """The options that a reader knows."""
-
     stream: tuple[str, ...]
     batch: tuple[str, ...]
     prefixes: tuple[str, ...]
@@ -169,13 +166,8 @@ class Reader:
     def options(
         self, request: ReadRequest, location: SourceLocation, defaults: ReaderDefaults
     ) -> dict[str, str]:
-        """The options to add to a reader, after those of the user were checked.
-
-        Raises:
-            OptionUnsupportedError: The user's options would lose records silently.
-            OptionUnknownError: The reader does not know one of them.
-            OptionInvalidError: A value is invalid.
-        """
+        """The options to add to a reader, after those of the user were checked: none is unknown, has an
+        invalid value, or would lose records silently."""
         return {}
 
     def check_path(self, path: str, location: SourceLocation) -> None:
@@ -183,11 +175,7 @@ class Reader:
         return
 
     def sample(self, read: SourceRead, sampling: Sampling) -> Sample:
-        """The newest records of a streaming read as a batch, for a preview.
-
-        Raises:
-            SourceUnsupportedError: Only a stream can read this format.
-        """
+        """The newest records of a streaming read as a batch, for a preview."""
         format = read.request.format
         raise SourceUnsupportedError(
             f"a preview cannot read the stream `{format}`",

@@ -33,13 +33,7 @@ _NOT_KEPT = frozenset({"location", "options", "adaptive"})
 
 @dataclass(frozen=True, kw_only=True)
 class Source(ABC):
-    """One streaming source of a flow's query, in Spark's order.
-
-    Args:
-        folder: The number of its folder in a checkpoint's ``sources/``; smaller than ``index`` where the
-            query uses one DataFrame several times, since Spark opens such a source once.
-        options: The reader's options as Spark holds them; they can hold secrets.
-    """
+    """One streaming source of a flow's query, in Spark's order."""
 
     kind: ClassVar[str]
     kept_options: ClassVar[tuple[str, ...]] = ()
@@ -52,6 +46,8 @@ class Source(ABC):
     """Whether `read_records` can give records of the quarantine to a query, and `owns` tells which."""
 
     index: int
+    # The number of its folder in a checkpoint's ``sources/``; smaller than ``index`` where the query uses one
+    # DataFrame several times, since Spark opens such a source once
     folder: int
     read: int = 0  # the number of the read in the query; a DataFrame that is used twice has one
     location: SourceLocation
@@ -134,11 +130,8 @@ class Source(ABC):
         """Ask the system for the source as it is now."""
 
     def find(self, systems: Systems, *, is_new: bool) -> Found | None:
-        """Ask the system what a plan can say of it; ``None`` where nothing.
-
-        Args:
-            is_new: Whether the flow has no checkpoint yet. Then what would stop its start is raised.
-        """
+        """Ask the system what a plan can say of it; ``None`` where nothing. For a flow that has no checkpoint
+        yet, what would stop its start is raised."""
         return None
 
     def not_checked(self, error: HeadraceError, settings: ProjectSettings) -> str:
@@ -150,11 +143,8 @@ class Source(ABC):
         return None
 
     def check_start(self, facts: SourceFacts, systems: Systems, *, is_new: bool) -> None:
-        """Check before a checkpoint is made that the source is there and holds where the flow starts.
-
-        Args:
-            is_new: Whether it starts where its options say, and not at a position.
-        """
+        """Check, before a checkpoint is made, that the source is there and holds where the flow starts: where
+        its options say, if it is new."""
         return
 
     def is_drained(self, facts: SourceFacts, position: Position, checkpoint: Location) -> bool:
@@ -166,11 +156,7 @@ class Source(ABC):
         return None
 
     def settings(self, position: Position | None, systems: Systems) -> Mapping[str, str]:
-        """The Spark settings with which a query continues to read the source.
-
-        Args:
-            position: Where the query starts to read; ``None`` if its options define this.
-        """
+        """The Spark settings with which a query starts at a position, or where its options say."""
         return {}
 
     # -- its records as a batch
@@ -180,11 +166,8 @@ class Source(ABC):
         raise NotImplementedError(self.kind)
 
     def read_records(self, read: SourceRead, records: DataFrame) -> DataFrame:
-        """Records that were kept as a batch, with the columns of the stream; only where `reads_records`.
-
-        Args:
-            records: The records, with the fields of the quarantine's ``source``.
-        """
+        """Records of the quarantine, with its fields, as a batch with the columns of the stream; only where
+        `reads_records`."""
         raise NotImplementedError(self.kind)
 
     def owns(self) -> Column:

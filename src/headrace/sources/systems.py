@@ -42,6 +42,11 @@ class Client(ABC):
     failure: HeadraceError | None = None
     """Why a lag is not known, if a system did not answer."""
 
+    @property
+    def refusal(self) -> HeadraceError | None:
+        """The failure, if the system refuses the login or a permission is missing."""
+        return None if self.failure is None or self.failure.transient else self.failure
+
     @classmethod
     @abstractmethod
     def open(cls, asking: Asking) -> Self:
@@ -77,6 +82,11 @@ class Systems:
     def failure(self) -> HeadraceError | None:
         """Why a lag is not known, if a system did not answer."""
         return next((one.failure for one in self._clients.values() if one.failure), None)
+
+    @property
+    def refusal(self) -> HeadraceError | None:
+        """The error of a system that refuses the login or lacks a permission."""
+        return next((one.refusal for one in self._clients.values() if one.refusal), None)
 
     def close(self) -> None:
         """Close all clients."""

@@ -89,8 +89,6 @@ class ReadBefore:
 
 @dataclass(frozen=True)
 class NextPosition:
-    """Where a new checkpoint starts to read a source."""
-
     position: Position
     origin: ListOrigin | None = None  # the checkpoint that ended there, and the index of the source in it
 
@@ -107,8 +105,6 @@ class ChosenPosition:
 
 @dataclass(frozen=True, kw_only=True)
 class TableFacts:
-    """The state of the target table."""
-
     table_id: str
     fresh: bool  # whether this update created it
     checkpoints: Mapping[str, str]
@@ -124,8 +120,6 @@ class TableFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFacts:
-    """The flow's newest checkpoint."""
-
     identity: CheckpointIdentity
     last_planned: int
     last_finished: int

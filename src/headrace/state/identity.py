@@ -25,8 +25,6 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class SourceIdentity:
-    """The identity of one source of a query."""
-
     index: int  # the number of the source in the query: its line in the offset log
     kind: str
     identity: Mapping[str, Any]
@@ -89,7 +87,6 @@ class QueryRecord:
 
 
 def load_identity(checkpoint: Location) -> CheckpointIdentity:
-    """Read the identity of a checkpoint."""
     path = checkpoint / FILE
     try:
         value = path.read_json()

@@ -1,16 +1,48 @@
-"""Schemas that were inferred from files once. They stay the same, whatever later files contain."""
+"""Schemas that the storage keeps.
+
+Those that were inferred from files once stay the same, whatever later files contain. Those that evolve have
+versions: each has a number, and begins with one batch of one flow.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.state.schema_records import FORMAT, read_schema_file, refuse_unreadable
+from headrace.errors import KeptSchemaUnreadableError, StorageNewerError
 from headrace.storage.location import Location
+
+_FORMAT = 1
+"""The newest format of these files that this version of Headrace knows."""
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@contextmanager
+def _reading(path: Location, schema: str, consequence: str) -> Iterator[Mapping[str, Any]]:
+    """The content of a schema's file. If it cannot be used, the error says what follows its removal."""
+    try:
+        value: Mapping[str, Any] = path.read_json()
+        if value["headrace"] > _FORMAT:
+            raise StorageNewerError(
+                f"the schema {path} was written by a newer version of Headrace",
+                params={"path": str(path), "format": value["headrace"]},
+            )
+        yield value
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise KeptSchemaUnreadableError(
+            f"{schema} cannot be read from {path}",
+            facts=(f"{type(error).__name__}: {error}",),
+            remedies=(f"restore the file, or remove it: {consequence}",),
+            params={"path": str(path)},
+        ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,26 +62,68 @@ class SchemaKey:
 
 
 def load_schema(folder: Location, key: SchemaKey) -> Mapping[str, Any] | None:
-    """Return the schema that a run has inferred for these files, or ``None``."""
+    """The schema that a run has inferred for these files, or ``None``."""
     path = key.file(folder)
-    with refuse_unreadable(
+    if not path.exists():
+        return None
+    with _reading(
         path, f"the inferred schema of {key.path}", "the next run infers the schema again"
-    ):
-        try:
-            schema: Mapping[str, Any] = read_schema_file(path)["schema"]
-        except FileNotFoundError:
-            return None
-        return schema
+    ) as value:
+        schema: Mapping[str, Any] = value["schema"]
+    return schema
 
 
 def keep_schema(folder: Location, key: SchemaKey, schema: Mapping[str, Any]) -> None:
     """Keep an inferred schema, unless there is one already."""
     record = {
-        "headrace": FORMAT,
+        "headrace": _FORMAT,
         "format": key.format,
         "path": key.path,
         "options": dict(key.options),
-        "inferred": datetime.now(UTC).isoformat(timespec="seconds"),
+        "inferred": _now(),
         "schema": schema,
     }
     key.file(folder).create_json(record)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaVersion:
+    """One schema of a read."""
+
+    number: int
+    schema: Mapping[str, Any]  # the schema, as ``StructType.jsonValue()`` gives it
+    added: tuple[str, ...]  # the dotted names of the fields that came with it
+    flow: str  # the flow whose batch had records with these fields
+    checkpoint: str
+    batch: int
+    example: Mapping[str, Any] = field(default_factory=dict)  # the coordinates of a record with these fields
+    at: str = field(default_factory=_now)
+
+
+@dataclass(frozen=True)
+class SchemaVersions:
+    """The versions of the schema of what a reader reads."""
+
+    folder: Location
+    source: str  # the source, such as ``topic orders``; all its reads share the versions
+
+    @property
+    def path(self) -> Location:
+        name = "".join(c if c.isalnum() or c in "-_." else "-" for c in self.source)[:60]
+        return self.folder / f"{name}-{hashlib.sha256(self.source.encode()).hexdigest()[:12]}"
+
+    def newest(self) -> SchemaVersion | None:
+        """The newest version; ``None`` while the declared schema is the only one."""
+        files = sorted(name for name in self.path.list_files() if name.endswith(".json"))
+        return self._load(self.path / files[-1]) if files else None
+
+    def add(self, version: SchemaVersion) -> bool:
+        """Keep a version; false if another flow has added one with its number."""
+        record = {"headrace": _FORMAT, "source": self.source, **asdict(version)}
+        return (self.path / f"{version.number:06d}.json").create_json(record)
+
+    def _load(self, path: Location) -> SchemaVersion:
+        again = "the next new field adds the version again"
+        with _reading(path, f"the schema of {self.source}", again) as value:
+            known = {name: value[name] for name in SchemaVersion.__dataclass_fields__}
+        return SchemaVersion(**{**known, "added": tuple(known["added"])})

@@ -61,8 +61,6 @@ class _UnreadableError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class _Record:
-    """What a lease holds."""
-
     owner: str
     host: str
     pid: int
@@ -122,11 +120,8 @@ class _Seen:
 
 
 class Observer:
-    """Finds out whether the processes of leases run, and remembers the heartbeats that it has seen.
-
-    Args:
-        leases: Looked at now, so that one wait is enough for the heartbeats of all their processes.
-    """
+    """Finds out whether the processes of leases run, and remembers the heartbeats that it has seen. It looks
+    at given leases at once, so that one wait is enough for the heartbeats of all their processes."""
 
     def __init__(self, leases: Iterable[Location] = ()) -> None:
         self._seen: dict[Location, _Seen] = {}
@@ -197,11 +192,13 @@ class Lease:
         """Check that no other process has taken the lease."""
         held = _read(self.location)
         if not self._owns(held):
-            driver = None if held is None else _driver_of(held)
+            pid = None
+            with contextlib.suppress(_UnreadableError):
+                pid = None if held is None else _Record.parse(held).pid
             raise LeaseLostError(
                 f"another process has taken over flow {flow} while this process did not respond",
                 facts=("this process has written nothing since then",),
-                params={"flow": flow, "pid": None if driver is None else driver.pid},
+                params={"flow": flow, "pid": pid},
             )
 
     def release(self) -> None:
@@ -420,13 +417,6 @@ def _unreadable(location: Location, flow: str, problem: str) -> LeaseUnreadableE
         remedies=(f"if no process runs the flow, remove the lease:   rm {location}",),
         params={"flow": flow, "lease": str(location)},
     )
-
-
-def _driver_of(held: bytes) -> Driver | None:
-    try:
-        return _Record.parse(held).driver()
-    except _UnreadableError:
-        return None
 
 
 def _discard(beat: Location) -> None:

@@ -61,8 +61,6 @@ class TargetCommits(Protocol):
 
 @dataclass(frozen=True)
 class Ledger:
-    """The ledger of one flow."""
-
     folder: Location
     dataset: TableName
     flow: str
@@ -75,11 +73,7 @@ class Ledger:
     def fold(
         self, target: TargetCommits, table_id: str, join_marks: JoinMarks
     ) -> tuple[Mapping[str, Any], ...]:
-        """Add the commits of the target that the ledger does not have yet.
-
-        Returns:
-            What other writers have changed.
-        """
+        """Add the commits of the target that the ledger does not have yet; returns those of other writers."""
         known = target.span
         expected = self.next_version(table_id)
         if not known or known[-1] < expected or self.stale_folds(target, table_id, known[-1]):
@@ -233,20 +227,12 @@ def record_view(folder: Location, pipeline: str, view: TableName, table_id: str)
 
 
 def record_cost(folder: Location, cost: Mapping[str, Any]) -> None:
-    """Record what the last refresh of a view has cost, for `plan`.
-
-    Args:
-        folder: ``ledger/<view>/view``.
-    """
+    """Record what the last refresh of a view has cost, for `plan`, in ``ledger/<view>/view``."""
     (folder / _COST).replace_json({"headrace": 1, **cost})
 
 
 def load_cost(folder: Location) -> Mapping[str, Any] | None:
-    """What the last refresh of a view has cost; ``None`` if it is not known.
-
-    Args:
-        folder: ``ledger/<view>/view``.
-    """
+    """What the last refresh of a view has cost; ``None`` if it is not known."""
     try:
         return dict((folder / _COST).read_json())
     except (OSError, ValueError, TypeError):

@@ -78,25 +78,16 @@ def check_readable(checkpoint: Location) -> None:
 
 
 def seed_files(
-    positions: Mapping[int, Position],
-    sources: Sequence[SourceIdentity],
-    shuffle_partitions: str,
-    watermark_ms: int = 0,
+    positions: Mapping[int, Position], sources: Sequence[SourceIdentity], shuffle_partitions: str
 ) -> dict[str, str]:
-    """The files of a checkpoint whose batch 0 has ended at ``positions``, in Spark's format.
-
-    A source without a position starts at its beginning.
-
-    Args:
-        shuffle_partitions: The number of shuffle partitions. When Spark repeats a batch, it compares its
-            number with that of the batch before, and fails if the batch before has none.
-    """
+    """The files of a checkpoint whose batch 0 has ended at ``positions``, in Spark's format. A source without
+    a position starts at its beginning."""
+    # When Spark repeats a batch, it fails if the batch before has no number of shuffle partitions.
     conf = {SHUFFLE_PARTITIONS: shuffle_partitions}
-    metadata = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": _SEEDED_MS, "conf": conf}
-    finished = {"nextBatchWatermarkMs": watermark_ms}
+    metadata = {"batchWatermarkMs": 0, "batchTimestampMs": _SEEDED_MS, "conf": conf}
     return {
         "offsets/0": offset_lines(metadata, positions, sources),
-        "commits/0": f"{_VERSION}\n{json.dumps(finished)}",
+        "commits/0": f"{_VERSION}\n{json.dumps({'nextBatchWatermarkMs': 0})}",
         # Spark refuses a checkpoint that has offsets and no id of its own.
         "metadata": json.dumps({"id": str(uuid.uuid4())}),
     }
@@ -105,11 +96,8 @@ def seed_files(
 def offset_lines(
     metadata: Mapping[str, Any], positions: Mapping[int, Position], sources: Sequence[SourceIdentity]
 ) -> str:
-    """The text of a file of the offset log.
-
-    Args:
-        metadata: Its second line: the watermark, the time and the settings of the batch.
-    """
+    """The text of a file of the offset log. Its second line has the watermark, the time and the settings of
+    the batch."""
     lines = [_VERSION, json.dumps(metadata)]
     lines += [
         # Spark compares positions as text: with spaces it would take this one for another.

@@ -34,26 +34,15 @@ from headrace.state.starting_positions import check_positions, open_after, open_
 
 
 def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | None) -> Opening:
-    """Decide how a flow starts."""
     current = table.checkpoints.get(flow.flow)
     for facts in flow.sources:
         facts.check(flow)
     if current is not None and table.transactions.get(current) == FENCED:
         raise _restored(flow, table, current)
     if flow.rename_from is not None and (current is None or checkpoint is None):
-        return _rename_flow(flow, flow.rename_from)
-    if flow.reset:
-        return open_next(flow, table, current, "reset")
-    if checkpoint is None:
-        if current is not None:
-            raise _lost(flow, current)
-        _refuse_rename(flow, table)
-        return Open(reason="first")
-    return _go_on(flow, table, checkpoint, current)
-
-
-def _rename_flow(flow: FlowFacts, old: str) -> RenameFlow:
-    if old in flow.declared_flows:
+        old = flow.rename_from
+        if old not in flow.declared_flows:
+            return RenameFlow(old_flow=old)
         raise RenameImpossibleError(
             f"flow {old} cannot be renamed to {flow.flow}: {old} is still declared",
             location=flow.location,
@@ -61,7 +50,14 @@ def _rename_flow(flow: FlowFacts, old: str) -> RenameFlow:
             remedies=(f"remove the declaration of {old}, or start without --rename-flow:   headrace run",),
             params={"flow": flow.flow, "old": old},
         )
-    return RenameFlow(old_flow=old)
+    if flow.reset:
+        return open_next(flow, table, current)
+    if checkpoint is None:
+        if current is not None:
+            raise _lost(flow, current)
+        _refuse_rename(flow, table)
+        return Open(reason="first")
+    return _go_on(flow, table, checkpoint, current)
 
 
 def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, current: str | None) -> Opening:

@@ -15,8 +15,6 @@ from headrace.storage.location import Location
 
 @dataclass(frozen=True)
 class SnapshotLog:
-    """The markers of a flow's snapshots."""
-
     folder: Location  # ``<storage>/snapshots/<dataset>``
     _loaded: dict[str, SnapshotMarker] = field(default_factory=dict, repr=False, compare=False)
 
@@ -45,5 +43,4 @@ class SnapshotLog:
 
 
 def load_marker(path: Location) -> SnapshotMarker:
-    """The marker in a file."""
     return SnapshotMarker.from_json(path.read_json())

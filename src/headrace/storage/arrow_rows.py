@@ -29,7 +29,6 @@ def build_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Tabl
 
 
 def empty_table(schema: pa.Schema) -> pa.Table:
-    """A table without rows."""
     import pyarrow as pa
 
     return pa.Table.from_batches([], schema=schema)
@@ -50,7 +49,8 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     except (TypeError, ValueError, OverflowError, AttributeError):
         # A type that is not built here, or a value that does not fit: PyArrow has a message for it.
         return pa.array(values, type=kind)
-    held = [None if one is None else pa.py_buffer(one) for one in (_validity(values), *buffers)]
+    validity = [pa.py_buffer(_bits([one is not None for one in values])) if None in values else None]
+    held = validity + [pa.py_buffer(one) for one in buffers]
     return pa.Array.from_buffers(kind, len(values), held, children=children)
 
 
@@ -78,10 +78,6 @@ def _buffers(values: list[Any], kind: pa.DataType) -> tuple[list[Any], list[pa.A
     if (code := _CODES.get(str(kind))) is not None:
         return [array.array(code, [0 if one is None else one for one in values])], None
     raise TypeError(f"{kind} is not built here")
-
-
-def _validity(values: list[Any]) -> bytes | None:
-    return _bits([one is not None for one in values]) if None in values else None
 
 
 def _bits(values: list[bool]) -> bytes:

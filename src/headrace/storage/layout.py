@@ -21,13 +21,8 @@ class Storage:
     def at(
         cls, text: str | Path, folder: Path | None = None, source: SourceLocation | None = None
     ) -> Storage:
-        """The storage at a path or a URI; its folder need not exist yet.
-
-        Args:
-            folder: Where relative paths begin; by default the current folder.
-        """
-        root = locate(text, folder, source)
-        return cls(root.resolve())
+        """The storage at a path or a URI, see `locate`; its folder need not exist yet."""
+        return cls(locate(text, folder, source).resolve())
 
     @property
     def tables(self) -> Location:
@@ -46,12 +41,8 @@ class Storage:
         return self.root / "plans"
 
     def last_plan(self, folder: Path) -> Location:
-        """The record of the last plan of a pipeline.
-
-        Args:
-            folder: The pipeline's folder. A pipeline in the storage, as of `headrace ingest`, has a record of
-                its own: it shares the storage with another one.
-        """
+        """The record of the last plan of a pipeline, by its folder. A pipeline in the storage, as of
+        `headrace ingest`, has a record of its own: it shares the storage with another one."""
         inside = locate(str(folder)).resolve().below(self.root)
         return self.plans / "-".join((*inside, "last.json"))
 
@@ -106,11 +97,8 @@ class Storage:
         return self.root / "pins" / "readers" / f"{dataset}.json"
 
     def care(self, dataset: TableName, role: str = "table") -> Location:
-        """The file that says when a table was compacted and vacuumed last.
-
-        Args:
-            role: ``table`` for the dataset's own table, ``quarantine`` or ``tombstones``.
-        """
+        """The file that says when a dataset's table, ``quarantine`` or ``tombstones`` were compacted and
+        vacuumed last."""
         folder = self.root / "care"
         return (folder if role == "table" else folder / role) / f"{dataset}.json"
 

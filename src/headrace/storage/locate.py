@@ -18,12 +18,8 @@ KINDS: Mapping[str, Files] = {_LOCAL.scheme: _LOCAL}
 
 
 def locate(text: str | Path, folder: Path | None = None, source: SourceLocation | None = None) -> Location:
-    """Return the location of a path or a URI.
-
-    Args:
-        text: A path, a ``file:`` URI, or a URI of another kind of storage.
-        folder: Where relative paths begin; by default the current folder.
-    """
+    """Return the location of a path, a ``file:`` URI, or a URI of another kind of storage. Relative paths
+    begin at the folder, by default the current one."""
     if isinstance(text, Path):
         return Location(os.path.normpath(text.absolute()), _LOCAL)
     scheme = urlsplit(text).scheme
@@ -43,11 +39,7 @@ def locate(text: str | Path, folder: Path | None = None, source: SourceLocation 
 
 
 def locate_supported(text: str, folder: Path | None = None) -> Location | None:
-    """Return the location of a path or a URI; ``None`` for a URI of a kind of storage that is not supported.
-
-    Args:
-        folder: Where relative paths begin; by default the current folder.
-    """
+    """As `locate`, but ``None`` for a URI of a kind of storage that is not supported."""
     try:
         return locate(text, folder)
     except StorageUnsupportedError:

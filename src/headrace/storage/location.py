@@ -88,7 +88,7 @@ class Files(Protocol):
 
 @dataclass(frozen=True, order=True)
 class Location:
-    """A file or a folder in a storage."""
+    """A file or a folder in a storage, with the methods of `Files` for its path."""
 
     path: str  # its path as Spark and Delta take it: a plain path on a local disk, else a URI
     files: Files = field(repr=False, compare=False)
@@ -136,7 +136,6 @@ class Location:
         return Path(self.path)
 
     def open(self) -> BinaryIO:
-        """Open the file to read it, also from the middle."""
         return self.files.open(self.path)
 
     def read_bytes(self) -> bytes:
@@ -159,7 +158,6 @@ class Location:
         return self.files.exists(self.path)
 
     def look(self) -> FileState | None:
-        """The state of the file; ``None`` if there is no such file."""
         return self.files.look(self.path)
 
     def walk(self) -> Iterator[Location]:
@@ -180,7 +178,6 @@ class Location:
                     yield self / entry.name, entry.size
 
     def entries(self) -> Sequence[Entry]:
-        """The files and folders in the folder, without order; none if the folder does not exist."""
         return self.files.entries(self.path)
 
     def list_files(self) -> list[str]:
@@ -192,30 +189,22 @@ class Location:
         return sorted(entry.name for entry in self.entries() if entry.is_folder)
 
     def create(self, text: str) -> bool:
-        """Write the file whole if it does not exist, and return whether this call has written it."""
         with self._writing():
             return self.files.create(self.path, text.encode())
 
     def create_json(self, value: Any) -> bool:
-        """Write the file as JSON if it does not exist, and return whether this call has written it."""
         return self.create(json.dumps(value))
 
     def replace(self, text: str) -> None:
-        """Write the file whole: a reader sees the old content or the new one."""
         with self._writing():
             self.files.replace(self.path, text.encode())
 
     def replace_json(self, value: Any) -> None:
-        """Write the file as JSON: a reader sees the old content or the new one."""
         self.replace(json.dumps(value))
 
     def update_json(self, change: Callable[[Any], Any]) -> None:
-        """Change the JSON value of a file; a change of another process at the same time is not lost.
-
-        Args:
-            change: Gives the new value from the present one, which is ``None`` if the file is missing or
-                is not JSON. It may be called several times.
-        """
+        """Change the JSON value of a file; a change of another process at the same time is not lost. `change`
+        may be called several times, with ``None`` if the file is missing or is not JSON."""
         while True:
             try:
                 held = self.read_bytes()
@@ -231,27 +220,22 @@ class Location:
             time.sleep(0.01)
 
     def swap(self, expected: bytes, text: str) -> bool:
-        """Replace the file if its content is still the expected one, and return whether that was so."""
         with self._writing():
             return self.files.swap(self.path, expected, text.encode())
 
     def delete(self) -> None:
-        """Delete the file; a missing one is fine."""
         with self._writing():
             self.files.delete(self.path)
 
     def make_folder(self) -> None:
-        """Make the folder where the kind of storage has folders; an existing one is fine."""
         with self._writing():
             self.files.make_folder(self.path)
 
     def delete_folder(self) -> None:
-        """Delete the folder with everything in it; a missing one is fine."""
         with self._writing():
             self.files.delete_folder(self.path)
 
     def copy(self, new: Location) -> None:
-        """Write a copy of the file in the same storage; replaces a file with the new path."""
         # A file that cannot be read is no failure to write.
         with self.open(), new._writing():
             self.files.copy(self.path, new.path)

@@ -41,11 +41,8 @@ def _sum_rows(table: Location, files: Iterable[Mapping[str, Any]]) -> int | None
 
 
 def count_rows_on_disk(path: str, table: Location | None = None) -> int | None:
-    """The rows of a Parquet file, deleted ones included; ``None`` if it cannot be read, or is none.
-
-    Args:
-        path: The file as a log names it: a URI, or relative to the table and percent-encoded.
-    """
+    """The rows of a Parquet file, deleted ones included; ``None`` if it cannot be read, or is none. A log
+    names it by a URI, or relative to the table and percent-encoded."""
     import pyarrow.parquet as pq
 
     file = table / unquote(path) if table is not None and not is_uri(path) else locate_supported(path)

@@ -24,12 +24,7 @@ _NEWEST = 1000
 
 @dataclass(frozen=True)
 class LoggedCommit:
-    """One commit of a table's log.
-
-    Args:
-        delta_id: Delta's id of the commit, which its checksum file also has; other writers may not set one.
-        properties: The table's properties; ``None`` if the commit does not change them.
-    """
+    """One commit of a table's log."""
 
     version: int
     timestamp_ms: int  # when it was committed, by the writer's clock
@@ -39,15 +34,14 @@ class LoggedCommit:
     engine: str
     changes_data: bool  # whether rows were added or removed
     removes_data: bool = False  # whether rows were removed or rewritten
-    delta_id: str | None = None
-    properties: Mapping[str, str] | None = None
+    delta_id: str | None = None  # delta's id, which its checksum file also has; other writers may set none
+    properties: Mapping[str, str] | None = None  # ``None`` if the commit does not change them
     declares_erasure: bool = False  # whether its metadata declares that it removes rows on purpose
     restores: int | datetime | None = None  # the version or time that a RESTORE went back to
     erased_since: int | None = None  # no commit from this version to this one adds rows, see `CLOSES`
 
     @property
     def at(self) -> datetime:
-        """When it was committed, by the writer's clock."""
         return datetime.fromtimestamp(self.timestamp_ms / 1000, UTC)
 
     @property
@@ -100,11 +94,8 @@ def replay_transaction(replay: str) -> tuple[str, int]:
 
 
 def logged_batch(table: Location, last: int, checkpoint: str) -> int | None:
-    """The last batch of a checkpoint up to a version, by the newest commits; -1 if there is none.
-
-    Returns:
-        ``None`` if the log does not show it: it does not hold enough commits, or it is damaged.
-    """
+    """The last batch of a checkpoint up to a version, by the newest commits; -1 if there is none, ``None`` if
+    the log does not show it: it does not hold enough commits, or it is damaged."""
     try:
         # One after another, for the log of a busy table holds too many to be listed for each batch.
         for version in range(last, max(last - _NEWEST, -1), -1):
@@ -146,7 +137,6 @@ def _commit_files(table: Location) -> list[int]:
 
 
 def commit_file(table: Location, version: int) -> Location:
-    """The file of a commit in the table's log."""
     return table / LOG / f"{version:020d}.json"
 
 
@@ -301,10 +291,11 @@ def load_commit(table: Location, version: int) -> LoggedCommit:
             removes_data = '"dataChange":true' in line
         elif not changes_data and line.startswith('{"add"'):
             changes_data = '"dataChange":true' in line
+    metadata = _user_metadata(info)
     return LoggedCommit(
         version=version,
         timestamp_ms=int(info.get("inCommitTimestamp") or info.get("timestamp") or 0),
-        metadata=_ours(info.get("userMetadata")),
+        metadata=metadata if "headrace" in metadata else None,
         transactions=transactions,
         operation=str(info.get("operation", "unknown")),
         engine=str(info.get("engineInfo", "unknown")),
@@ -312,9 +303,9 @@ def load_commit(table: Location, version: int) -> LoggedCommit:
         removes_data=removes_data,
         delta_id=info.get("txnId"),
         properties=properties,
-        declares_erasure=_declares_erasure(info),
+        declares_erasure=_declares_erasure(info, metadata),
         restores=_restored(info),
-        erased_since=_erased_since(info, version),
+        erased_since=_erased_since(metadata, version),
     )
 
 
@@ -339,14 +330,11 @@ def added_bytes(table: Location, version: int) -> int:
 def checksum_matches_log(
     table: Location, last: int, latest: Mapping[str, int | None], owner: str | None = None
 ) -> bool:
-    """Whether the commits up to a version have the transactions that a checksum states.
+    """Whether the commits up to a version have the transactions that a checksum states. Also False if the log
+    does not show it: it holds no commit of an id any more, or it is damaged.
 
-    Args:
-        latest: The highest batch number of each transaction id, or None if no commit has one.
-        owner: Delta's id of the commit of that version, if the checksum states it.
-
-    Returns:
-        Also False if the log does not show it: it holds no commit of an id any more, or it is damaged.
+    `latest`: the highest batch number of each transaction id, or None if no commit has one. `owner`: Delta's
+    id of the commit of that version, if the checksum states it.
     """
     asked = dict(latest)
     try:
@@ -366,12 +354,8 @@ def checksum_matches_log(
 
 
 def property_since(table: Location, name: str) -> int | None:
-    """The first version since which a boolean property of the table has been true.
-
-    Returns:
-        The version that is to come where the newest says otherwise; ``None`` where the commits that the
-        log still holds do not speak of it.
-    """
+    """The first version since which a boolean property of the table has been true: the next one if it is not,
+    and ``None`` if no commit of the log has it."""
     since: int | None = None
     last, was_true = -1, False
     for commit in iter_commits(table):
@@ -425,36 +409,31 @@ def _restored(info: Mapping[str, Any]) -> int | datetime | None:
         return None
 
 
-def _declares_erasure(info: Mapping[str, Any]) -> bool:
-    """Whether a commit's user metadata declares an erasure, or it is a MERGE that only deleted rows."""
+def _user_metadata(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The user metadata of a commit; empty if Headrace has no part in it."""
     text = info.get("userMetadata")
-    if isinstance(text, str) and '"headrace_erasure"' in text:
-        try:
-            return bool(json.loads(text)["headrace_erasure"] is True)
-        except (ValueError, LookupError, TypeError):
-            return False
+    if not isinstance(text, str) or '"headrace' not in text:
+        return {}
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _declares_erasure(info: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
+    """Whether a commit's user metadata declares an erasure, or it is a MERGE that only deleted rows."""
+    if "headrace_erasure" in metadata:
+        return metadata["headrace_erasure"] is True
     metrics = info.get("operationMetrics") or {}
     kept = [str(metrics.get(name)) for name in ("numTargetRowsInserted", "numTargetRowsUpdated")]
     return info.get("operation") == "MERGE" and kept == ["0", "0"]
 
 
-def _erased_since(info: Mapping[str, Any], version: int) -> int | None:
-    text = info.get("userMetadata")
-    if not isinstance(text, str) or f'"{CLOSES}"' not in text:
-        return None
+def _erased_since(metadata: Mapping[str, Any], version: int) -> int | None:
     try:
-        since, own = json.loads(text)[CLOSES]
+        since, own = metadata[CLOSES]
         # Delta may have moved the commit behind one that adds rows.
         return int(since) if own == version else None
     except (ValueError, LookupError, TypeError):
         return None
-
-
-def _ours(text: Any) -> Mapping[str, Any] | None:
-    if not isinstance(text, str) or '"headrace"' not in text:
-        return None
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) and "headrace" in value else None

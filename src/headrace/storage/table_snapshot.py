@@ -35,8 +35,6 @@ class SnapshotUnreadableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A data file of a table."""
-
     path: str  # its path in the table's folder, or an absolute path
     size: int
     rows: int | None = None  # its rows, deleted ones too; ``None`` if the log has no statistics
@@ -62,7 +60,6 @@ class TableSnapshot:
 
     @cached_property
     def size_bytes(self) -> int:
-        """The bytes of its data files."""
         return sum(one.size for one in self.files)
 
     @property
@@ -93,7 +90,6 @@ class _State:
 
 
 def load_snapshot(table: Location) -> TableSnapshot:
-    """Read the newest version of a table."""
     commits, checkpoints = versions(table), find_checkpoints(table)
     if not commits and not checkpoints:
         raise SnapshotUnreadableError("its log has no commit")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from headrace.model.names import TableName
 from headrace.verify.checkpoint_history import Lineage
@@ -65,10 +64,10 @@ class DeltaReader(SourceReader):
         found = Judgement()
         for source in lineage.last_sources:
             seen = source.marks.get("seen")
-            upstream = _find_upstream(self.context.storage, source) if seen is not None else None
-            if seen is None or upstream is None:
+            path = _find_upstream(self.context.storage, source) if seen is not None else None
+            if seen is None or path is None:
                 continue
-            path, version = upstream.path, int(seen["version"])
+            version = int(seen["version"])
             newest = max(list_versions(path), default=-1)
             if version <= newest and commit_mark(path, version) in (None, seen["commit"]):
                 continue
@@ -133,12 +132,12 @@ class DeltaReader(SourceReader):
 
     def _upstream(self, source: SourceRange, version: int) -> Evidence:
         """The table that a flow reads, at the version that it has read or later."""
-        there = _find_upstream(self.context.storage, source)
-        found = None
-        if there is not None and there.storage is not None:
-            found = self.context.tables.get(there.name) if there.storage == self.context.storage else None
+        path, found = _find_upstream(self.context.storage, source), None
+        if path is not None and path.parent.parent.name == "tables":
+            storage, name = Storage(path.parent.parent.parent), TableName(path.parent.name, path.name)
+            found = self.context.tables.get(name) if storage == self.context.storage else None
             if found is None or found.log.version < version - 1 or found.since is not None:
-                found = self._load(there.storage, there.name)
+                found = self._load(storage, name)
         if found is None or found.log.metadata.id != source.table_id:
             reason = f"it reads {source.identity.get('path')}, which is not a table of a pipeline"
             raise CannotJudgeError(reason, applies=False)
@@ -154,19 +153,7 @@ class DeltaReader(SourceReader):
         return found
 
 
-@dataclass(frozen=True)
-class _Upstream:
-    """Where a table lies that a flow has read."""
-
-    path: StoredPath
-    storage: Storage | None  # the storage whose layout it lies in; ``None`` for any other folder
-
-    @property
-    def name(self) -> TableName:
-        return TableName(self.path.parent.name, self.path.name)
-
-
-def _find_upstream(storage: Storage, source: SourceRange) -> _Upstream | None:
+def _find_upstream(storage: Storage, source: SourceRange) -> StoredPath | None:
     """The table behind a range; ``None`` where it is not there any more.
 
     Its name in our own storage comes first, since the storage may have been moved; where a table lies at
@@ -179,11 +166,7 @@ def _find_upstream(storage: Storage, source: SourceRange) -> _Upstream | None:
     there = [path for path in candidates if path is not None and list_versions(path)]
     if len(there) > 1:
         there = [path for path in there if _table_id(path) == source.table_id] or there
-    if not there:
-        return None
-    (path, *_) = there
-    tables = path.parent.parent
-    return _Upstream(path, Storage(tables.parent) if tables.name == "tables" else None)
+    return there[0] if there else None
 
 
 def _table_id(path: StoredPath) -> str | None:

@@ -23,7 +23,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.table_events import OperationProgressed
 from headrace.observe.board import Board
-from headrace.observe.event_lines import event_line
+from headrace.observe.display import event_line
 from headrace.storage.location import Location
 from headrace.storage.table_log import versions
 from read_table import ReadTable

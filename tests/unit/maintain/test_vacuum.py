@@ -19,7 +19,6 @@ from headrace.maintain.condition import (
     examine_table,
 )
 from headrace.maintain.holders import UNKNOWN, find_holders, lag_seconds
-from headrace.maintain.log_cleanup import delete_log
 from headrace.maintain.pins import (
     Pin,
     RegisteredReader,
@@ -29,7 +28,7 @@ from headrace.maintain.pins import (
     remove_pins,
     remove_reader,
 )
-from headrace.maintain.vacuum import delete_stored
+from headrace.maintain.vacuum import delete_log, delete_stored
 from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage

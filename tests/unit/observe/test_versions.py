@@ -11,8 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from stores import At
 
 from headrace.errors import ReadVersionGoneError, ReadVersionUnknownError
-from headrace.observe.read import Selection, read_rows
-from headrace.observe.versions import readable_versions
+from headrace.observe.read import Selection, read_rows, readable_versions
 from headrace.storage.location import Location
 from headrace.storage.table_log import load_commit
 

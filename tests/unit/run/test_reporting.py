@@ -15,7 +15,7 @@ from headrace.model.event_forms import Event
 from headrace.model.events import BatchCommitted, BatchReplayed, BatchStarted
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
-from headrace.run.reporting import BatchReporter, Progress, logged_only, record_ages
+from headrace.run.reporting import BatchReporter, FlowReports, Progress, logged_only, record_ages
 from headrace.sinks.target import BatchStamp, Committed
 
 ONE = BatchCounts(input=1, accepted=1)
@@ -76,8 +76,7 @@ class Reports:
         )
         self.reporter = BatchReporter(
             planned=cast(Any, SimpleNamespace(flow=flow, timestamp=None)),
-            update="u1",
-            emit=self.events.append,
+            reports=FlowReports("u1", self.events.append),
             progress=self.progress,
             measure_lag=self.measure_lag,
             after_batch={"the offsets": self.fail, "the limit": lambda *_: self.calls.append("limit")},

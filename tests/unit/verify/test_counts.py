@@ -12,7 +12,7 @@ from lake import HandFlow, Lake, LakeTable, edit, replace_file, rows
 from rejected_rows import rejected, write_rejected
 
 from headrace.verify import data_files
-from headrace.verify.text import conclusion
+from headrace.verify.report import conclusion
 
 Verify = Any
 

@@ -14,7 +14,7 @@ from lake import Lake, rows
 from headrace.errors import NothingToVerifyError, TableUnknownError
 from headrace.model.names import TableName
 from headrace.verify import evidence
-from headrace.verify.text import proof_lines
+from headrace.verify.report import proof_lines
 
 Verify = Any
 Broker = Any

@@ -71,7 +71,7 @@ def verify(
 
 
 def _coloured(proof: Proof, default_schema: str) -> str:
-    from headrace.verify.text import proof_lines
+    from headrace.verify.report import proof_lines
 
     return "\n".join(_styled(line) for line in proof_lines(proof, default_schema))
 

@@ -21,8 +21,7 @@ from rich.text import Text
 from headrace.model.event_forms import Event
 from headrace.model.events import FlowRetrying, ViewFailed
 from headrace.observe.board import Board
-from headrace.observe.display import board_table
-from headrace.observe.event_lines import LineThrottle, event_line
+from headrace.observe.display import LineThrottle, board_table, event_line
 from headrace.project.demo.producer import REFUNDS, ComparedRow, Comparison, Entry
 from headrace.project.demo.story import DemoResult, Screen
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import threading
@@ -18,8 +17,6 @@ from headrace.runtime.engine.record import set_attachment
 from headrace.runtime.gateway import changed_environment, forget_gateway, kept_interrupt, worker_environment
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.runtime.processes import once
-
-_log = logging.getLogger(__name__)
 
 
 def open_session(attached: Attached, conf: Mapping[str, str]) -> tuple[SparkSession, Callable[[], None]]:

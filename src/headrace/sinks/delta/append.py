@@ -15,7 +15,7 @@ from headrace.model.counts import BatchCounts
 from headrace.model.ranges import SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.commit import commit_batch, commit_generation, commit_publicly, fence_replay
-from headrace.sinks.delta.maintenance import Maintenance
+from headrace.sinks.delta.compaction import Maintenance
 from headrace.sinks.delta.table import no_log
 from headrace.sinks.delta.transaction import WrittenFiles, held_batch, start_transaction, write_files
 from headrace.sinks.protocol import is_held

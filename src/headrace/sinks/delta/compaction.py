@@ -7,10 +7,10 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.model.maintenance import TablePolicy, is_mostly_deleted
 from headrace.model.names import quoted_column
@@ -130,21 +130,6 @@ def _settings(policy: TablePolicy, size: int, cube_bytes: int | None) -> dict[st
     return settings
 
 
-def _rewrite_masked(
-    session: SparkSession,
-    table: Location,
-    policy: TablePolicy,
-    partitions: Sequence[Mapping[str, str | None]],
-    deadline: float,
-) -> Iterator[tuple[list[int], list[int]]]:
-    """Rewrite large files with mostly deleted rows; no commit begins after the deadline but the first."""
-    batch_bytes = _BATCH_BYTES if deadline == math.inf else _LIMITED_BATCH_BYTES
-    for sizes in rewrite_masked(session, table, policy, batch_bytes, partitions):
-        yield sizes
-        if time.monotonic() > deadline:
-            return
-
-
 def conflict_kind(error: BaseException) -> str | None:
     """The kind of a conflict between two writers of a Delta table; ``None`` for any other error."""
     text = str(error)
@@ -185,16 +170,17 @@ def session_settings(session: SparkSession, settings: Mapping[str, str]) -> Iter
                 session.conf.set(name, old)
 
 
-def rewrite_masked(
+def _rewrite_masked(
     session: SparkSession,
     table: Location,
     policy: TablePolicy,
-    batch_bytes: int,
-    partitions: Sequence[Mapping[str, str | None]] = (),
+    partitions: Sequence[Mapping[str, str | None]],
+    deadline: float,
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Rewrite the files that are not small and have mostly deleted rows; commit each batch of files.
-    `batch_bytes`: the bytes of the files that are rewritten by one commit. Yields the sizes of the new files
-    of each commit, and of the files that they replace."""
+    """Rewrite the files that are not small and have mostly deleted rows; commit each batch of files. No
+    commit begins after the deadline but the first. Yields the sizes of the new files of each commit, and of
+    the files that they replace."""
+    batch_bytes = _BATCH_BYTES if deadline == math.inf else _LIMITED_BATCH_BYTES
     snapshot = newest_snapshot(session, table)
     deleted = snapshot.numDeletedRecordsOpt()
     is_clustered = "clustering" in snapshot.protocol().toString()
@@ -214,6 +200,8 @@ def rewrite_masked(
         while bins and (total := total + sum(one.size for one in batch[-1])) < batch_bytes:
             batch.append(bins.pop())
         yield _rewrite(session, snapshot, batch, policy.target_bytes(size))
+        if time.monotonic() > deadline:
+            return
 
 
 def _pack(files: Iterable[DataFile], target: int) -> Iterator[list[DataFile]]:
@@ -258,3 +246,34 @@ def _rewrite(
     done = method.invoke(executor, arguments)
     added = [int(one.size()) for one in iterate(done._1())]
     return added, [one.size for files in bins for one in files]
+
+
+class Maintenance(Protocol):
+    """Maintains the tables that an update commits to."""
+
+    def policy(self, table: Location, properties: Mapping[str, str]) -> TablePolicy:
+        """The policy of a table."""
+
+    def watch(self, table: Location) -> None:
+        """Maintain a table from now on, even before its next commit."""
+
+    def turn(self, table: Location) -> AbstractContextManager[None]:
+        """Hold off compactions that need a pause between two batches, while the block runs."""
+
+    def offer(self, table: Location, version: int, *, concurrently: bool) -> None:
+        """Take note of a commit; returns at once.
+
+        `concurrently`: whether a compaction can run while the flow goes on.
+        """
+
+    def compacted(self, table: Location, done: Compaction | Exception) -> None:
+        """Report a compaction, or why it has failed."""
+
+    def indexing(self, table: Location, *, read: int, rows: int) -> None:
+        """Report how many rows of a large table were read for the index of its keys."""
+
+    def finish(self) -> None:
+        """Do what is due, at the end of the flows."""
+
+    def stop(self) -> None:
+        """End the work at hand, and begin nothing else."""

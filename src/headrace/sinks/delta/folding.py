@@ -12,9 +12,8 @@ from typing import Any
 
 from headrace.model.maintenance import TablePolicy, count_foldable
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sinks.delta.compaction import compact_files
+from headrace.sinks.delta.compaction import Maintenance, compact_files
 from headrace.sinks.delta.data_files import DataFile, file_rows, list_files
-from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.table import delta_log
 from headrace.storage.location import Location
 from headrace.storage.table_log import commits_since_compaction

@@ -35,7 +35,15 @@ from headrace.sinks.delta.effects import (
 from headrace.sinks.delta.key_index import NO_ROW, Entries, Unsigned
 from headrace.sinks.delta.keyed import Decision, KeyedTable, KeyedWriter, sent_to_readers
 from headrace.sinks.delta.placed_rows import FoundRows, table_rows
-from headrace.sinks.delta.table_index import FIRST, NUMBER, SECOND, TableIndex, hashes_of, key_hashes
+from headrace.sinks.delta.table_index import (
+    FIRST,
+    NUMBER,
+    SECOND,
+    TableIndex,
+    hashes_of,
+    key_hashes,
+    keys_without_row,
+)
 from headrace.sinks.target import BatchStamp, BatchWriter
 
 _OPERATIONS = (UPSERT, DELETE, TRUNCATE)
@@ -81,8 +89,9 @@ class _Merger(KeyedWriter):
         index.catch_up(self.session, self.transaction.snapshot(), self.stamp)
         operation = _code(OPERATION, _OPERATIONS)
         found = collect(keyed.select(FIRST, SECOND, NUMBER, operation.alias("op"), RECORDS))
-        first, second = (found[name].to_numpy().view(np.uint64) for name in (FIRST, SECOND))
-        sequence, op, records = (found[name].to_numpy() for name in (NUMBER, "op", RECORDS))
+        keys = keys_without_row(found)
+        first, second, sequence = keys.first, keys.second, keys.sequence
+        op, records = (found[name].to_numpy() for name in ("op", RECORDS))
         if (op == _OPERATIONS.index(TRUNCATE)).any():
             raise NoPositionsError("the batch truncates the table")
         known, position, newest_known = index.find(first, second)
@@ -95,17 +104,12 @@ class _Merger(KeyedWriter):
             effect[equal] = self._compare(keyed, index, first[equal], second[equal], position[equal & held])
         # A delete that has no row to delete is remembered, too.
         remembered = is_delete & ((effect == _DELETE) | ~known | (sequence > newest_known))
-        gone = Entries(first, second, np.full(len(first), NO_ROW), sequence).select(remembered)
+        gone = keys.select(remembered)
         inserted, updated, deleted = (int((effect == code).sum()) for code in (_INSERT, _UPDATE, _DELETE))
         accepted = int(records.sum())
         return Decision(
             accepted=accepted,
-            changes=RowChanges(
-                inserted=inserted,
-                updated=updated,
-                deleted=deleted,
-                superseded=accepted - inserted - updated - deleted,
-            ),
+            changes=_changes(accepted, inserted, updated, deleted),
             rows=self._chosen(keyed, first, second, ~is_delete & (effect == _NONE)),
             written=inserted + updated,
             deleted=deleted,
@@ -199,9 +203,7 @@ class _Merger(KeyedWriter):
         """The deleted keys that have no row after the batch."""
         is_missing = (F.col(EFFECT) == "none") & F.col(HELD_ROWS).isNull()
         deleted = deletes_of(effects.where((F.col(EFFECT) == "delete") | is_missing), list(self.table.keys))
-        found = collect(deleted.select(*index.columns(deleted)))
-        first, second = (found[name].to_numpy().view(np.uint64) for name in (FIRST, SECOND))
-        return Entries(first, second, np.full(len(first), NO_ROW), found[NUMBER].to_numpy())
+        return keys_without_row(collect(deleted.select(*index.columns(deleted))))
 
     def _counted(self, effects: DataFrame, ending: DataFrame, held: DataFrame | None = None) -> Decision:
         """Compute the effects, and count them. `held`: the keys and positions of the table's rows, if all
@@ -231,18 +233,17 @@ class _Merger(KeyedWriter):
             written=inserted + updated,
             deleted=deleted + truncated,
             accepted=accepted,
-            changes=RowChanges(
-                inserted=inserted,
-                updated=updated,
-                deleted=deleted,
-                superseded=accepted - inserted - updated - deleted,
-                truncated=truncated + more,
-            ),
+            changes=replace(_changes(accepted, inserted, updated, deleted), truncated=truncated + more),
             identity=self.table.keys,
             replaced=replaced,
             several=twice,
         )
         return replace(decision, ending=ending, ending_count=sum(one["ending"] for one in found.values()))
+
+
+def _changes(accepted: int, inserted: int, updated: int, deleted: int) -> RowChanges:
+    superseded = accepted - inserted - updated - deleted
+    return RowChanges(inserted=inserted, updated=updated, deleted=deleted, superseded=superseded)
 
 
 def _code(column: str, names: tuple[str, ...]) -> Column:

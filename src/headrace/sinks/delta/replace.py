@@ -57,14 +57,14 @@ class ReplaceTarget:
         return _Replacer(self, stamp)
 
 
+@dataclass
 class _Replacer(BatchWriter):
-    def __init__(self, target: ReplaceTarget, stamp: RefreshStamp) -> None:
-        self._target = target
-        self._stamp = stamp
-        self._rows: SplitRows | None = None
-        self._counted: int | None = None
-        self._transaction: Any = None
-        self._files: WrittenFiles | None = None
+    _target: ReplaceTarget
+    _stamp: RefreshStamp
+    _rows: SplitRows | None = None
+    _counted: int | None = None
+    _transaction: Any = None
+    _files: WrittenFiles | None = None
 
     def write(self, rows: SplitRows) -> None:
         self._rows = rows

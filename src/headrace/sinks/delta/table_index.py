@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from headrace.model.changes import END, OPERATION, SEQUENCE, START, TRUNCATE
 from headrace.model.names import quoted_column
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import Column, DataFrame, DataType, F, SparkSession
+from headrace.sinks.delta.compaction import Maintenance
 from headrace.sinks.delta.data_files import (
     DataFile,
     NoPositionsError,
@@ -23,7 +25,6 @@ from headrace.sinks.delta.data_files import (
 )
 from headrace.sinks.delta.deletion_vectors import with_only_rows
 from headrace.sinks.delta.key_index import BYTES_PER_KEY, NO_ROW, UNKNOWN, Entries, KeyIndex, Signed, Unsigned
-from headrace.sinks.delta.maintenance import Maintenance
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.delta.transaction import WrittenFiles
 from headrace.sinks.row_hash import hashable
@@ -101,7 +102,7 @@ class TableIndex:
                     self.files[number] = file
             self._advance(session, version)
         except BaseException:
-            self._reset()
+            self.forget()
             raise
 
     def give_up(self) -> bool:
@@ -109,12 +110,12 @@ class TableIndex:
         if not self._turn.acquire(blocking=False):
             return False
         try:
-            self._reset()
+            self.forget()
         finally:
             self._turn.release()
         return True
 
-    def _reset(self) -> None:
+    def forget(self) -> None:
         """Forget everything; the next batch reads the table."""
         self._version = self._deleted_version = self._truncated = None
         self.files = {}
@@ -214,7 +215,7 @@ class TableIndex:
 
     def _check_memory(self, needed: int) -> None:
         if (reason := self._memory.reserve(self, needed, self._limit)) is not None:
-            self._reset()
+            self.forget()
             raise NoPositionsError(reason)
 
     def _read_tombstones(self, session: SparkSession, stamp: BatchStamp) -> None:
@@ -229,27 +230,23 @@ class TableIndex:
         found = collect(frame.select(*self.columns(frame), is_truncate))
         truncates = found.filter(found["is_truncate"])
         if len(truncates):
-            self._truncated = int(_numbers(truncates, NUMBER).max())
+            self._truncated = int(truncates[NUMBER].to_numpy().max())
         found = found.filter(pc.invert(found["is_truncate"]))
-        entries = Entries(
-            _numbers(found, FIRST).view(np.uint64),
-            _numbers(found, SECOND).view(np.uint64),
-            np.full(found.num_rows, NO_ROW, dtype=np.uint64),
-            _numbers(found, NUMBER),
-        )
+        entries = keys_without_row(found)
         _, position, sequence = self._entries.find(entries.first, entries.second)
         newest = np.maximum(sequence, entries.sequence)
-        self._entries.put(Entries(entries.first, entries.second, position, newest))
+        self._entries.put(replace(entries, position=position, sequence=newest))
 
 
 def table_entries(found: pa.Table, files: Iterable[DataFile]) -> Entries:
     """The entries of rows, from the columns of `key_columns` and `position_columns`."""
-    return Entries(
-        _numbers(found, FIRST).view(np.uint64),
-        _numbers(found, SECOND).view(np.uint64),
-        find_positions(found, files),
-        _numbers(found, NUMBER),
-    )
+    return replace(keys_without_row(found), position=find_positions(found, files))
+
+
+def keys_without_row(found: pa.Table) -> Entries:
+    """The entries of keys that have no row, from the columns of `key_columns`."""
+    first, second = (found[name].to_numpy().view(np.uint64) for name in (FIRST, SECOND))
+    return Entries(first, second, np.full(len(first), NO_ROW, dtype=np.uint64), found[NUMBER].to_numpy())
 
 
 def memory_of(keys: int, read: int | None = None) -> int:
@@ -319,11 +316,6 @@ def _parts(files: list[DataFile]) -> Iterable[dict[int, DataFile]]:
         yield part
 
 
-def _numbers(found: pa.Table, name: str) -> Signed:
-    numbers: Signed = found[name].to_numpy()
-    return numbers
-
-
 ALWAYS_LATE = np.iinfo(np.int64).max
 """The sequence of a key whose records are always applied with all events of the key."""
 _IS_CURRENT = "__headrace_is_current"
@@ -360,18 +352,7 @@ class HistoryIndex(TableIndex):
         found = collect(frame.select(*self.row_columns(frame), *position_columns(), current))
         entries = table_entries(found, files.values())
         is_current = found[_IS_CURRENT].to_numpy()
-        return one_of_each_key(
-            Entries(
-                entries.first,
-                entries.second,
-                np.where(is_current, entries.position, NO_ROW),
-                entries.sequence,
-            )
-        )
-
-    def forget(self) -> None:
-        """Forget everything, after the table was found to be different; the next batch reads the table."""
-        self._reset()
+        return one_of_each_key(replace(entries, position=np.where(is_current, entries.position, NO_ROW)))
 
     def _check(self, kept: list[DataFile], added: list[DataFile]) -> None:
         files = [*kept, *added]
@@ -409,13 +390,12 @@ class HistoryIndex(TableIndex):
             return
         events = frame.select(*key_columns(frame, self.keys))
         found = collect(events.groupBy(FIRST, SECOND).agg(F.max(NUMBER).alias(NUMBER)))
-        first, second = (found[name].to_numpy().view(np.uint64) for name in (FIRST, SECOND))
-        number = found[NUMBER].to_numpy()
-        no_row = np.full(len(first), NO_ROW, dtype=np.uint64)
-        _, position, known = self._entries.find(first, second)
+        entries = keys_without_row(found)
+        _, position, known = self._entries.find(entries.first, entries.second)
         # Of two events with the same sequence, one has replaced the other, and the row is restored.
-        sequence = np.where((position != NO_ROW) & (number >= known), ALWAYS_LATE, number)
-        self._put(Entries(first, second, no_row, sequence).sorted())
+        is_restored = (position != NO_ROW) & (entries.sequence >= known)
+        sequence = np.where(is_restored, ALWAYS_LATE, entries.sequence)
+        self._put(replace(entries, sequence=sequence).sorted())
 
 
 def one_of_each_key(found: Entries) -> Entries:

@@ -24,8 +24,6 @@ from headrace.storage.table_log import LoggedCommit
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaFacts(SourceFacts):
-    """A table."""
-
     keys = ("table_id",)
 
     location: SourceLocation | None = None

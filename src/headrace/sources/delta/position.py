@@ -18,8 +18,6 @@ from headrace.storage.table_log import commit_file, follow_commits, read_actions
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaPosition:
-    """How far a table was read."""
-
     table_id: str
     version: int
     index: int  # the last file of it that was read; negative before the first one
@@ -30,7 +28,6 @@ class DeltaPosition:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> DeltaPosition:
-        """The position in a line of Spark's offset log, or in a commit."""
         try:
             return cls(
                 table_id=str(value["reservoirId"]),

@@ -81,8 +81,6 @@ def as_inserts(frame: DataFrame) -> DataFrame:
 
 
 class DeltaReader(Reader):
-    """Readers of Delta tables."""
-
     has_path = True
     reads_tables = True
     stand_in = "table"

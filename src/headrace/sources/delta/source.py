@@ -80,8 +80,6 @@ _COUNTED = 500
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaSource(Source):
-    """A streaming read of a table."""
-
     kind = "delta"
     reads_records = True
 
@@ -312,8 +310,6 @@ class DeltaGuard(Guard):
 
 
 class DeltaKind(SourceKind):
-    """Tables."""
-
     source = DeltaSource
     guard = DeltaGuard
     reader = DeltaReader()

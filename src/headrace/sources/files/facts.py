@@ -16,13 +16,10 @@ from headrace.storage.locate import locate
 
 @dataclass(frozen=True)
 class FilePosition:
-    """How far a folder was read."""
-
     entry: int  # the last entry of Spark's log whose files were read
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> FilePosition:
-        """The position in a line of Spark's offset log, or in a commit."""
         try:
             return cls(int(value["logOffset"]))
         except (KeyError, TypeError) as error:
@@ -69,5 +66,4 @@ class FileFacts(SourceFacts):
 
 
 def folder_of_source(identity: Mapping[str, Any]) -> FileFolder:
-    """The folder that a files source reads."""
     return FileFolder.of_identity(identity, locate(str(identity["path"])).files)

@@ -57,8 +57,6 @@ class _Batch:
 
 
 class FileGuard(Guard):
-    """Guards the files of one flow."""
-
     def __init__(self, run: FlowRun, sources: Sequence[SourceIdentity]) -> None:
         super().__init__(run, sources)
         self._lists = FileLists.of_ledger(run.ledger.folder)
@@ -131,7 +129,6 @@ class FileGuard(Guard):
         self._lists.write(self.run.checkpoint_id, batch.number, batch.files)
 
     def explain(self, error: Exception) -> None:
-        """Raise the error of the file that made the batch fail, if one did."""
         self._refuse_changed(error)
         flow = self.run.flow
         bad = explain_bad_file(error, flow, self.run.session) if self._batch.files else None
@@ -159,7 +156,6 @@ class FileGuard(Guard):
         return listed is None or [file.path for file in listed] == [file.path for file in files]
 
     def check_same_rows(self, batch: int) -> None:
-        """Check that the files of a batch are as they were when it was committed."""
         files, flow = self._batch.files, self.run.flow
         listed = self._lists.load(self.run.checkpoint_id, batch) if files else None
         if listed is None or tuple(listed) == files:

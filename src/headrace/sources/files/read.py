@@ -114,7 +114,6 @@ def check_options(format: str, options: Mapping[str, str]) -> None:
 
 
 def check_format(format: str) -> None:
-    """Refuse a format that is not one of those."""
     formats = get_args(FileFormat)
     if format not in formats:
         raise ArgumentInvalidError(
@@ -192,7 +191,6 @@ def read(
     notes_unknown: bool = False,
     found: list[BadRecords] | None = None,
 ) -> DataFrame:
-    """A folder of files as a streaming DataFrame."""
     given = {**_choosing(folder), **limits, **options, FORMAT_OPTION: format}
     if evolving is not None:
         given[SCHEMA_NUMBER] = str(evolving.number)
@@ -342,18 +340,15 @@ def _check_schema(schema: StructType, partitions: tuple[str, ...]) -> None:
 
 
 def schema_to_json(schema: StructType) -> Mapping[str, Any]:
-    """Columns as JSON values."""
     value: Mapping[str, Any] = json.loads(schema.json())
     return value
 
 
 def schema_from_json(value: Mapping[str, Any]) -> StructType:
-    """The columns behind JSON values."""
     return T.StructType.fromJson(dict(value))
 
 
 def inference_failed(error: Exception, folder: FileFolder, format: str) -> HeadraceError:
-    """The error for files whose columns Spark cannot infer."""
     words = " ".join(str(error).split("JVM stacktrace")[0].split())[:300]
     return FilesNotFoundError(
         f"the columns of the {format} files of {folder.path} cannot be inferred",

@@ -118,8 +118,6 @@ def _age(file: str) -> tuple[float, str]:
 
 
 class FilesReader(Reader):
-    """Readers of files."""
-
     has_path = True
 
     def options(
@@ -137,8 +135,6 @@ class FilesReader(Reader):
         return options | (_strict_mode(request, location) if request.has(FORMAT_OPTION) else {})
 
     def sample(self, read: SourceRead, sampling: Sampling) -> Sample:
-        """The newest files of a folder."""
-
         def load(paths: list[str], **options: str) -> DataFrame:
             reader = read.session.read.format(read.request.format).options(**read.request.batch_options)
             if read.request.schema is not None:

@@ -57,8 +57,6 @@ _BYTES, _FILES = "maxBytesPerTrigger", "maxFilesPerTrigger"
 
 @dataclass(frozen=True, kw_only=True)
 class FileSource(Source):
-    """A streaming read of a folder."""
-
     kind = "files"
     rereads = True
     reads_records = True
@@ -183,8 +181,6 @@ class FileMeter(Meter):
 
 
 class FilesKind(SourceKind):
-    """Folders of files."""
-
     source = FileSource
     guard = FileGuard
     reader = FilesReader()

@@ -34,16 +34,12 @@ _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 @dataclass(frozen=True)
 class RegisteredSchema:
-    """One version of a subject."""
-
     id: int  # the id of the schema in the registry, which the wire format carries
     text: str
 
 
 @dataclass(frozen=True)
 class SchemaRegistry:
-    """A schema registry."""
-
     url: str
     # The user and the password, as ``user:password``; None without a login
     user: str | None = field(default=None, repr=False)

@@ -118,7 +118,6 @@ class KafkaCluster:
         self.marks.close()
 
     def ping(self) -> None:
-        """Ask the cluster whether it answers."""
         try:
             self._check_connection()
         except (confluent.KafkaException, TimeoutError) as error:
@@ -221,7 +220,6 @@ class KafkaCluster:
         return self._client_errors.explain(error) or self.unreachable(error)
 
     def unreachable(self, error: BaseException | str) -> BrokerUnreachableError:
-        """The error for a cluster that does not answer."""
         servers = self.connection.bootstrap_servers
         self._silence = BrokerUnreachableError(
             f"no Kafka broker answers at {servers}",

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Self
 
-from headrace.errors import BrokerUnreachableError, HeadraceError
+from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError
 from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
 from headrace.runtime.kafka_client import ClientErrors, confluent
 from headrace.sources.kafka.cluster import KafkaCluster
@@ -100,6 +100,10 @@ _SERVERS_OPTION = "kafka.bootstrap.servers"
 
 class KafkaClusters(Client):
     """The clusters of one command or update."""
+
+    @property
+    def refusal(self) -> HeadraceError | None:
+        return None if isinstance(self.failure, TopicNotFoundError) else super().refusal
 
     def __init__(
         self,
@@ -223,7 +227,6 @@ def at_servers(servers: str | None) -> str:
 
 
 def same_servers(one: str, other: str) -> bool:
-    """Whether two lists name the same brokers."""
     return _split(one) == _split(other)
 
 

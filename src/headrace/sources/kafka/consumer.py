@@ -33,8 +33,6 @@ _GROUP = "headrace-consume"
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """One record with its place."""
-
     topic: str
     partition: int
     offset: int

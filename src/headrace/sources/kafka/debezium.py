@@ -173,7 +173,6 @@ class DebeziumDecoder(Decoder):
 def build_debezium_decoder(
     call: str, schema: StructType | None, invalid_utf8: InvalidUtf8 = "reject", **options: str | None
 ) -> DebeziumDecoder:
-    """The decoder of change events."""
     check_choice(call, "invalid_utf8", invalid_utf8, get_args(InvalidUtf8))
     problem = remedy = None
     twice = next((name for name in ADDED if schema is not None and name in schema.fieldNames()), None)
@@ -200,7 +199,6 @@ def build_debezium_decoder(
 
 
 def added_columns(event: Column, source: Callable[[str], Column]) -> tuple[Column, ...]:
-    """The operation, the position and the time of a change event."""
     moment = F.coalesce(source("ts_us"), source("ts_ms") * 1000)
     return (
         event["op"].alias(OP),
@@ -274,7 +272,6 @@ def _image(event: Column) -> Column:
 
 
 def _text(value: Column) -> Column:
-    """A variant as text."""
     return F.try_variant_get(value, "$", "string")
 
 

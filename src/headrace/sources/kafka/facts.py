@@ -74,7 +74,6 @@ def _without(span: Span, spans: Iterable[Span]) -> list[Span]:
 
 
 def ranges_text(ranges: Iterable[Mapping[str, Any]]) -> list[str]:
-    """One line for each range of offsets."""
     lines = [
         f"topic {one['topic']}, partition {one['partition']}: offsets {one['from']} to {one['until'] - 1}"
         for one in ranges
@@ -316,7 +315,6 @@ def _topic_gone(
 def topic_recreated(
     flow: str, location: SourceLocation, checkpoint: str, topic: str, known_id: str | None, now_id: str | None
 ) -> TopicRecreatedError:
-    """The error for a topic that was deleted and created again."""
     now = "has no such topic" if now_id is None else f"has topic id {now_id}"
     return TopicRecreatedError(
         f"flow {flow}: the topic `{topic}` was deleted and created again since its last batch",

@@ -124,8 +124,6 @@ _TURNED_AWAY = re.compile(
 
 
 class KafkaKind(SourceKind):
-    """Topics."""
-
     source = KafkaSource
     guard = KafkaGuard
     reader = KafkaReader()

@@ -44,8 +44,6 @@ _WAIT_S = 0.1
 
 @dataclass(frozen=True)
 class LastRecord:
-    """The last record that was read of a partition."""
-
     offset: int
     mark: RecordMark
 
@@ -178,8 +176,6 @@ class LastRecordReader:
 
 @dataclass(frozen=True)
 class _Found:
-    """What was read of one range."""
-
     last: Mapping[Partition, LastRecord]
     reused: tuple[ReusedOffset, ...]  # the records before it in whose place the broker has other records
 

@@ -20,7 +20,6 @@ class KafkaOffsets:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> KafkaOffsets:
-        """The offsets in a line of Spark's offset log, or in a commit."""
         try:
             return cls({t: {int(p): int(o) for p, o in parts.items()} for t, parts in value.items()})
         except (TypeError, AttributeError) as error:
@@ -62,7 +61,6 @@ COORDINATES = RecordCoordinates.of(topic="STRING", partition="INT", offset="BIGI
 
 
 def show_command(record: Mapping[str, Any]) -> str:
-    """The command that prints a record."""
     at = f"--partition {record['partition']} --from {record['offset']} --limit 1"
     return f"headrace consume {shlex.quote(str(record['topic']))} {at}"
 

@@ -28,8 +28,6 @@ _EXCERPT = 120
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record to be sent."""
-
     value: bytes
     key: bytes | None
     line: int
@@ -191,7 +189,6 @@ def invalid(
     facts: tuple[str, ...] = (),
     remedies: tuple[str, ...] = (),
 ) -> RecordInvalidError:
-    """The error for a line that is not a valid record."""
     where = name if not line else f"{name}, line {line}"
     return RecordInvalidError(
         f"{where}: {problem}",

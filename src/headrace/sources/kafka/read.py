@@ -123,7 +123,6 @@ class KafkaRead:
 def read(
     spark: SparkSession, connection: KafkaConnection, kafka: KafkaRead, found: list[BadRecords] | None = None
 ) -> DataFrame:
-    """Topics as one streaming DataFrame."""
     decoder, chosen = kafka.decoder(), kafka.spark_options()
     cluster, further = _connection(kafka.options, connection)
     records = (

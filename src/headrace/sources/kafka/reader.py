@@ -185,7 +185,6 @@ def read_between(
 
 
 def kafka_columns(request: ReadRequest) -> str:
-    """The columns of a reader."""
     with_headers = (request.value("includeHeaders") or "").lower() == "true"
     return f"{_COLUMNS}, {_HEADERS}" if with_headers else _COLUMNS
 
@@ -243,8 +242,6 @@ def newest(first: Offsets, until: Offsets, count: int) -> Offsets:
 
 
 class KafkaReader(Reader):
-    """Readers of topics."""
-
     stand_in = "topic"
 
     def options(

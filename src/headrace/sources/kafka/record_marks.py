@@ -62,7 +62,6 @@ class SingleRecords:
         return self._consumer
 
     def close(self) -> None:
-        """Close the connection; `open` opens a new one."""
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
@@ -98,7 +97,6 @@ class RecordMarks:
         return found
 
     def close(self) -> None:
-        """Close the connection; `read` opens a new one."""
         with self._lock:
             self._records.close()
 

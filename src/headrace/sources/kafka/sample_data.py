@@ -61,12 +61,10 @@ def parse_columns(text: str) -> dict[str, exp.DataType]:
 
 
 def columns_of(struct: exp.DataType) -> dict[str, exp.DataType]:
-    """Returns the type of each field of a struct."""
     return {column.name: column.kind for column in struct.expressions}
 
 
 def precision_of(decimal: exp.DataType) -> tuple[int, int]:
-    """Returns the precision and the scale of a decimal type."""
     numbers = [int(one.name) for one in decimal.expressions]
     precision, scale = [*numbers, 0][:2] if numbers else (10, 0)
     return precision, scale

@@ -46,8 +46,6 @@ _ANSWER_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSource(Source):
-    """A streaming read of topics."""
-
     kind = "kafka"
     rereads = True
     reads_records = True

@@ -22,8 +22,6 @@ _NAMED = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Where a source starts."""
-
     # ``earliest`` or ``latest`` for all partitions; otherwise the other fields apply
     at: Literal["earliest", "latest", "offsets", "timestamp", "timestamps"]
     # By topic and partition; -1 is the end and -2 the beginning

@@ -50,8 +50,6 @@ class OtherSource(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class OtherFacts(SourceFacts):
-    """A stream; nothing is known of what it holds."""
-
     @property
     def can_resume(self) -> bool:
         return False
@@ -65,8 +63,6 @@ class OtherFacts(SourceFacts):
 
 
 class OtherReader(Reader):
-    """Readers of any other format."""
-
     def options(
         self, request: ReadRequest, location: SourceLocation, defaults: ReaderDefaults
     ) -> dict[str, str]:
@@ -81,8 +77,6 @@ class OtherReader(Reader):
 
 
 class OtherKind(SourceKind):
-    """Streams of any format."""
-
     source = OtherSource
     reader = OtherReader()
 

@@ -89,7 +89,7 @@ class KafkaReader(SourceReader):
             broker = self._brokers.at(servers)
             topics = broker.topics or {}
             marks = _find_marks(lineage, servers, topics)
-            newest = _newest_marks(marks)
+            newest = {key: {max(offsets)} for key, offsets in marks.items() if offsets}
             asked = {
                 key: Spans.of([(offset, offset + 1) for offset in offsets])
                 for key, offsets in newest.items()
@@ -242,10 +242,6 @@ def _find_marks(
                 if now.low.get(key[1], 0) <= offset < now.high.get(key[1], 0):
                     found.setdefault(key, {})[int(offset)] = RecordMark(*map(int, mark))
     return found
-
-
-def _newest_marks(marks: Marks) -> dict[Partition, Set[int]]:
-    return {key: {max(offsets)} for key, offsets in marks.items() if offsets}
 
 
 def _compare_marks(
