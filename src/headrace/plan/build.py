@@ -161,7 +161,9 @@ def _assemble(resolver: Resolver) -> Plan:
     settings, declarations = resolver.settings, resolver.declarations
     code = cache(partial(digest_code, settings.code_folders, settings.storage.root))
     flows = [_planned_flow(flow, resolver, code) for flow in declarations.streaming_flows]
-    refreshes = [_planned_refresh(flow, resolver, code) for flow in declarations.refresh_flows]
+    refreshes = [
+        _planned_refresh(flow, resolver, code) for flow in declarations.flows if isinstance(flow, RefreshFlow)
+    ]
     fed = {source.feed for planned in flows for source in planned.sources}
     opens = [
         OpenTableStage(
