@@ -45,7 +45,10 @@ class Explanation:
         longest = max([len(self.name_of(dataset.name)) for dataset in datasets], default=0)
         for dataset in datasets:
             lines += self._dataset_lines(dataset, longest, width)
-        lines += self._removed_lines(longest)
+        declared = {dataset.name for dataset in self.plan.datasets}
+        for change in self.plan.changes or ():
+            if change.dataset not in declared:
+                lines.append(f"  - {self.name_of(change.dataset):<{longest}}  {change.text}")
         warnings = list(self.plan.unchecked)
         lines += [line for text in warnings for line in wrap(f"warning: {text}", width, rest="  ")]
         for note in self.plan.notes:
@@ -97,14 +100,6 @@ class Explanation:
                 facts.append(change.text.partition("; ")[2] if change.part == "always" else change.text)
         wrapped = [line for fact in facts if fact for line in wrap(fact, width, indent, indent)]
         return [head, *wrapped]
-
-    def _removed_lines(self, longest: int) -> list[str]:
-        declared = {dataset.name for dataset in self.plan.datasets}
-        return [
-            f"  - {self.name_of(change.dataset):<{longest}}  {change.text}"
-            for change in self.plan.changes or ()
-            if change.dataset not in declared
-        ]
 
     def _what_next(self) -> str:
         if self.plan.changes is None:
