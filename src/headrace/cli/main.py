@@ -165,7 +165,6 @@ class LazyCommands(click.Group):
 def _show_versions(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
-
     versions = find_versions()
     output: Output = ctx.obj
     output.result(Result(data=versions, text=versions_text(versions)))

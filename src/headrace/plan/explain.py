@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -22,7 +22,6 @@ from headrace.model.declarations import (
     snapshots_of,
 )
 from headrace.model.names import TableName
-from headrace.model.notes import Note
 from headrace.model.texts import GLUE, counted, wrap
 from headrace.plan.drawing import Graph, Node, draw_mermaid, draw_text
 from headrace.plan.stages import Change, Plan, PlannedFlow, PlannedRefresh, PlannedView, target_of
@@ -200,7 +199,9 @@ class Explanation:
             "would_change": self.plan.would_change,
             "refusals": [error.to_dict() for error in self.plan.refusals],
             "warnings": list(self.plan.unchecked),
-            "notes": [_note_json(note) for note in self.plan.notes],
+            "notes": [
+                {**asdict(note), "location": _location_json(note.location)} for note in self.plan.notes
+            ],
         }
 
     def _dataset_json(self, dataset: Dataset) -> dict[str, Any]:
@@ -416,11 +417,6 @@ def _change_json(change: Change) -> dict[str, Any]:
         "text": change.text,
         **({} if change.cost is None else {"last_refresh": change.cost.to_json()}),
     }
-
-
-def _note_json(note: Note) -> dict[str, Any]:
-    location = _location_json(note.location)
-    return {"level": note.level, "text": note.text, "location": location, "remedy": note.remedy}
 
 
 def _location_json(location: SourceLocation) -> dict[str, Any]:

@@ -130,7 +130,6 @@ def _lag(flow: FlowStatus) -> str:
 
 
 def _commit(version: int | None, at: datetime | None, now: datetime) -> str:
-
     if version is None:
         return _NONE
     return f"v{version}" + ("" if at is None else f"  {duration_text((now - at).total_seconds())} ago")

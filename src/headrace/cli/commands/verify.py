@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.options import POSITIVE, complete_dataset, option, parse_moment, refuse
+from headrace.cli.options import POSITIVE, complete_dataset, option, refuse, require_moment
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 
@@ -21,10 +21,7 @@ def parse_since(ctx: click.Context, param: click.Parameter, text: str | None) ->
         return None
     if text.isdigit():
         return int(text)
-    moment = parse_moment(text)
-    if moment is None:
-        raise click.BadParameter(f"{text!r} is not a version (61), a time (2026-11-20T08:14) or an age (2h)")
-    return moment
+    return require_moment(text, "a version (61), a time (2026-11-20T08:14) or an age (2h)")
 
 
 @verb(
