@@ -13,7 +13,7 @@ from headrace.declare.reads import declared_schema, value_limit
 from headrace.declare.registry import ActivePipeline, require_pipeline
 from headrace.model.declarations import DriftAction
 from headrace.model.folders import FileFolder
-from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, StructType
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, StructType, T
 from headrace.storage.locate import locate_supported
 from headrace.storage.location import Location
 from headrace.storage.mapped_paths import mapped_path
@@ -127,14 +127,14 @@ def kept_schema(
     if known is None:
         known = next((schema for one, schema in active.inferred if one == key), None)
     if known is not None:
-        return files.schema_from_json(known)
+        return T.StructType.fromJson(dict(known))
     from pyspark.errors import PySparkException
 
     try:
         schema = files.infer_schema(active.session(), folder, format, options)
     except PySparkException as error:
         raise files.inference_failed(error, folder, format) from error
-    active.inferred.append((key, files.schema_to_json(schema)))
+    active.inferred.append((key, schema.jsonValue()))
     return schema
 
 
