@@ -25,7 +25,6 @@ class ReachedKafka:
 
 
 def reach_kafka(invocation: Invocation) -> ReachedKafka:
-    """The Kafka cluster of the command; the embedded broker is started if it is needed."""
     return reach(invocation.settings(anywhere=True).kafka, invocation.output)
 
 

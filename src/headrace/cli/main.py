@@ -165,10 +165,12 @@ class LazyCommands(click.Group):
 def _show_versions(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
-
     versions = find_versions()
     output: Output = ctx.obj
-    output.result(Result(data=versions, text=versions_text(versions)))
+    names = {"headrace": "headrace", "spark": "Spark", "delta": "Delta Lake", "kafka": "Kafka broker"}
+    names |= {"kafka_clients": "Kafka clients", "java": "Java"}
+    lines = [f"{names[name]} {found or 'not found: headrace doctor'}" for name, found in versions.items()]
+    output.result(Result(data=versions, text="\n  ".join(lines)))
     ctx.exit()
 
 
@@ -377,10 +379,3 @@ def find_versions() -> Mapping[str, str | None]:
         "kafka_clients": jars["kafka-clients"],
         "java": running,
     }
-
-
-def versions_text(versions: Mapping[str, str | None]) -> str:
-    names = {"headrace": "headrace", "spark": "Spark", "delta": "Delta Lake", "kafka": "Kafka broker"}
-    names |= {"kafka_clients": "Kafka clients", "java": "Java"}
-    lines = [f"{names[name]} {found or 'not found: headrace doctor'}" for name, found in versions.items()]
-    return "\n".join([lines[0], *(f"  {line}" for line in lines[1:])])

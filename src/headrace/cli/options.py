@@ -64,13 +64,16 @@ def parse_moment(text: str) -> datetime | None:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def read_moment(ctx: click.Context, param: click.Parameter, text: str | None) -> datetime | None:
-    if text is None:
-        return None
+def require_moment(text: str, expected: str = "a time (2026-11-20T08:14) or an age (2h)") -> datetime:
+    """The value of an option as a time."""
     moment = parse_moment(text)
     if moment is None:
-        raise click.BadParameter(f"{text!r} is not a time (2026-11-20T08:14) or an age (2h)", ctx, param)
+        raise click.BadParameter(f"{text!r} is not {expected}")
     return moment
+
+
+def read_moment(ctx: click.Context, param: click.Parameter, text: str | None) -> datetime | None:
+    return None if text is None else require_moment(text)
 
 
 def parse_time(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
@@ -108,7 +111,8 @@ def complete_dataset(ctx: click.Context, param: click.Parameter, incomplete: str
     settings = _settings(ctx)
     if settings is None:
         return []
-    names = {*_declared(settings), *_stored(settings)} - set(ctx.params.get(param.name or "") or ())
+    stored = (table.within(settings.database) for table in settings.storage.find_tables())
+    names = {*_declared(settings), *stored} - set(ctx.params.get(param.name or "") or ())
     return sorted(name for name in names if name.startswith(incomplete))
 
 
@@ -132,11 +136,6 @@ def _settings(ctx: click.Context) -> ProjectSettings | None:
         except HeadraceError:
             continue
     return None
-
-
-def _stored(settings: ProjectSettings) -> Iterator[str]:
-    for table in settings.storage.find_tables():
-        yield table.within(settings.database)
 
 
 def _declared(settings: ProjectSettings) -> Iterator[str]:

@@ -137,8 +137,6 @@ UNCHANGED = Result(data={"done": False}, text="Nothing was changed.", exit_code=
 
 
 class Output(ABC):
-    """Renders what commands return."""
-
     is_json: bool
 
     def __init__(
@@ -220,7 +218,6 @@ class TextOutput(Output):
         return Console(file=self.stdout, highlight=False, soft_wrap=not self.stdout.isatty())
 
     def write(self, text: str, stream: IO[str]) -> None:
-        """One text, with its colours where they are wanted."""
         plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
         click.echo(text, file=stream, color=False if plain else None)
 

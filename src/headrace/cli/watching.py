@@ -117,6 +117,17 @@ def stopping(stop: StopSignal, watch: Watch, *, careful: bool = False) -> Iterat
 
 
 @contextmanager
+def watched(
+    output: Output, settings: ProjectSettings, title: str, *, careful: bool = False
+) -> Iterator[tuple[Watch, StopSignal, list[int]]]:
+    """Show an update, and let signals stop it; see `stopping`. Yields the emitter, the stop signal and the
+    received signals."""
+    stop = StopSignal()
+    with Watch(output, settings, title) as watch, stopping(stop, watch, careful=careful) as received:
+        yield watch, stop, received
+
+
+@contextmanager
 def stopping_on_signals(stop: StopSignal) -> Iterator[list[int]]:
     """Let SIGINT and SIGTERM set the stop signal, and a second signal end the process at once. Yield the
     numbers of the received signals."""

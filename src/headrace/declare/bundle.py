@@ -290,7 +290,6 @@ def _plain(value: Value) -> Any:
 
 
 def describe_ignored(specs: tuple[NewSpec, ...]) -> Iterator[str]:
-    """What the specs do not take over, as text."""
     for spec in specs:
         if spec.ignored:
             yield f"{spec.file}: no meaning here: {', '.join(spec.ignored)}"

@@ -279,10 +279,8 @@ def create_auto_cdc_from_snapshot_flow(
     table = arguments.table_name("target", target, scope.default_schema)
     snapshots = _snapshots(arguments, source)
     columns = tuple(text_of(one) for one in column_list_of(arguments, "keys", keys))
-    function: Callable[[], Any] = _nothing
-    if isinstance(snapshots, SnapshotFunction):
-        # The fingerprint of the declaration follows from the code of the function.
-        function = snapshots.function  # type: ignore[assignment]
+    # No query gives the differences between snapshots. The fingerprint follows from the code of a function.
+    function: Any = snapshots.function if isinstance(snapshots, SnapshotFunction) else lambda: None
     scope.register(
         AutoCdcFlow(
             name=arguments.flow_name(name if name is not None else table.within(scope.default_schema)),
@@ -300,10 +298,6 @@ def create_auto_cdc_from_snapshot_flow(
 
 apply_changes_from_snapshot = create_auto_cdc_from_snapshot_flow
 """The older name of `create_auto_cdc_from_snapshot_flow`."""
-
-
-def _nothing() -> None:
-    """The query of a flow whose rows are the differences between snapshots."""
 
 
 def _snapshots(arguments: Arguments, source: Any) -> Snapshots:

@@ -18,12 +18,6 @@ from headrace.runtime.lazy_pyspark import Column
 
 QueryT = TypeVar("QueryT", bound=Callable[[], Any])
 Conditions = Mapping[str, "str | Column"]
-_ACTIONS: Mapping[str, Action] = {
-    "expect_all": "warn",
-    "expect_all_or_drop": "drop",
-    "expect_all_or_quarantine": "quarantine",
-    "expect_all_or_fail": "fail",
-}
 
 
 def expect(
@@ -185,17 +179,6 @@ def expect_fresh(column: str, *, within: str | float, fail: bool = False) -> Dec
         raise arguments.invalid("within", str(error)) from error
     columns = (arguments.text("column", column),)
     return _declared_check(arguments, kind="fresh", columns=columns, within_s=within_s, fails=fail)
-
-
-def checked_expectations(
-    arguments: Arguments, given: Mapping[str, Conditions | None]
-) -> tuple[Expectation, ...]:
-    return tuple(
-        one
-        for argument, conditions in given.items()
-        if conditions is not None
-        for one in build_expectations(arguments, argument, _ACTIONS[argument], conditions)
-    )
 
 
 def declared_checks(arguments: Arguments, given: Any) -> tuple[DatasetCheck, ...]:

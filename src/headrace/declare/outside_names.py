@@ -116,7 +116,7 @@ def entry_lines(found: Sequence[OutsideName], *, indent: str = "") -> Iterator[s
         if one.kind == "table":
             entry = f"{one.text}: ./{one.text.rpartition('.')[2]}"
         else:
-            entry = _path_entry(path_prefix(one.text))
+            entry = _path_entry(one.text)
         entries[f"{one.kind}s"].setdefault(entry, one)
     for key, lines in entries.items():
         if lines:
@@ -125,14 +125,11 @@ def entry_lines(found: Sequence[OutsideName], *, indent: str = "") -> Iterator[s
             yield f"{indent}  {entry}   # {one.location}"
 
 
-def path_prefix(path: str) -> str:
-    """The beginning of a path that an entry of `paths` maps: the system, and the bucket if it has one."""
+def _path_entry(path: str) -> str:
+    """The entry of `paths` for the beginning of a path: the system, and the bucket if it has one."""
     found = FOREIGN_PATH.match(path)
     assert found is not None
     bucket = re.match(r"\w+://[^/]+", path)
-    return bucket[0] if bucket and found[0] != "dbfs:" else found[0]
-
-
-def _path_entry(prefix: str) -> str:
+    prefix = bucket[0] if bucket and found[0] != "dbfs:" else found[0]
     folder = prefix.partition("://")[2].partition("@")[0] or prefix.strip("/:").lower()
     return f"{prefix.rstrip('/')}: ./{folder}" if not prefix.endswith(":") else f'"{prefix}": ./{folder}'

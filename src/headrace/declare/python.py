@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec, Protocol, TypeVar, assert_never, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from headrace.declare.arguments import arguments_of, checked_care
-from headrace.declare.expectations import Conditions, DeclaredCheck, checked_expectations, declared_checks
+from headrace.declare.expectations import Conditions, DeclaredCheck, build_expectations, declared_checks
 from headrace.declare.registry import Registry, current_pipeline
 from headrace.model.declarations import (
+    Action,
     AppendFlow,
-    AutoCdcFlow,
     Dataset,
     Flow,
     MaterializedView,
@@ -270,14 +270,17 @@ def create_streaming_table(
     stored = scope.stored(target, comment, table_properties, partition_cols, cluster_by, schema, format)
     stored |= scope.treated(max_rejected, maintenance, private)
     stored |= scope.changed_columns(renamed_columns, dropped_columns)
-    expectations = checked_expectations(
-        scope.arguments,
-        {
-            "expect_all": expect_all,
-            "expect_all_or_drop": expect_all_or_drop,
-            "expect_all_or_quarantine": expect_all_or_quarantine,
-            "expect_all_or_fail": expect_all_or_fail,
-        },
+    given: dict[str, tuple[Action, Conditions | None]] = {
+        "expect_all": ("warn", expect_all),
+        "expect_all_or_drop": ("drop", expect_all_or_drop),
+        "expect_all_or_quarantine": ("quarantine", expect_all_or_quarantine),
+        "expect_all_or_fail": ("fail", expect_all_or_fail),
+    }
+    expectations = tuple(
+        one
+        for argument, (action, conditions) in given.items()
+        if conditions is not None
+        for one in build_expectations(scope.arguments, argument, action, conditions)
     )
     found = declared_checks(scope.arguments, checks)
     scope.register(StreamingTable(expectations=expectations, checks=found, **stored))
@@ -338,10 +341,8 @@ class Scope:
     def changed_columns(self, renamed: Any, dropped: Any) -> dict[str, Any]:
         """The checked arguments ``renamed_columns`` and ``dropped_columns``."""
         names = self.arguments.settings("renamed_columns", renamed)
-        return {
-            "renamed_columns": names,
-            "dropped_columns": self.arguments.columns("dropped_columns", dropped),
-        }
+        columns = self.arguments.columns("dropped_columns", dropped)
+        return {"renamed_columns": names, "dropped_columns": columns}
 
     def flow_settings(self, spark_conf: Any, trigger: Any, *, once: bool = False) -> dict[str, Any]:
         conf = self.arguments.settings("spark_conf", spark_conf)
@@ -360,13 +361,10 @@ class Scope:
         if self._registry is None:
             return
         for item in declared:
-            match item:
-                case AppendFlow() | AutoCdcFlow() | RefreshFlow():
-                    self._registry.add_flow(item)
-                case StreamingTable() | MaterializedView() | TemporaryView():
-                    self._registry.add_dataset(item, self.function)
-                case _:
-                    assert_never(item)
+            if isinstance(item, Flow):
+                self._registry.add_flow(item)
+            else:
+                self._registry.add_dataset(item, self.function)
 
 
 def _decorate(call: str, declare: Callable[[Any, Scope], None]) -> Callable[[QueryT], QueryT]:

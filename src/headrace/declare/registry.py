@@ -47,7 +47,7 @@ class Registry:
         self._notes: list[Note] = []
         self._owners: list[tuple[Any, str]] = []
         self._expected: list[tuple[Any, tuple[Expected, ...]]] = []
-        self._changed: list[tuple[TableName, SourceLocation, Mapping[str, str], tuple[str, ...]]] = []
+        self._changed: list[tuple[TableName, SourceLocation, Mapping[str, Any]]] = []
 
     def add_dataset(self, dataset: Dataset, function: Any = None) -> None:
         """Add a dataset whose name must be new."""
@@ -78,15 +78,9 @@ class Registry:
         """Add expectations and checks to the dataset that a function declares, now or later."""
         self._expected.append((function, expectations))
 
-    def change_columns(
-        self,
-        table: TableName,
-        location: SourceLocation,
-        *,
-        renamed_columns: Mapping[str, str],
-        dropped_columns: tuple[str, ...],
-    ) -> None:
-        self._changed.append((table, location, renamed_columns, dropped_columns))
+    def change_columns(self, table: TableName, location: SourceLocation, changed: Mapping[str, Any]) -> None:
+        """Add to the ``renamed_columns`` and ``dropped_columns`` of a table."""
+        self._changed.append((table, location, changed))
 
     def add_flow(self, flow: Flow) -> None:
         """Add a flow whose name must be new in the whole pipeline."""
@@ -109,7 +103,7 @@ class Registry:
             for key in owned:
                 dataset = datasets[key]
                 datasets[key] = _with_expectations(dataset, expectations)
-        for name, location, renamed, dropped in self._changed:
+        for name, location, changed in self._changed:
             table = datasets.get(str(name).casefold())
             if not isinstance(table, StreamingTable):
                 raise TargetInvalidError(
@@ -120,8 +114,8 @@ class Registry:
                 )
             datasets[str(name).casefold()] = replace(
                 table,
-                renamed_columns={**table.renamed_columns, **renamed},
-                dropped_columns=(*table.dropped_columns, *dropped),
+                renamed_columns={**table.renamed_columns, **changed["renamed_columns"]},
+                dropped_columns=(*table.dropped_columns, *changed["dropped_columns"]),
             )
         return Declarations(tuple(datasets.values()), tuple(self._flows.values()), tuple(self._notes))
 
@@ -223,7 +217,6 @@ def require_pipeline(what: str) -> ActivePipeline:
 
 @contextmanager
 def activate_pipeline(active: ActivePipeline) -> Iterator[None]:
-    """Make a pipeline the active one of this thread."""
     token = _active.set(active)
     try:
         yield

@@ -10,7 +10,6 @@ from headrace.declare.arguments import Arguments, arguments_of
 from headrace.declare.registry import current_pipeline
 from headrace.model.declarations import Sink, StreamingTable
 from headrace.model.kafka_settings import unshaded
-from headrace.model.project import ProjectSettings
 from headrace.sinks.registry import FORMATS
 from headrace.storage.mapped_paths import mapped_path
 
@@ -57,7 +56,15 @@ def create_sink(name: str, format: str, options: Mapping[str, str] | None = None
     active = current_pipeline()
     needs = FORMATS[format].needs
     if "path" in needs and "tableName" in chosen and active is not None:
-        chosen = _with_path_of_table(chosen, arguments, active.settings)
+        name_of_table = chosen.pop("tableName")
+        found = active.settings.tables.find(tuple(part.strip("`") for part in name_of_table.split(".")))
+        if found is None or found.path is None:
+            raise arguments.invalid(
+                "options",
+                f"names the table {name_of_table}, which has no path in {active.settings.spec_to_edit}",
+                f"name its path:   tables: {{{name_of_table}: ./path}}",
+            )
+        chosen["path"] = found.path
     for option in needs:
         if not (chosen.get(option) or (option == "path" and chosen.get("tableName"))):
             example = json.dumps({option: _EXAMPLES.get(option, "<value>")})
@@ -65,21 +72,6 @@ def create_sink(name: str, format: str, options: Mapping[str, str] | None = None
     if "path" in needs and active is not None:
         chosen = {**chosen, "path": mapped_path(chosen["path"], active.settings, arguments.location)}
     _register(arguments, arguments.text("name", name), Sink(format=format, options=chosen))
-
-
-def _with_path_of_table(
-    options: Mapping[str, str], arguments: Arguments, settings: ProjectSettings
-) -> Mapping[str, str]:
-    """The options with the path that the spec maps the table to."""
-    name = options["tableName"]
-    found = settings.tables.find(tuple(part.strip("`") for part in name.split(".")))
-    if found is None or found.path is None:
-        raise arguments.invalid(
-            "options",
-            f"names the table {name}, which has no path in {settings.spec_to_edit}",
-            f"name its path:   tables: {{{name}: ./path}}",
-        )
-    return {key: value for key, value in options.items() if key != "tableName"} | {"path": found.path}
 
 
 def foreach_batch_sink(*, name: str | None = None) -> Callable[[FunctionT], FunctionT]:

@@ -284,8 +284,6 @@ def build_values(text: str, path: str) -> Mapped:
 
 
 class _Builder:
-    """Turns ruamel's nodes into values."""
-
     def __init__(self, path: str) -> None:
         self.path = path
         self._open: list[Node] = []
@@ -328,7 +326,10 @@ class _Builder:
                 raise self._invalid(key_node, "a key must be text")
             key = str(key_node.value)
             if key_node.tag == "tag:yaml.org,2002:merge" or (key == "<<" and key_node.style is None):
-                for base in self.merge_bases(value_node):
+                for one in value_node.value if isinstance(value_node, SequenceNode) else [value_node]:
+                    base = self.value(one)
+                    if not isinstance(base, Mapped):
+                        raise self._invalid(one, "<< needs a mapping")
                     merged = {**base.items, **merged}
                     keys = {**base.keys, **keys}
                 continue
@@ -342,13 +343,6 @@ class _Builder:
                 )
             items[key], keys[key] = self.value(value_node), location
         return Mapped({**merged, **items}, keys, self.location(node))
-
-    def merge_bases(self, node: Node) -> Iterator[Mapped]:
-        for base in node.value if isinstance(node, SequenceNode) else [node]:
-            value = self.value(base)
-            if not isinstance(value, Mapped):
-                raise self._invalid(base, "<< needs a mapping")
-            yield value
 
 
 def _converted(tag: str, text: str) -> Any:

@@ -23,7 +23,7 @@ from headrace.model.declarations import (
     StreamingTable,
     TemporaryView,
 )
-from headrace.model.names import TableName, names_in_use, separate_names, use_names
+from headrace.model.names import names_in_use, separate_names, use_names
 from headrace.model.queries import Edit, SqlQuery
 from headrace.syntax.cdc_statement import CdcFlow, ColumnChoice, without_live
 from headrace.syntax.locations import display_path, located_at
@@ -144,14 +144,19 @@ class _File:
                 case CreateDataset():
                     self._dataset(statement)
                 case InsertFlow():
-                    self._insert(statement)
+                    scope = Scope("CREATE FLOW", None)
+                    target = scope.table_name(".".join(statement.target))
+                    query = self._query(statement.query, statement.location)
+                    name = scope.arguments.flow_name(statement.name)
+                    settings = scope.flow_settings(self.settings, None, once=statement.once)
+                    scope.register(AppendFlow(name=name, target=target, query=query, **settings))
                 case CdcFlow():
                     self._change_flow(statement)
                 case AlterColumns():
                     scope = Scope("ALTER TABLE", None)
-                    name = scope.table_name(".".join(statement.name))
+                    table = scope.table_name(".".join(statement.name))
                     changed = scope.changed_columns(statement.renamed, statement.dropped)
-                    self.registry.change_columns(name, statement.location, **changed)
+                    self.registry.change_columns(table, statement.location, changed)
                 case _:
                     assert_never(statement)
 
@@ -199,28 +204,11 @@ class _File:
             return
         scope.register(StreamingTable(**stored))
         if query is not None:
-            scope.register(self._append(scope, name.within(scope.default_schema), name, query))
+            settings = scope.flow_settings(self.settings, None)
+            flow = name.within(scope.default_schema)
+            scope.register(AppendFlow(name=flow, target=name, query=query, **settings))
         if statement.cdc is not None:
             self._change_flow(statement.cdc)
-
-    def _insert(self, statement: InsertFlow) -> None:
-        scope = Scope("CREATE FLOW", None)
-        target = scope.table_name(".".join(statement.target))
-        query = self._query(statement.query, statement.location)
-        name = scope.arguments.flow_name(statement.name)
-        scope.register(self._append(scope, name, target, query, once=statement.once))
-
-    def _append(
-        self, scope: Scope, name: str, target: TableName, query: SqlQuery, *, once: bool = False
-    ) -> AppendFlow:
-        settings = scope.flow_settings(self.settings, None, once=once)
-        return AppendFlow(name=name, target=target, query=query, **settings)
-
-    def _change_flow(self, statement: CdcFlow) -> None:
-        if statement.is_snapshot:
-            self._snapshots(statement)
-        else:
-            self._auto_cdc(statement)
 
     def _snapshots(self, statement: CdcFlow) -> None:
         source = statement.source
@@ -245,7 +233,10 @@ class _File:
             **_lists("track_history_column_list", statement.tracked),
         )
 
-    def _auto_cdc(self, statement: CdcFlow) -> None:
+    def _change_flow(self, statement: CdcFlow) -> None:
+        if statement.is_snapshot:
+            self._snapshots(statement)
+            return
         prefix = f"SELECT * FROM {'' if statement.is_stream or statement.once else 'STREAM '}"
         choices: dict[str, Any] = {}
         for argument, choice in (

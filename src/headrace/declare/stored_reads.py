@@ -13,7 +13,7 @@ from headrace.declare.reads import declared_schema, value_limit
 from headrace.declare.registry import ActivePipeline, require_pipeline
 from headrace.model.declarations import DriftAction
 from headrace.model.folders import FileFolder
-from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, StructType
+from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, StructType, T
 from headrace.storage.locate import locate_supported
 from headrace.storage.location import Location
 from headrace.storage.mapped_paths import mapped_path
@@ -79,7 +79,11 @@ def read_files(
             recursive=arguments.flag("recursive", recursive),
             glob=_glob(arguments, glob),
         )
-        limits = _limits(arguments, max_files_per_trigger, max_bytes_per_trigger, chosen)
+        limits = _limits(arguments, max_files_per_trigger, max_bytes_per_trigger)
+        named = {key.lower() for key in chosen}
+        if len(limits) > 1 or any(option.lower() in named for option in limits):
+            problem = "is set together with another limit"
+            raise arguments.invalid("max_bytes_per_trigger", problem, "keep one")
         arguments.one_of("bad_records", bad_records, "quarantine", "stop")
         if format == "text" and schema is not None:
             raise arguments.invalid(
@@ -123,14 +127,14 @@ def kept_schema(
     if known is None:
         known = next((schema for one, schema in active.inferred if one == key), None)
     if known is not None:
-        return files.schema_from_json(known)
+        return T.StructType.fromJson(dict(known))
     from pyspark.errors import PySparkException
 
     try:
         schema = files.infer_schema(active.session(), folder, format, options)
     except PySparkException as error:
         raise files.inference_failed(error, folder, format) from error
-    active.inferred.append((key, files.schema_to_json(schema)))
+    active.inferred.append((key, schema.jsonValue()))
     return schema
 
 
@@ -160,7 +164,7 @@ def _glob(arguments: Arguments, value: Any) -> str | None:
     return glob
 
 
-def _limits(arguments: Arguments, files: Any, size: Any, options: Mapping[str, str]) -> dict[str, str]:
+def _limits(arguments: Arguments, files: Any, size: Any) -> dict[str, str]:
     limits = {}
     for name, option, value in (
         ("max_files_per_trigger", "maxFilesPerTrigger", files),
@@ -168,9 +172,6 @@ def _limits(arguments: Arguments, files: Any, size: Any, options: Mapping[str, s
     ):
         if value is not None:
             limits[option] = str(arguments.positive(name, value))
-    named = {key.lower() for key in options}
-    if len(limits) > 1 or any(option.lower() in named for option in limits):
-        raise arguments.invalid("max_bytes_per_trigger", "is set together with another limit", "keep one")
     return limits
 
 
@@ -205,12 +206,7 @@ def read_table_stream(
     active = require_pipeline("read_table_stream")
     arguments = arguments_of("hr.read_table_stream")
     options = _start(arguments, starting_version, starting_timestamp)
-    for name, option, value in (
-        ("max_files_per_trigger", "maxFilesPerTrigger", max_files_per_trigger),
-        ("max_bytes_per_trigger", "maxBytesPerTrigger", max_bytes_per_trigger),
-    ):
-        if value is not None:
-            options[option] = str(arguments.positive(name, value))
+    options |= _limits(arguments, max_files_per_trigger, max_bytes_per_trigger)
     return _read(active.session(), arguments.text("table", table), options)
 
 

@@ -317,10 +317,6 @@ class Declarations:
     def streaming_flows(self) -> tuple[StreamingFlow, ...]:
         return tuple(one for one in self.flows if not isinstance(one, RefreshFlow))
 
-    @property
-    def refresh_flows(self) -> tuple[RefreshFlow, ...]:
-        return tuple(one for one in self.flows if isinstance(one, RefreshFlow))
-
     def auto_cdc_of(self, table: TableName) -> AutoCdcFlow | None:
         """A flow that applies changes by key to a table; all its flows have the same keys."""
         found = (one for one in self.streaming_flows if isinstance(one, AutoCdcFlow) and one.target == table)

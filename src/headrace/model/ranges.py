@@ -19,20 +19,17 @@ class Position(Protocol):
     def continues(self, ended: Position) -> bool:
         """Whether a batch that starts here continues exactly where another one ended. It may start with
         partitions that are new since."""
-        ...
+        return self == ended
 
 
 @dataclass(frozen=True)
-class OpaquePosition:
+class OpaquePosition(Position):
     """A position whose content only Spark understands."""
 
     value: Any
 
     def to_json(self) -> Any:
         return self.value
-
-    def continues(self, ended: Position) -> bool:
-        return self == ended
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,6 @@ def evaluate_ranges(
 
 
 def can_evaluate_records(planned: PlannedFlow) -> bool:
-    """Whether a flow's query can be evaluated over records that were kept."""
     return bool(planned.sources) and all(source.reads_records for source in planned.sources)
 
 

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any
 
 from headrace.contracts.expectations import with_checks
 from headrace.errors import HeadraceError, PlanFailedError, SourceLocation
 from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE
 from headrace.model.declarations import (
     AppendFlow,
-    AutoCdcFlow,
     Dataset,
     Declarations,
     Expectation,
@@ -30,7 +29,7 @@ from headrace.model.names import TableName, quoted_column
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import Query
-from headrace.plan.catalog import planning_session
+from headrace.plan.catalog import isolated_session
 from headrace.plan.changes import find_changes
 from headrace.plan.expectations import check_declared_expectations
 from headrace.plan.intercept import suspended
@@ -74,8 +73,11 @@ def build_plan(
     no file declares, before it is looked up. Several errors are raised as one `PlanFailedError`.
     """
     _raise_all([*check_declarations(declarations), *check_declared_expectations(declarations)])
-    declarations = _completed(_with_exact_targets(declarations), settings)
-    with planning_session(spark, settings.database) as (session, stand_ins), active_session(session):
+    declarations = _completed(declarations, settings)
+    # Isolated: a run of the pipeline can register its tables under the same names at the same time.
+    with isolated_session(spark, settings.database) as (session, stand_ins), active_session(session):
+        # The text of Spark's plan is hashed, so it must be complete.
+        session.conf.set("spark.sql.debug.maxToStringFields", "100000")
         resolver = Resolver(
             session, stand_ins, spark, settings, declarations, sources=sources, find_table=find_table
         )
@@ -97,13 +99,6 @@ def _property_errors(session: SparkSession, declarations: Declarations) -> Itera
                 check_delta_properties(session, dataset)
             except HeadraceError as error:
                 yield error
-
-
-def _with_exact_targets(declarations: Declarations) -> Declarations:
-    """Flows whose targets are written as the tables are; Spark ignores the case of names."""
-    names = {str(dataset.name).casefold(): dataset.name for dataset in declarations.datasets}
-    flows = (replace(flow, target=names[str(flow.target).casefold()]) for flow in declarations.flows)
-    return replace(declarations, flows=tuple(flows))
 
 
 def _completed(declarations: Declarations, settings: ProjectSettings) -> Declarations:
@@ -132,7 +127,10 @@ def _completed(declarations: Declarations, settings: ProjectSettings) -> Declara
             table_properties=redact.data(dataset.table_properties),
         )
 
-    return replace(declarations, datasets=tuple(map(clean, declarations.datasets)))
+    # Flows whose targets are written as the tables are: Spark ignores the case of names.
+    exact = {str(dataset.name).casefold(): dataset.name for dataset in declarations.datasets}
+    flows = (replace(flow, target=exact[str(flow.target).casefold()]) for flow in declarations.flows)
+    return replace(declarations, datasets=tuple(map(clean, declarations.datasets)), flows=tuple(flows))
 
 
 def _raise_all(errors: list[HeadraceError], downstream: Mapping[TableName, TableName] | None = None) -> None:
@@ -162,15 +160,10 @@ def _one_error(errors: list[HeadraceError], downstream: Mapping[TableName, Table
 def _assemble(resolver: Resolver) -> Plan:
     settings, declarations = resolver.settings, resolver.declarations
     code = cache(partial(digest_code, settings.code_folders, settings.storage.root))
-    flows, refreshes = [], []
-    for flow in declarations.flows:
-        match flow:
-            case AppendFlow() | AutoCdcFlow():
-                flows.append(_planned_flow(flow, resolver, code))
-            case RefreshFlow():
-                refreshes.append(_planned_refresh(flow, resolver, code))
-            case _:
-                assert_never(flow)
+    flows = [_planned_flow(flow, resolver, code) for flow in declarations.streaming_flows]
+    refreshes = [
+        _planned_refresh(flow, resolver, code) for flow in declarations.flows if isinstance(flow, RefreshFlow)
+    ]
     fed = {source.feed for planned in flows for source in planned.sources}
     opens = [
         OpenTableStage(

@@ -138,16 +138,6 @@ class Registrar:
 
 
 @contextmanager
-def planning_session(spark: SparkSession, default_schema: str) -> Iterator[tuple[SparkSession, StandIns]]:
-    """An isolated session for planning: a run of the same pipeline can register its tables under the same
-    names at the same time."""
-    with isolated_session(spark, default_schema) as (session, stand_ins):
-        # The text of Spark's plan is hashed, so it must be complete.
-        session.conf.set("spark.sql.debug.maxToStringFields", "100000")
-        yield session, stand_ins
-
-
-@contextmanager
 def isolated_session(spark: SparkSession, default_schema: str) -> Iterator[tuple[SparkSession, StandIns]]:
     """A session with the settings, functions and temporary views of ``spark``, and its own empty catalog."""
     from pyspark.sql import SparkSession

@@ -19,7 +19,6 @@ from headrace.plan.stages import (
     ChangedPart,
     OpenTableStage,
     Plan,
-    PlannedFlow,
     PlannedRefresh,
     RefreshCost,
     RefreshViewStage,
@@ -51,7 +50,8 @@ def _table_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
     name = stage.table.name
     stored = load_stored(plan.project.storage, name)
     if stored is None:
-        if not any(keeps_state(one.sink) and _is_opened(one, plan) for one in plan.feeding(name)):
+        sinks = [one.flow.name for one in plan.feeding(name) if keeps_state(one.sink)]
+        if not any(generations(plan.project.storage.flow_checkpoints(name, flow)) for flow in sinks):
             what = f"new streaming table: {columns_text(stage.schema)}"
             yield Change(kind="create", dataset=name, text=what)
         return
@@ -67,11 +67,6 @@ def _table_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
                 name=flow,
                 text=f"flow {flow}, which wrote this table, is no longer declared; its checkpoint is kept",
             )
-
-
-def _is_opened(planned: PlannedFlow, plan: Plan) -> bool:
-    flow = planned.flow
-    return bool(generations(plan.project.storage.flow_checkpoints(flow.target, flow.name)))
 
 
 def _query_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:

@@ -105,7 +105,6 @@ def _decimal(text: str) -> tuple[int, int] | None:
 
 
 def altered(schema: Schema, renamed: Mapping[str, str], dropped: Iterable[str]) -> Schema:
-    """The columns after renames and drops."""
     names = {path.lower(): name for path, name in renamed.items()}
     gone = {path.lower() for path in dropped}
 

@@ -121,7 +121,10 @@ def _values(node: Node, leaf: Leaf, known: KnownColumns) -> dict[int, _Value] | 
     below = _values(node.children[0], leaf, known)
     if below is None or node.kind in _ROW_BY_ROW:
         return below
-    if _is_readers_filter(node):
+    (child,) = node.children
+    # A filter of one of our readers: its bad records are quarantined or counted.
+    is_ours = child.kind == "CollectMetrics" and str(child.fields.get("name")).startswith(METRICS)
+    if node.kind == "Filter" and is_ours:
         return below
     if node.kind != "Project":
         return None
@@ -129,13 +132,6 @@ def _values(node: Node, leaf: Leaf, known: KnownColumns) -> dict[int, _Value] | 
     return {
         column.expression_id: _value(column, below) for column in columns if column.expression_id is not None
     }
-
-
-def _is_readers_filter(node: Node) -> bool:
-    """Whether a filter is that of a reader of ours, whose bad records are quarantined or counted."""
-    (below,) = node.children
-    is_ours = below.kind == "CollectMetrics" and str(below.fields.get("name")).startswith(METRICS)
-    return node.kind == "Filter" and is_ours
 
 
 def _leaf_values(node: Node, leaf: Leaf, known: KnownColumns) -> dict[int, _Value] | None:

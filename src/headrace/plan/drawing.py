@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Node:
-    """A source, a table or a view in the graph."""
-
     key: str
     label: str
     kind: str  # ``source``, ``table``, ``view`` or ``temporary``; Mermaid gives each its shape

@@ -88,7 +88,6 @@ def evaluate(session: SparkSession, declared: Declared, plan: Plan, mode: Runnin
 
 
 def call_query(query: Query, interception: Interception, *, name: str) -> DataFrame:
-    """Call a query function under an interception."""
     from pyspark.sql.classic.dataframe import DataFrame
 
     location = query.location
@@ -234,7 +233,8 @@ def _place_in_sql(error: Any, sql: SqlText, root: Path) -> SourceLocation | None
             found = sql.locate(start, stop, root)
             return found if found.column is not None else None
     line, column = _position_in_sql(error)
-    if not sql.is_of_file or line is None or column is None:
+    # Only in an SQL file is the location of each character known.
+    if sql.location.column is None or line is None or column is None:
         return None
     above = sum(len(one) for one in sql.edited.splitlines(keepends=True)[: line - 1])
     return sql.locate(above + column - 1, above + column - 1, root)

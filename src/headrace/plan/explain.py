@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -22,7 +22,6 @@ from headrace.model.declarations import (
     snapshots_of,
 )
 from headrace.model.names import TableName
-from headrace.model.notes import Note
 from headrace.model.texts import GLUE, counted, wrap
 from headrace.plan.drawing import Graph, Node, draw_mermaid, draw_text
 from headrace.plan.stages import Change, Plan, PlannedFlow, PlannedRefresh, PlannedView, target_of
@@ -46,7 +45,10 @@ class Explanation:
         longest = max([len(self.name_of(dataset.name)) for dataset in datasets], default=0)
         for dataset in datasets:
             lines += self._dataset_lines(dataset, longest, width)
-        lines += self._removed_lines(longest)
+        declared = {dataset.name for dataset in self.plan.datasets}
+        for change in self.plan.changes or ():
+            if change.dataset not in declared:
+                lines.append(f"  - {self.name_of(change.dataset):<{longest}}  {change.text}")
         warnings = list(self.plan.unchecked)
         lines += [line for text in warnings for line in wrap(f"warning: {text}", width, rest="  ")]
         for note in self.plan.notes:
@@ -98,14 +100,6 @@ class Explanation:
                 facts.append(change.text.partition("; ")[2] if change.part == "always" else change.text)
         wrapped = [line for fact in facts if fact for line in wrap(fact, width, indent, indent)]
         return [head, *wrapped]
-
-    def _removed_lines(self, longest: int) -> list[str]:
-        declared = {dataset.name for dataset in self.plan.datasets}
-        return [
-            f"  - {self.name_of(change.dataset):<{longest}}  {change.text}"
-            for change in self.plan.changes or ()
-            if change.dataset not in declared
-        ]
 
     def _what_next(self) -> str:
         if self.plan.changes is None:
@@ -200,7 +194,9 @@ class Explanation:
             "would_change": self.plan.would_change,
             "refusals": [error.to_dict() for error in self.plan.refusals],
             "warnings": list(self.plan.unchecked),
-            "notes": [_note_json(note) for note in self.plan.notes],
+            "notes": [
+                {**asdict(note), "location": _location_json(note.location)} for note in self.plan.notes
+            ],
         }
 
     def _dataset_json(self, dataset: Dataset) -> dict[str, Any]:
@@ -416,11 +412,6 @@ def _change_json(change: Change) -> dict[str, Any]:
         "text": change.text,
         **({} if change.cost is None else {"last_refresh": change.cost.to_json()}),
     }
-
-
-def _note_json(note: Note) -> dict[str, Any]:
-    location = _location_json(note.location)
-    return {"level": note.level, "text": note.text, "location": location, "remedy": note.remedy}
 
 
 def _location_json(location: SourceLocation) -> dict[str, Any]:

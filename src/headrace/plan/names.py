@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import assert_never
 
 from headrace.errors import TableNotFoundError
-from headrace.model.declarations import AppendFlow, AutoCdcFlow, Declarations, Flow, RefreshFlow
+from headrace.model.declarations import Declarations, Flow, RefreshFlow
 from headrace.model.mappings import ENTRY_MISSING, MappedTable
 from headrace.model.names import SPARK_CATALOG, NamesInUse, TableName
 from headrace.model.project import ProjectSettings
@@ -42,7 +41,6 @@ def split_name(text: str) -> tuple[str, ...] | None:
 
 
 def quoted(name: TableName) -> str:
-    """The name for Spark's parser, with backquotes."""
     return quoted_parts((name.schema, name.name))
 
 
@@ -53,13 +51,7 @@ def quoted_parts(parts: tuple[str, ...]) -> str:
 
 def label_of(flow: Flow) -> str:
     """The name of a flow as messages give it; a refresh flow has the name of its view."""
-    match flow:
-        case AppendFlow() | AutoCdcFlow():
-            return flow.name
-        case RefreshFlow():
-            return flow.target.short
-        case _:
-            assert_never(flow)
+    return flow.target.short if isinstance(flow, RefreshFlow) else flow.name
 
 
 @dataclass(frozen=True)

@@ -318,7 +318,16 @@ def _load(
     self.options(**options)
     state = _state(self)
     if (read := format_reader(state.format)) is not None:
-        return read(_format_read(interception, state, streaming, path))
+        given = path if isinstance(path, str) else state.request(streaming=streaming).value("path")
+        return read(
+            FormatRead(
+                streaming=streaming,
+                path=None if given is None else interception.absolute_path(given),
+                options=state.options,
+                schema=state.schema,
+                note=interception.note,
+            )
+        )
     request = state.request(streaming=streaming)
     given = path if path is not None else request.value("path")
     if given is not None and (kind_for(request.format).reader.has_path):
@@ -345,17 +354,6 @@ def _load(
         if interception.stands_in and state.travels:
             return self._spark.read.table(answer.text)
         return self.table(answer.text)
-
-
-def _format_read(interception: Interception, state: _ReaderState, streaming: bool, path: Any) -> FormatRead:
-    given = path if isinstance(path, str) else state.request(streaming=streaming).value("path")
-    return FormatRead(
-        streaming=streaming,
-        path=None if given is None else interception.absolute_path(given),
-        options=state.options,
-        schema=state.schema,
-        note=interception.note,
-    )
 
 
 def _load_files(

@@ -108,7 +108,10 @@ def check_delta_properties(session: SparkSession, dataset: StreamingTable | Mate
         for key, value in dataset.table_properties.items()
         if key.lower().startswith("delta.") and not _is_ours(key)
     }
-    _check_tombstones(dataset)
+    kept = dataset.table_properties.get(KEPT_PROPERTY, "0")
+    if not kept.isdecimal():
+        problem = f"the table property {KEPT_PROPERTY} = {kept} is not a number of seconds"
+        raise _invalid(dataset, KEPT_PROPERTY, problem, f"write whole seconds:   {KEPT_PROPERTY} = 172800")
     for key, value in given.items():
         # Delta compares the retention of the log with the retention of the files.
         checked = {key: value} if key.lower() != LOG_RETENTION.lower() else given
@@ -117,24 +120,21 @@ def check_delta_properties(session: SparkSession, dataset: StreamingTable | Mate
             jvm.org.apache.spark.sql.delta.DeltaConfigs.validateConfigurations(one)
         except PySparkException as error:
             text = str(error).partition("If you are sure")[0].partition("JVM stacktrace")[0]
-            raise PropertyInvalidError(
-                f"Delta refuses the table property {key} = {value}",
-                location=dataset.location,
-                facts=[" ".join(text.split())[:300]],
-                remedies=["correct the name or the value, or remove the property"],
-                params={"dataset": str(dataset.name), "property": key, "value": value},
-            ) from error
+            problem = f"Delta refuses the table property {key} = {value}"
+            remedy = "correct the name or the value, or remove the property"
+            raise _invalid(dataset, key, problem, remedy, " ".join(text.split())[:300]) from error
 
 
-def _check_tombstones(dataset: StreamingTable | MaterializedView) -> None:
-    value = dataset.table_properties.get(KEPT_PROPERTY, "0")
-    if not value.isdecimal():
-        raise PropertyInvalidError(
-            f"the table property {KEPT_PROPERTY} = {value} is not a number of seconds",
-            location=dataset.location,
-            remedies=[f"write whole seconds:   {KEPT_PROPERTY} = 172800"],
-            params={"dataset": str(dataset.name), "property": KEPT_PROPERTY, "value": value},
-        )
+def _invalid(
+    dataset: StreamingTable | MaterializedView, key: str, problem: str, remedy: str, *facts: str
+) -> PropertyInvalidError:
+    return PropertyInvalidError(
+        problem,
+        location=dataset.location,
+        facts=facts,
+        remedies=[remedy],
+        params={"dataset": str(dataset.name), "property": key, "value": dataset.table_properties[key]},
+    )
 
 
 def _is_ours(key: str) -> bool:
@@ -149,12 +149,8 @@ def _care_of(dataset: StreamingTable | MaterializedView) -> Mapping[str, Any]:
             try:
                 found.setdefault("target_file_size", parse_bytes(value))
             except ValueError as error:
-                raise PropertyInvalidError(
-                    f"the table property {key} = {value} {error}",
-                    location=dataset.location,
-                    remedies=[f"write a size:   {key} = 128mb"],
-                    params={"dataset": str(dataset.name), "property": key, "value": value},
-                ) from error
+                problem = f"the table property {key} = {value} {error}"
+                raise _invalid(dataset, key, problem, f"write a size:   {key} = 128mb") from error
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import assert_never
 
 from headrace.contracts.changes import change_schema, table_schema, with_sequence, without_own_columns
 from headrace.contracts.expectations import guarded, with_declared_columns
@@ -143,7 +142,11 @@ class Resolver:
                     try:
                         self._streaming_table(dataset)
                     except _ReadsNoStreamError:
-                        self._materialized_view(self._as_view(dataset))
+                        self.declarations = self.declarations.with_view(dataset)
+                        view = next(one for one in self.declarations.datasets if one.name == dataset.name)
+                        assert isinstance(view, MaterializedView)
+                        self._datasets[str(view.name).casefold()] = view
+                        self._materialized_view(view)
                 case MaterializedView():
                     self._materialized_view(dataset)
                 case TemporaryView():
@@ -186,14 +189,6 @@ class Resolver:
         kept = [] if table.sink is not None else [flow for flow, _ in fed if isinstance(flow, AppendFlow)]
         self._accept(table, schema, [self.flows[flow.name].coordinates for flow in kept])
 
-    def _as_view(self, table: StreamingTable) -> MaterializedView:
-        """Make a table whose query reads no stream a materialized view."""
-        self.declarations = self.declarations.with_view(table)
-        view = next(one for one in self.declarations.datasets if one.name == table.name)
-        assert isinstance(view, MaterializedView)
-        self._datasets[str(view.name).casefold()] = view
-        return view
-
     def _flow(
         self, table: StreamingTable, flow: StreamingFlow, declared: columns.Schema | None
     ) -> columns.Schema:
@@ -212,14 +207,10 @@ class Resolver:
         validate.check_streaming(plan, table, flow.location)
         planned_sources(plan, self.stand_ins.name_of, self.settings, flow.location)
         self.declarations = check_output(self._session, plan, table, flow, self.declarations)
-        match flow:
-            case AppendFlow():
-                schema = plan.schema
-            case AutoCdcFlow():
-                schema = table_schema(plan.schema)
-                declared = declared and with_sequence(declared, schema)
-            case _:
-                assert_never(flow)
+        schema = plan.schema
+        if isinstance(flow, AutoCdcFlow):
+            schema = table_schema(plan.schema)
+            declared = declared and with_sequence(declared, schema)
         validate.check_columns(schema, table, flow.location)
         if declared is not None:
             validate.check_declared(declared, schema, table, flow.location)
@@ -248,7 +239,7 @@ class Resolver:
 
     def _materialized_view(self, view: MaterializedView) -> None:
         declared = self._declared_schema(view)
-        flow = next(one for one in self.declarations.refresh_flows if one.target == view.name)
+        flow = next(one for one in self.declarations.flows if one.target == view.name)
         resolved = self._query(view, flow.query, flow.spark_conf)
         validate.check_streaming(resolved.plan, view, view.location)
         validate.check_columns(resolved.plan.schema, view, view.location)

@@ -80,8 +80,6 @@ def make_reader(
 
 @dataclass(frozen=True)
 class SnapshotReader:
-    """Finds and reads the snapshots of a flow."""
-
     _flow: AutoCdcFlow
     _source: Snapshots
     _settings: ProjectSettings

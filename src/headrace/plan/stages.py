@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, assert_never
+from typing import Any, Literal
 
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.coordinates import RecordCoordinates
@@ -64,8 +64,6 @@ class PlannedQuery:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFlow(PlannedQuery):
-    """A streaming flow whose query has been resolved."""
-
     flow: StreamingFlow
     sources: tuple[Source, ...]
     stateful: bool  # whether the query keeps state (aggregation, deduplication, stream-stream join)
@@ -94,8 +92,6 @@ class PlannedFlow(PlannedQuery):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRefresh(PlannedQuery):
-    """A refresh flow whose query has been resolved."""
-
     flow: RefreshFlow
     # Why the rows can differ with equal inputs, such as ``calls current_date()``; each update then
     # refreshes the view.
@@ -105,8 +101,6 @@ class PlannedRefresh(PlannedQuery):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedView(PlannedQuery):
-    """A temporary view whose query has been resolved."""
-
     view: TemporaryView
 
 
@@ -138,13 +132,7 @@ Stage = OpenTableStage | RunFlowStage | RefreshViewStage
 
 
 def target_of(stage: Stage) -> TableName:
-    match stage:
-        case OpenTableStage():
-            return stage.table.name
-        case RunFlowStage() | RefreshViewStage():
-            return stage.planned.flow.target
-        case _:
-            assert_never(stage)
+    return stage.table.name if isinstance(stage, OpenTableStage) else stage.planned.flow.target
 
 
 ChangedPart = Literal[

@@ -56,7 +56,6 @@ class StoredTable:
 
 
 def load_stored(storage: Storage, name: TableName) -> StoredTable | None:
-    """The latest metadata of a table; ``None`` if the storage does not have the table."""
     return load_stored_at(storage.table(name))
 
 

@@ -37,7 +37,6 @@ from headrace.model.declarations import (
 )
 from headrace.model.notes import Note
 from headrace.plan import columns
-from headrace.plan.coordinates import CoordinateColumns
 from headrace.plan.evaluate import shortened
 from headrace.plan.logical import LogicalPlan
 from headrace.plan.modes import TableAccess
@@ -207,7 +206,6 @@ def check_appends(error: Exception, name: str, location: SourceLocation) -> Head
 
 
 def check_columns(schema: columns.Schema, dataset: Stored, location: SourceLocation) -> None:
-    """Delta must be able to store the columns."""
     name, mapping = dataset.name, "delta.columnMapping.mode"
     found = columns.unstorable(schema, maps_names=dataset.table_properties.get(mapping) in ("name", "id"))
     if found is None:
@@ -228,7 +226,6 @@ def check_columns(schema: columns.Schema, dataset: Stored, location: SourceLocat
 def check_declared(
     declared: columns.Schema, schema: columns.Schema, dataset: Stored, location: SourceLocation
 ) -> None:
-    """The query's columns must match the declared ones."""
     extra = columns.missing(schema, declared)
     different = columns.conflicts(schema, declared)
     absent = [
@@ -282,7 +279,6 @@ def check_changed_columns(table: StreamingTable, schema: columns.Schema) -> Iter
 def check_flows_agree(
     schemas: Iterable[tuple[StreamingFlow, columns.Schema]], table: StreamingTable
 ) -> HeadraceError | None:
-    """All flows of a table must have the same types for its columns."""
     seen: list[tuple[StreamingFlow, columns.Schema]] = []
     for flow, schema in schemas:
         for earlier, other in seen:
@@ -303,7 +299,10 @@ def check_layout_columns(dataset: Stored, schema: columns.Schema) -> Iterator[He
     """Partition, clustering and coordinate columns must exist in the table."""
     named = [("partition_cols", path) for path in dataset.partition_cols]
     named += [("cluster_by", path) for path in dataset.cluster_by]
-    named += _named(coordinates_of(dataset.table_properties))
+    kept = coordinates_of(dataset.table_properties)
+    named += [] if kept.timestamp is None else [(TIMESTAMP, kept.timestamp)]
+    if kept.coordinates is not None:
+        named += [(COORDINATES, path) for path in kept.coordinates.to_json().values()]
     named += [(f"the check `{one.name}`", path) for one in dataset.checks for path in one.columns]
     for what, path in named:
         if columns.find(schema, path) is not None:
@@ -353,13 +352,6 @@ def _ways(flow: StreamingFlow) -> Iterator[str]:
         yield "history"
     if flow.snapshots is not None:
         yield "snapshots"
-
-
-def _named(kept: CoordinateColumns) -> list[tuple[str, str]]:
-    named = [] if kept.timestamp is None else [(TIMESTAMP, kept.timestamp)]
-    if kept.coordinates is not None:
-        named += [(COORDINATES, path) for path in kept.coordinates.to_json().values()]
-    return named
 
 
 def sink_read(table: StreamingTable, location: SourceLocation) -> SinkInvalidError:

@@ -17,8 +17,6 @@ from headrace.storage.layout import Storage
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointReport:
-    """What is wrong with the checkpoint of one flow."""
-
     checkpoint: FlowCheckpoint
     problems: tuple[Problem, ...]  # its damaged files; none if it is whole
 
@@ -84,7 +82,6 @@ class Checkpoints:
 
 
 def repair_files(report: CheckpointReport, storage: Storage) -> None:
-    """Repair the files of a checkpoint, each of which has a repair."""
     found = report.checkpoint
     backup = storage.backup(found.dataset, found.flow, int(found.path.name))
     backup /= f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"

@@ -221,6 +221,10 @@ class Engine:
         from headrace.sinks.delta.checkpointer import LogCheckpointer
         from headrace.state.lease import Heart
 
+        def replan() -> tuple[Plan, Queries]:
+            new = self.plan(settings, (), offline=True, keep=True)
+            return new, self.queries(settings, new).all()
+
         running = self.opened()
         sessions = _sessions(running, settings)
         stop = stop or StopSignal()
@@ -231,7 +235,7 @@ class Engine:
             spark=running.spark,
             session=sessions,
             queries=self.queries(settings, plan).all(),
-            replan=lambda: plan_with_retries(lambda: self._replan(settings), stop),
+            replan=lambda: plan_with_retries(replan, stop),
             systems=self.systems(settings, publishes=settings.consumer_groups),
             emit=emit,
             heart=Heart(),
@@ -251,11 +255,6 @@ class Engine:
 
     def queries(self, settings: ProjectSettings, plan: Plan) -> PlanQueries:
         return PlanQueries(settings, plan, self.session, self._overrides)
-
-    def _replan(self, settings: ProjectSettings) -> tuple[Plan, Queries]:
-        """A new plan of the whole pipeline, and its queries."""
-        plan = self.plan(settings, (), offline=True, keep=True)
-        return plan, self.queries(settings, plan).all()
 
 
 def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dict[str, str]], SparkSession]:

@@ -67,7 +67,8 @@ class IngestedTopic:
 
 def build_code(ingested: IngestedTopic, columns: Mapping[str, str], schema: str) -> str:
     """The Python file that declares the table of a topic."""
-    function = _identifier(ingested.table)
+    name = re.sub(r"\W", "_", ingested.table)
+    function = name if name.isidentifier() and not keyword.iskeyword(name) else f"topic_{name}"
     comment = f"The Kafka topic {ingested.topic}"
     head = f'"""{comment} as the table {ingested.table}."""\n\nimport headrace as hr\n'
     if ingested.mode == "append":
@@ -178,8 +179,3 @@ def _lines(**arguments: object) -> str:
 
 def _listed(*texts: str) -> str:
     return "".join(f"        {json.dumps(text)},\n" for text in texts)
-
-
-def _identifier(table: str) -> str:
-    name = re.sub(r"\W", "_", table)
-    return name if name.isidentifier() and not keyword.iskeyword(name) else f"topic_{name}"

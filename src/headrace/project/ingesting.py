@@ -16,7 +16,6 @@ from headrace.errors import (
     ColumnInvalidError,
     ColumnNotFoundError,
     CommandLineError,
-    FileExistsInTheWayError,
     HeadraceError,
     IngestChangedError,
     IngestTableTakenError,
@@ -37,6 +36,7 @@ from headrace.project.ingest_code import (
     variable_of,
 )
 from headrace.project.pipeline import Pipeline
+from headrace.project.template.files import write_new
 from headrace.sources.kafka.sample_data import parse_columns
 from headrace.storage.table_log import is_table
 
@@ -86,7 +86,7 @@ class IngestFolder:
     def load(self, table: str) -> IngestedTopic | None:
         """How the table was ingested before; ``None`` if it never was."""
         try:
-            kept = json.loads((self.root / f"{_file_of(table)}.json").read_text(encoding="utf-8"))
+            kept = json.loads((self.root / f"{table.replace('.', '_')}.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         values: dict[str, Any] = {
@@ -95,7 +95,7 @@ class IngestFolder:
         return IngestedTopic(**values)
 
     def schema_file(self, table: str) -> Path | None:
-        names = (f"{_file_of(table)}{suffix}" for suffix in _SUFFIXES)
+        names = (f"{table.replace('.', '_')}{suffix}" for suffix in _SUFFIXES)
         return next((file for name in names if (file := self.root / FOLDER / name).exists()), None)
 
     def open(self, topics: Sequence[PreparedTopic]) -> ProjectSettings:
@@ -105,10 +105,13 @@ class IngestFolder:
                 self._clear(one.ingested)
             for suffix in _SUFFIXES:
                 (self.root / FOLDER / f"{one.ingested.file}{suffix}").unlink(missing_ok=True)
-        _write_pipeline(self.root, topics, self._settings, storage="../.." if self.is_trial else "..")
+        texts = _files(self.root, topics, self._settings, storage="../.." if self.is_trial else "..")
         for one in topics:
-            text = json.dumps(asdict(one.ingested), indent=1)
-            (self.root / f"{one.ingested.file}.json").write_text(text + "\n", encoding="utf-8")
+            kept = json.dumps(asdict(one.ingested), indent=1)
+            texts[self.root / f"{one.ingested.file}.json"] = kept + "\n"
+        for file, text in texts.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
         return replace(
             self._settings,
             file=self.root / "headrace.yml",
@@ -136,25 +139,10 @@ def save_pipeline(
     """Write a pipeline that ingests topics; existing files are not changed. Return the files, the spec first,
     and the environment variables that it needs."""
     storage = os.path.relpath(str(settings.storage.root), folder.absolute())
-    if taken := [file for file in _files(folder, topics, settings, storage) if file.exists()]:
-        raise FileExistsInTheWayError(
-            f"{taken[0]} exists already; nothing was written",
-            remedies=["save to another folder"],
-            params={"files": [str(file) for file in taken]},
-        )
+    files = _files(folder, topics, settings, storage)
     given = (*settings.kafka.settings, *settings.configuration)
     variables = [variable_of(key) for key in given if is_secret_key(key)]
-    return _write_pipeline(folder, topics, settings, storage), variables
-
-
-def _write_pipeline(
-    folder: Path, topics: Sequence[PreparedTopic], settings: ProjectSettings, storage: str
-) -> tuple[Path, ...]:
-    texts = _files(folder, topics, settings, storage)
-    for file, text in texts.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    return tuple(texts)
+    return write_new(files, "save to another folder"), variables
 
 
 def _files(
@@ -363,10 +351,6 @@ def _check_columns(ingested: IngestedTopic, columns: Mapping[str, str]) -> None:
                     remedies=did_you_mean(name, known, "use one of these fields"),
                     params={"column": name, "option": option, "known": known},
                 )
-
-
-def _file_of(table: str) -> str:
-    return table.replace(".", "_")
 
 
 @dataclass(frozen=True, kw_only=True)

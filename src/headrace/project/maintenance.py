@@ -27,7 +27,6 @@ from headrace.maintain.policies import load_policy
 from headrace.maintain.requests import ask_flow, load_answer, withdraw_request
 from headrace.maintain.vacuum import delete_log
 from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuum, files_text, vacuum_table
-from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.project.engine import Engine
@@ -61,14 +60,6 @@ class MaintenanceOptions:
 
     def without(self, steps: Sequence[str]) -> MaintenanceOptions:
         return replace(self, steps=[one for one in self.steps if one not in steps])
-
-    def applied_to(self, policy: TablePolicy) -> TablePolicy:
-        """The policy of a table, with what the command says."""
-        if self.retention_s is not None:
-            policy = replace(policy, retention_s=self.retention_s, allow_short_retention=False)
-        if self.allow_short_retention:
-            policy = replace(policy, allow_short_retention=True)
-        return policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,12 +184,15 @@ class TableMaintenance:
         path = target.path(storage)
         snapshot = load_snapshot(path)
         policy = load_policy(storage, self.settings.maintenance, target, snapshot)
-        policy = self.options.applied_to(policy)
-        ignored = self.options.ignore_readers
+        options = self.options
+        if options.retention_s is not None:
+            policy = replace(policy, retention_s=options.retention_s, allow_short_retention=False)
+        if options.allow_short_retention:
+            policy = replace(policy, allow_short_retention=True)
         holders = [
             one
             for one in find_holders(storage, target.dataset, snapshot.table_id, target.role)
-            if one.kind not in ("flow", "reader") or one.name not in ignored
+            if one.kind not in ("flow", "reader") or one.name not in options.ignore_readers
         ]
         return examine_table(path, policy, holders, snapshot)
 
@@ -249,7 +243,11 @@ class TableMaintenance:
                 due = tuple(one for one in due if one not in ("optimize", "checkpoints"))
             else:
                 if target.role == "table":
-                    self._fold_ledgers(target.dataset, condition)
+                    # Nothing waits for commits that the ledgers have.
+                    for flow in storage.checkpoints(target.dataset).list_folders():
+                        ledger = Ledger(storage.ledger(target.dataset, flow), target.dataset, flow)
+                        commits = DeltaCommits(storage.table(target.dataset))
+                        ledger.fold(commits, condition.snapshot.table_id, join_marks)
                 condition = self._examine(target)
                 due = self._due(target, condition)
             if not due:
@@ -344,13 +342,6 @@ class TableMaintenance:
         given = self.options.retention_s
         short = f"allow it: repeat the command for {target.dataset.short} only, with --allow-short-retention"
         check_vacuum(target, condition, () if given is None else (short,))
-
-    def _fold_ledgers(self, name: TableName, condition: TableCondition) -> None:
-        """Give the ledgers the commits that they do not have yet: nothing waits for them then."""
-        storage = self.settings.storage
-        for flow in storage.checkpoints(name).list_folders():
-            ledger = Ledger(storage.ledger(name, flow), name, flow)
-            ledger.fold(DeltaCommits(storage.table(name)), condition.snapshot.table_id, join_marks)
 
 
 def _due_lines(condition: TableCondition, due: Sequence[MaintenanceStep]) -> Iterator[str]:

@@ -121,7 +121,10 @@ def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnec
         declared = _declared(settings)
         if record["digest"] is None or record["digest"] != _digest(settings, declared):
             return None
-        _require_schemas(record["schema_files"], settings)
+        for name, digest in record["schema_files"].items():
+            found = read_schema(name, settings.root, _NOWHERE)
+            if not isinstance(found, SchemaFile) or found.digest != digest:
+                raise _Uncertain(f"{name} has changed")
         sinks = {one.name: one.sink for one in declared.datasets if isinstance(one, StreamingTable)}
         flows = [_stub(one, sinks) for one in record["flows"]]
         if any(source.connection is not None for planned in flows for source in planned.sources):
@@ -136,13 +139,6 @@ def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnec
         # The run finds the same problem, and reports it with its location.
         return None
     return UpToDate(flows=tuple((p.flow.name, p.flow.target) for p in flows), views=views)
-
-
-def _require_schemas(files: Mapping[str, str], settings: ProjectSettings) -> None:
-    for name, digest in files.items():
-        found = read_schema(name, settings.root, _NOWHERE)
-        if not isinstance(found, SchemaFile) or found.digest != digest:
-            raise _Uncertain(f"{name} has changed")
 
 
 def _declared(settings: ProjectSettings) -> Declarations:

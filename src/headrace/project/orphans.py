@@ -219,7 +219,6 @@ class TableDescription:
 
 
 def list_tables(settings: ProjectSettings) -> tuple[TableDescription, ...]:
-    """All tables of a pipeline's storage, by name."""
     storage = settings.storage
     found = ((name, load_stored(storage, name)) for name in storage.find_tables())
     return tuple(

@@ -213,7 +213,6 @@ def select(plan: Plan, names: Sequence[str]) -> Plan:
 
 
 def check_remedies(remedies: Remedies, plan: Plan) -> None:
-    """Check that remedies name flows of the pipeline."""
     known = [planned.flow.name for planned in plan.flows]
     for name in sorted(remedies.flows):
         if name not in known:

@@ -36,7 +36,7 @@ from headrace.model.names import TableName, quoted_column, quoted_path
 from headrace.model.queries import PythonQuery
 from headrace.model.snapshots import Snapshots, StoredSnapshots
 from headrace.observe.read import rows_to_json, unknown_column
-from headrace.plan.catalog import StandIns, isolated_session
+from headrace.plan.catalog import isolated_session
 from headrace.plan.columns import paths
 from headrace.plan.evaluate import evaluate, session_settings, shortened
 from headrace.plan.intercept import quiet
@@ -68,8 +68,6 @@ _PLAIN = (
 
 @dataclass(frozen=True, kw_only=True)
 class PreviewedBadRecords:
-    """The records that the readers reject for one reason."""
-
     name: str  # the reason, such as ``RECORD_UNPARSEABLE``
     records: int
     examples: tuple[str, ...]
@@ -135,7 +133,11 @@ def take_preview(
     target = first.name if isinstance(first, TemporaryView) else first.target
     dataset = next(one for one in plan.datasets if one.name == target)
     with isolated_session(spark, plan.project.database) as (session, catalog):
-        _add_tables(catalog, plan, spark)
+        for table in plan.tables_read:
+            if load_stored(plan.project.storage, table) is not None:
+                catalog.add_stored(table, plan.project.storage.table(table))
+            else:
+                catalog.copy_from(spark, table)
         looker = PreviewReader(session, plan, systems, records=records)
         found: list[BadRecords] = []
         active = ActivePipeline(plan.project, lambda: session, quarantines=True, bad_records=found)
@@ -164,15 +166,6 @@ def take_preview(
             expectations=counts,
             bad_records=bad_records,
         )
-
-
-def _add_tables(catalog: StandIns, plan: Plan, spark: SparkSession) -> None:
-    """Add the tables that the pipeline reads: of its storage, else of the user's session."""
-    for table in plan.tables_read:
-        if load_stored(plan.project.storage, table) is not None:
-            catalog.add_stored(table, plan.project.storage.table(table))
-        else:
-            catalog.copy_from(spark, table)
 
 
 def _rejected(found: Sequence[BadRecords]) -> Iterator[PreviewedBadRecords]:

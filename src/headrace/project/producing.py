@@ -21,8 +21,6 @@ _TICK_S = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Produced:
-    """The result of sending records."""
-
     delivered: Delivered
     seconds: float
     unconfirmed: int = 0  # records that were sent, but not acknowledged; they may be in the topic

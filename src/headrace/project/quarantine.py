@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from headrace.project.engine import Engine
 
 _FORMS = (".jsonl", ".parquet")
+_WAITS: Mapping[RowState, str] = {
+    "pending": "pending: the next run repeats their batch first",
+    "replaying": "of an interrupted replay: replay finishes it first",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,16 +67,9 @@ class RowChoice:
         """What is chosen, and what is not: one line for each fact."""
         for flow, rows in self.flows.items():
             yield f"{self.dataset.short}  {counted(rows, 'row')} of flow {flow}"
-        if pending := self.left.get("pending"):
-            yield (
-                f"{self.dataset.short}  {counted(pending, 'row')} "
-                "pending: the next run repeats their batch first"
-            )
-        if held := self.left.get("replaying"):
-            yield (
-                f"{self.dataset.short}  {counted(held, 'row')} "
-                "of an interrupted replay: replay finishes it first"
-            )
+        for state, text in _WAITS.items():
+            if held := self.left.get(state):
+                yield f"{self.dataset.short}  {counted(held, 'row')} {text}"
 
     def to_json(self) -> dict[str, Any]:
         return {"rows": self.rows, "flows": dict(self.flows), "left": dict(self.left)}
@@ -205,7 +202,6 @@ class Quarantine:
 
 
 def choice_of(dataset: TableName, rows: pa.Table | None) -> RowChoice:
-    """The choice of rows, by flow and state."""
     flows: Counter[str] = Counter()
     left: Counter[RowState] = Counter()
     for row in () if rows is None else rows.select(["flow", "state"]).to_pylist():
@@ -304,7 +300,6 @@ def _flows_of(dataset: TableName, plan: Plan, ids: dict[str, Any]) -> list[Plann
 
 
 def _quarantined(rows: pa.Table) -> dict[str, pa.Array]:
-    """The ids of quarantined rows, by flow."""
     import pyarrow.compute as pc
 
     rows = rows.filter(pc.field("state") == "quarantined")

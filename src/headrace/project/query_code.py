@@ -11,7 +11,7 @@ from __future__ import annotations
 import builtins
 import dis
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -21,8 +21,8 @@ from typing import Any, assert_never
 import headrace
 from headrace.declare.registry import spark
 from headrace.model.queries import PythonQuery, Query, SqlQuery
+from headrace.syntax.bindings import READS, codes
 
-_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _OTHER = frozenset({"LOAD_BUILD_CLASS", "STORE_GLOBAL", "DELETE_GLOBAL"})
 _MODULES = frozenset(
     {"headrace", "pyspark.sql", "pyspark.sql.functions", "pyspark.sql.types", "pyspark.sql.window"}
@@ -74,7 +74,14 @@ def describe_query(query: Query, files: frozenset[Path]) -> list[Any]:
     pipeline's own Python and SQL files, whose content is known to be the same."""
     match query:
         case PythonQuery():
-            return _describe_function(query.function, files)
+            walk = _Walk(files)
+            try:
+                walk.value(query.function)
+            except RecursionError:
+                raise UnknownCode("a value holds itself") from None
+            if "read" in walk.names and not _STREAM_METHODS.isdisjoint(walk.names):
+                raise UnknownCode("a batch reader may read files")
+            return walk.found
         case SqlQuery():
             # What the query is made of is in the file, but for the values of its parameters.
             if not all(call.is_known for call in query.calls):
@@ -84,20 +91,7 @@ def describe_query(query: Query, files: frozenset[Path]) -> list[Any]:
             assert_never(query)
 
 
-def _describe_function(function: Any, files: frozenset[Path]) -> list[Any]:
-    walk = _Walk(files)
-    try:
-        walk.value(function)
-    except RecursionError:
-        raise UnknownCode("a value holds itself") from None
-    if "read" in walk.names and not _STREAM_METHODS.isdisjoint(walk.names):
-        raise UnknownCode("a batch reader may read files")
-    return walk.found
-
-
 class _Walk:
-    """Follows a function."""
-
     def __init__(self, files: frozenset[Path]) -> None:
         self.found: list[Any] = []
         self.names: set[str] = set()
@@ -144,7 +138,7 @@ class _Walk:
                 self.value(cell.cell_contents)
             except ValueError:
                 raise UnknownCode("a closure value is not bound yet") from None
-        for inner in _codes(code):
+        for inner in codes(code):
             self._code(inner, function)
 
     def _code(self, code: CodeType, function: FunctionType) -> None:
@@ -155,7 +149,7 @@ class _Walk:
             name = str(step.argval)
             if step.opname in _OTHER:
                 raise UnknownCode(f"{code.co_name} makes a class or assigns a global")
-            if step.opname in _GLOBALS:
+            if step.opname in READS:
                 members |= self._reached(name, self._global(name, function))
             elif step.opname == "IMPORT_NAME":
                 if name not in _MODULES:
@@ -194,17 +188,13 @@ def _is_known(name: str) -> bool:
     spark_modules = [sys.modules.get(f"pyspark.sql.{module}") for module in ("functions", "types", "window")]
     if any(name in getattr(module, "__all__", ()) for module in spark_modules):
         return True
-    classes = [_find_class(path) for path in _CLASSES]
+    parts = [path.rpartition(".") for path in _CLASSES]
+    classes = [getattr(sys.modules.get(f"pyspark.sql.{one}"), name, None) for one, _, name in parts]
     if name.startswith("_") or None in classes or None in spark_modules:
         return False
     # What no class and no module has can only be a column, as in `orders.amount`.
     modules = (headrace, sys.modules["pyspark.sql"], *spark_modules)
     return not any(hasattr(kind, name) for kind in (*classes, *_VALUES, *modules))
-
-
-def _find_class(path: str) -> Any | None:
-    module, _, name = path.rpartition(".")
-    return getattr(sys.modules.get(f"pyspark.sql.{module}"), name, None)
 
 
 def _is_known_function(function: FunctionType) -> bool:
@@ -227,11 +217,3 @@ def _is_spark_type(value: Any) -> bool:
     """Whether it is a data type, or a class of data types or of windows."""
     kind = value if isinstance(value, type) else type(value)
     return kind.__module__ in ("pyspark.sql.types", "pyspark.sql.window")
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """A function's code and that of the functions within it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)

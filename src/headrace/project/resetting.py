@@ -72,7 +72,6 @@ class ResetPlan:
     plan: Plan = field(repr=False)
 
     def lines(self) -> Iterator[str]:
-        """One line for each fact."""
         for one in self.resets:
             yield from one.lines()
 
@@ -102,15 +101,23 @@ class Resetter:
                     target=target_reader(planned, settings.storage, self._engine.read_table),
                     declared_flows=plan.flows_of(planned.flow.target),
                 )
-                _require_table(planned, surveyor)
+                flow = planned.flow
+                if surveyor.target.state() is None:
+                    raise ResumeImpossibleError(
+                        f"flow {flow.name} cannot be reset: its table {flow.target.short} does not exist",
+                        location=flow.location,
+                        facts=("nothing was changed",),
+                        remedies=(f"read everything:   headrace full-refresh {flow.target.short}",),
+                        params={"flow": flow.name},
+                    )
                 opening = prepare_flow(surveyor, remedies).opening
                 assert isinstance(opening, Open)
                 positions = opening.positions or {}
                 root = settings.root
                 resets.append(
                     FlowReset(
-                        flow=planned.flow.name,
-                        dataset=planned.flow.target,
+                        flow=flow.name,
+                        dataset=flow.target,
                         sources=tuple((one.title(root), positions.get(one.index)) for one in planned.sources),
                         losses=len(opening.losses),
                         repeats=opening.repeats,
@@ -138,15 +145,3 @@ class Resetter:
 
 def _chosen(plan: Plan, remedies: Remedies) -> list[PlannedFlow]:
     return [planned for planned in plan.flows if planned.flow.name in remedies.reset]
-
-
-def _require_table(planned: PlannedFlow, surveyor: FlowSurveyor) -> None:
-    flow = planned.flow
-    if surveyor.target.state() is None:
-        raise ResumeImpossibleError(
-            f"flow {flow.name} cannot be reset: its table {flow.target.short} does not exist",
-            location=flow.location,
-            facts=("nothing was changed",),
-            remedies=(f"read everything:   headrace full-refresh {flow.target.short}",),
-            params={"flow": flow.name},
-        )

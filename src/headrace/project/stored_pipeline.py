@@ -126,7 +126,6 @@ class StoredPipeline:
         Example:
             >>> pipeline.pins.add("orders", version=61, seconds=86400)  # doctest: +SKIP
         """
-
         return Pins(self.settings)
 
     def status(self) -> Snapshot:
@@ -204,7 +203,6 @@ class StoredPipeline:
 
     @contextmanager
     def _redacted(self) -> Iterator[None]:
-        """Remove the pipeline's secrets from errors."""
         try:
             yield
         except HeadraceError as error:

@@ -31,8 +31,6 @@ _LOG = logging.getLogger(__name__)
 
 
 class Updates:
-    """Starts updates of one pipeline."""
-
     def __init__(self, settings: ProjectSettings, engine: Engine) -> None:
         self.settings = settings
         self._engine = engine
@@ -156,7 +154,6 @@ class Updates:
 
 
 def _redacted(result: RunResult, redactor: Redactor) -> RunResult:
-    """The result, with secrets removed from its errors."""
     return replace(
         result,
         flows=tuple(replace(one, error=one.error and redactor.error(one.error)) for one in result.flows),

@@ -28,13 +28,10 @@ _BEFORE_TABLES = ("FROM", "JOIN", "INTO", "TABLE", "ON", "DESCRIBE", "SCAN")
 
 
 class NamesCompleter(Completer):
-    """Completes tables, columns, streams and keywords."""
-
     def __init__(self, names: Names) -> None:
         self._names = names
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        """The completions of the word before the cursor."""
         word = document.get_word_before_cursor(WORD=False)
         word = word if word.replace("_", "").isalnum() else ""
         before = document.text_before_cursor[: len(document.text_before_cursor) - len(word)]

@@ -52,8 +52,6 @@ _CODE = "transformations"
 
 
 class Definitions:
-    """The definitions of `headrace sql` in a storage."""
-
     def __init__(self, settings: ProjectSettings) -> None:
         self.settings = settings
         self._location: Location = settings.storage.streams

@@ -75,7 +75,12 @@ class Queries:
             sql = read_sql(interception, session, text.with_edits())
             with suspended():
                 try:
-                    self._check_writes(session, sql, cursor)
+                    if parse_sql(session, sql.edited).writes is not None:
+                        raise cursor.unsupported(
+                            f"the statement {cursor.token.value.upper()} in headrace sql",
+                            "rows come from streams: INSERT INTO name SELECT .. FROM scan",
+                            "to delete rows:   headrace erase TABLE --where CONDITION",
+                        )
                     answer = _answer(session, sql, cursor, limit)
                     return self._without_private(answer) if cursor.at("SHOW", "TABLES") else answer
                 except HeadraceError:
@@ -145,16 +150,6 @@ class Queries:
                 if table is not None and table.is_kafka:
                     found[scan.name] = batch_options(kafka_options(scan, table))
         return found
-
-    def _check_writes(self, session: SparkSession, sql: SqlText, cursor: Cursor) -> None:
-        writes = parse_sql(session, sql.edited).writes
-        if writes is not None:
-            first = cursor.token.value.upper()
-            raise cursor.unsupported(
-                f"the statement {first} in headrace sql",
-                "rows come from streams: INSERT INTO name SELECT .. FROM scan",
-                "to delete rows:   headrace erase TABLE --where CONDITION",
-            )
 
     def _interruptible(self, session: SparkSession, work: Callable[[], Answer]) -> Answer:
         """Do work in a thread, so that Ctrl-C can cancel its Spark jobs.

@@ -184,8 +184,6 @@ class StreamStatus:
 
 
 class Streams:
-    """Checks, runs, shows and stops the streams of a storage."""
-
     def __init__(self, definitions: Definitions) -> None:
         self._definitions = definitions
         self.settings = definitions.settings

@@ -89,10 +89,6 @@ class SourceKind(ABC):
         """The fields of `record` that identify it."""
         return self.source.coordinates
 
-    def describe_record(self, record: Mapping[str, Any]) -> str:
-        """The coordinates of a record of the quarantine in words; empty if it is not of this kind."""
-        return "" if self.coordinates is None else self.coordinates.describe(record)
-
     def show_record(self, record: Mapping[str, Any]) -> str | None:
         """The command that prints a record with such coordinates."""
         return None

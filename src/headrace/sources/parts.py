@@ -107,7 +107,7 @@ class FilePart(Part):
 
 
 @dataclass(frozen=True)
-class FileParts:
+class FileParts(Position):
     """The end of a range of which only some rows are read. Commits and checkpoints do not have it."""
 
     end: Position
@@ -115,9 +115,6 @@ class FileParts:
 
     def to_json(self) -> Any:
         return self.end.to_json()
-
-    def continues(self, ended: Position) -> bool:
-        return self == ended
 
     @property
     def paths(self) -> list[str]:

@@ -66,21 +66,23 @@ def find_coordinates(
     return max((one for one in among if known >= {*one.names}), key=lambda one: len(one.parts), default=None)
 
 
-def _kind_of_record(record: Mapping[str, Any]) -> SourceKind | None:
-    found = (kind for kind in KINDS if kind.coordinates is not None and kind.describe_record(record))
-    return max(found, key=lambda kind: len(kind.coordinates.parts if kind.coordinates else ()), default=None)
+def _find_kind(record: Mapping[str, Any]) -> tuple[SourceKind, RecordCoordinates] | None:
+    """The kind of a record of the quarantine, whose coordinates have the most parts."""
+    known = ((kind, kind.coordinates) for kind in KINDS if kind.coordinates is not None)
+    found = (one for one in known if one[1].describe(record))
+    return max(found, key=lambda one: len(one[1].parts), default=None)
 
 
 def describe_record(record: Mapping[str, Any]) -> str:
     """The coordinates of a record of the quarantine, in words; empty if it has none."""
-    kind = _kind_of_record(record)
-    return "" if kind is None else kind.describe_record(record)
+    found = _find_kind(record)
+    return "" if found is None else found[1].describe(record)
 
 
 def show_record(record: Mapping[str, Any]) -> tuple[str, ...]:
     """The command that prints a record, if one can."""
-    kind = _kind_of_record(record)
-    command = None if kind is None else kind.show_record(record)
+    found = _find_kind(record)
+    command = None if found is None else found[0].show_record(record)
     return () if command is None else (f"print the record:   {command}",)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import linecache
@@ -71,13 +72,16 @@ def read_schema(given: Schema, root: Path, location: SourceLocation) -> Schema:
             params={"file": name, "line": line, "column": column},
         ) from error
     except OSError as error:
+        names = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = difflib.get_close_matches(path.name, names, n=1)
+        example = "name a file in the pipeline's folder, such as schemas/orders.ddl"
         is_inferred = path.suffix == ".json" and path.parent.name == "schemas"
         raise SchemaInvalidError(
             f"the schema file {name} cannot be read: {error.strerror or error}",
             location=location,
             facts=[f"looked for {path.absolute()}"],
             remedies=[
-                _nearest(path) or "name a file in the pipeline's folder, such as schemas/orders.ddl",
+                f"did you mean {near[0]}?" if near else example,
                 *([f"infer it from the records:   headrace infer {path.stem}"] if is_inferred else ()),
             ],
             params={"file": name},
@@ -192,12 +196,3 @@ def _place_of_words(location: SourceLocation, text: str, message: str) -> Source
 def _place(location: SourceLocation, content: str, index: int) -> SourceLocation:
     line = content.count("\n", 0, index) + 1
     return replace(location, line=line, column=index - (content.rfind("\n", 0, index) + 1) + 1)
-
-
-def _nearest(path: Path) -> str | None:
-    import difflib
-
-    if not path.parent.is_dir():
-        return None
-    near = difflib.get_close_matches(path.name, [one.name for one in path.parent.iterdir()], n=1)
-    return f"did you mean {near[0]}?" if near else None

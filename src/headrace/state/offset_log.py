@@ -78,20 +78,16 @@ def check_readable(checkpoint: Location) -> None:
 
 
 def seed_files(
-    positions: Mapping[int, Position],
-    sources: Sequence[SourceIdentity],
-    shuffle_partitions: str,
-    watermark_ms: int = 0,
+    positions: Mapping[int, Position], sources: Sequence[SourceIdentity], shuffle_partitions: str
 ) -> dict[str, str]:
     """The files of a checkpoint whose batch 0 has ended at ``positions``, in Spark's format. A source without
     a position starts at its beginning."""
     # When Spark repeats a batch, it fails if the batch before has no number of shuffle partitions.
     conf = {SHUFFLE_PARTITIONS: shuffle_partitions}
-    metadata = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": _SEEDED_MS, "conf": conf}
-    finished = {"nextBatchWatermarkMs": watermark_ms}
+    metadata = {"batchWatermarkMs": 0, "batchTimestampMs": _SEEDED_MS, "conf": conf}
     return {
         "offsets/0": offset_lines(metadata, positions, sources),
-        "commits/0": f"{_VERSION}\n{json.dumps(finished)}",
+        "commits/0": f"{_VERSION}\n{json.dumps({'nextBatchWatermarkMs': 0})}",
         # Spark refuses a checkpoint that has offsets and no id of its own.
         "metadata": json.dumps({"id": str(uuid.uuid4())}),
     }

@@ -51,7 +51,7 @@ def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | Non
             params={"flow": flow.flow, "old": old},
         )
     if flow.reset:
-        return open_next(flow, table, current, "reset")
+        return open_next(flow, table, current)
     if checkpoint is None:
         if current is not None:
             raise _lost(flow, current)

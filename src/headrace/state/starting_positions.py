@@ -14,7 +14,7 @@ from headrace.state.history import History
 _STATEFUL = "its query is stateful, and a new checkpoint has no state"
 
 
-def open_next(flow: FlowFacts, table: TableFacts, current: str | None, reason: Reason) -> Open:
+def open_next(flow: FlowFacts, table: TableFacts, current: str | None) -> Open:
     """Continue each source where the flow's checkpoints ended; read a new one from its beginning.
 
     A flow that has written the table before starts at its last positions, so that no record is read twice
@@ -28,7 +28,7 @@ def open_next(flow: FlowFacts, table: TableFacts, current: str | None, reason: R
                 "has read nothing yet, so --from does not apply",
                 'set starting_offsets="earliest", "latest" or offsets in its query',
             )
-        return Open(reason=reason, fences=current)
+        return Open(reason="reset", fences=current)
     if flow.stateful:
         raise resume_impossible(flow, _STATEFUL)
     if committed and table.positions is None:
@@ -39,10 +39,10 @@ def open_next(flow: FlowFacts, table: TableFacts, current: str | None, reason: R
     if flow.start is not None:
         return _open_chosen(flow, table, positions, flow.start, fences=current)
     if not known:
-        return Open(reason=reason, fences=current)
+        return Open(reason="reset", fences=current)
     positions, losses = check_positions(flow, table, positions)
     origins = {index: start.origin for index, start in known.items() if start.origin is not None}
-    return open_after(flow, reason, positions, losses, fences=current, origins=origins)
+    return open_after(flow, "reset", positions, losses, fences=current, origins=origins)
 
 
 def _open_chosen(

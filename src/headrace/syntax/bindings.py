@@ -20,7 +20,7 @@ from headrace.errors import SourceLocation
 from headrace.model.queries import PythonQuery, Query, SqlQuery
 from headrace.syntax.locations import function_location, is_installed
 
-_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _WRITES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _CELL_WRITES = frozenset({"STORE_DEREF", "DELETE_DEREF"})
 
@@ -85,7 +85,7 @@ def find_rebound(query: Query, root: Any) -> Iterator[ReboundGlobal]:
     for helper in reached:
         module = helper.__globals__
         before = query.declared.get(id(module), {})
-        for name in sorted(_names(helper, _READS)):
+        for name in sorted(_names(helper, READS)):
             known = name in before and name in module and (id(module), name) not in written
             if known and before[name] is not module[name]:
                 yield ReboundGlobal(helper.__name__, name, function_location(helper, root))
@@ -186,7 +186,7 @@ def _next(value: Any) -> Iterator[Any]:
 
 def _named(function: FunctionType) -> Iterator[Any]:
     """The globals that a function names, and what it names of the user's modules among them."""
-    names = {name for code in _codes(function.__code__) for name in code.co_names}
+    names = {name for code in codes(function.__code__) for name in code.co_names}
     found = function.__globals__
     for value in [found[name] for name in names if name in found]:
         yield value
@@ -194,11 +194,11 @@ def _named(function: FunctionType) -> Iterator[Any]:
             yield from (vars(value)[inner] for inner in names & vars(value).keys())
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes(code: CodeType) -> Iterator[CodeType]:
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _codes(constant)
+            yield from codes(constant)
 
 
 def _names(function: FunctionType, operations: frozenset[str]) -> set[str]:
@@ -206,7 +206,7 @@ def _names(function: FunctionType, operations: frozenset[str]) -> set[str]:
     numbers = {dis.opmap[name] for name in operations & dis.opmap.keys()}
     return {
         str(one.argval)
-        for code in _codes(function.__code__)
+        for code in codes(function.__code__)
         if not numbers.isdisjoint(code.co_code[::2])
         for one in dis.get_instructions(code)
         if one.opname in operations

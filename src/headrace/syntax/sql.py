@@ -71,11 +71,6 @@ class SqlText:
         """The text that Spark gets."""
         return edited(self.text, self.edits)
 
-    @property
-    def is_of_file(self) -> bool:
-        """Whether the text is from an SQL file, so that the location of each character is known."""
-        return self.location.column is not None
-
     def with_edits(self, *edits: Edit) -> SqlText:
         return SqlText(self.edited, self.location, edits, source=self)
 

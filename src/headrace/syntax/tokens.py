@@ -195,7 +195,6 @@ class Cursor:
         return tuple(parts)
 
     def named(self, what: str) -> tuple[SourceLocation, tuple[str, ...]]:
-        """Read a name; returns its location and its parts."""
         first = self.token
         parts = self.name(what)
         return self.locate(first, self.tokens[self.index - 1]), parts
@@ -277,7 +276,7 @@ class Cursor:
         """The error for a token, by default the next one."""
         return SqlInvalidError(
             problem,
-            location=self.text.locate(*_span(token or self.token), None),
+            location=self._location(token or self.token),
             remedies=remedies,
             params={"problem": problem},
         )
@@ -286,14 +285,13 @@ class Cursor:
         """The error for a form that this version does not support, at a token, by default the next one."""
         return FeatureUnsupportedError(
             f"this version does not support {what}",
-            location=self.text.locate(*_span(token or self.token), None),
+            location=self._location(token or self.token),
             remedies=remedies,
             params={"what": what},
         )
 
-
-def _span(token: Token) -> tuple[int, int]:
-    return token.start, max(token.start, token.stop - 1)
+    def _location(self, token: Token) -> SourceLocation:
+        return self.text.locate(token.start, max(token.start, token.stop - 1), None)
 
 
 _CELL_ENDS = re.compile(r"^(?:#|--) COMMAND -+\s*$")

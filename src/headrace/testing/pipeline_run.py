@@ -23,7 +23,6 @@ from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.runtime.session import RunningSpark, open_spark
 from headrace.storage.layout import Storage
-from headrace.storage.locate import locate
 from headrace.storage.table_log import is_table
 from headrace.testing.fake_sources import FakeSources
 from headrace.testing.rows import Batches, Given, checked_sources
@@ -248,7 +247,7 @@ class Tables(Mapping[str, list[Row]]):
         Raises:
             DatasetUnknownError: The pipeline stores no dataset of this name.
         """
-        found = read_rows(locate(self._path(name)))
+        found = read_rows(self._settings.storage.table(self._name(name)))
         return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
 
     def __contains__(self, name: object) -> bool:
@@ -269,10 +268,7 @@ class Tables(Mapping[str, list[Row]]):
         Raises:
             DatasetUnknownError: The pipeline stores no dataset of this name.
         """
-        self._path(name)
-        found = self._find(name)
-        assert found is not None
-        path = self._settings.storage.quarantine(found)
+        path = self._settings.storage.quarantine(self._name(name))
         if not is_table(path):
             return []
         rows = read_rows(path)
@@ -287,7 +283,9 @@ class Tables(Mapping[str, list[Row]]):
         from headrace.runtime.session import open_spark
 
         spark = open_spark(self._settings.name).spark
-        stored = spark.read.format("delta").load(str(self._path(name)))
+        stored = spark.read.format("delta").load(
+            str(self._settings.storage.table(self._name(name)).local_path)
+        )
         return new_frame(spark, stored.toArrow(), stored.schema)
 
     def verify(self) -> Proof:
@@ -299,10 +297,10 @@ class Tables(Mapping[str, list[Row]]):
         if self._removal is not None:
             self._removal()
 
-    def _path(self, name: str) -> Path:
+    def _name(self, name: str) -> TableName:
         found = self._find(name)
         if found is not None:
-            return self._settings.storage.table(found).local_path
+            return found
         raise DatasetUnknownError(
             f"the pipeline {self._settings.name} stores no table `{name}`",
             facts=(f"its tables: {', '.join(self._names)}",),

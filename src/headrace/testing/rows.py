@@ -121,7 +121,6 @@ def kafka_schema() -> pa.Schema:
 
 def kafka_rows(topic: str, batch: Batch, number: int, offsets: dict[int, int]) -> pa.Table:
     """A batch as the topic's next records; moves ``offsets``, the next offset of each partition."""
-
     rows = []
     for place, row in enumerate(batch):
         record = row if isinstance(row, Record) else Record(row)

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from headrace.model.coordinates import RecordCoordinates
-from headrace.model.ranges import SourceRange
+from headrace.model.ranges import Position, SourceRange
 from headrace.sources.answers import Found, Lag
 from headrace.sources.kind import SourceKind
 from headrace.sources.parts import Part
@@ -98,16 +98,13 @@ class LogClient(Client):
 
 
 @dataclass(frozen=True)
-class LogPosition:
+class LogPosition(Position):
     """The next number of each log."""
 
     next: Mapping[str, int]
 
     def to_json(self) -> dict[str, int]:
         return dict(self.next)
-
-    def continues(self, ended: Any) -> bool:
-        return self == ended
 
     @property
     def number(self) -> int:

@@ -126,16 +126,13 @@ def _rendered(quality: Quality, default_schema: str) -> Group | str:
             )
         for expectation in (*one.expectations, *one.bad_records):
             table.add_row(*_cells(expectation, one, default_schema))
-        parts += [Text(""), Text(_balance(one, default_schema), style="bold"), table]
+        total = one.accepted + one.quarantined + one.dropped
+        balance = (
+            f"{one.dataset.within(default_schema)}  {total:,} rows = {one.accepted:,} accepted"
+            f" + {one.quarantined:,} quarantined + {one.dropped:,} dropped"
+        )
+        parts += [Text(""), Text(balance, style="bold"), table]
     return Group(*parts)
-
-
-def _balance(one: DatasetQuality, default_schema: str) -> str:
-    total = one.accepted + one.quarantined + one.dropped
-    return (
-        f"{one.dataset.within(default_schema)}  {total:,} rows = {one.accepted:,} accepted"
-        f" + {one.quarantined:,} quarantined + {one.dropped:,} dropped"
-    )
 
 
 def _cells(one: ExpectationQuality, dataset: DatasetQuality, default_schema: str) -> Iterator[str]:

@@ -16,13 +16,12 @@ from headrace.cli.options import log_options, option, refuse
 from headrace.cli.output import Output, Result, TextOutput
 from headrace.cli.rows import split_columns, table_rows
 from headrace.cli.verb import Invocation, LocalFolder, verb
-from headrace.cli.watching import Watch, show_outcome, stopping
+from headrace.cli.watching import show_outcome, watched
 from headrace.errors import CommandLineError, HeadraceError, TopicNotFoundError
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import counted
 from headrace.observe.log import LogSettings
 from headrace.project.ingest_code import Mode
-from headrace.run.stop import StopSignal
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.subscription import whole
 
@@ -198,9 +197,8 @@ def _run(
             output.note(line)
     settings = folder.open(prepared)
     output.folders.insert(0, settings.root)
-    stop = StopSignal()
     with Pipeline(settings) as pipeline:
-        with Watch(output, settings, "Starting Spark") as watch, stopping(stop, watch) as received:
+        with watched(output, settings, "Starting Spark") as (watch, stop, received):
             result = pipeline.run(continuous=continuous, emit=watch, stop=stop, log=log)
         if result.outcome != "failed" and not received and not folder.is_trial:
             _maintain(output, pipeline, [name for one in prepared for name in one.ingested.tables], care)

@@ -86,12 +86,16 @@ def demo(invocation: Invocation, records: int, rate: int, directory: Path) -> Re
     and the broker; the tables are kept.
     """
     from headrace.project.demo.screens import closing_data, closing_text
-    from headrace.project.demo.story import Demo, DemoRequest
+    from headrace.project.demo.story import Demo
     from headrace.project.template.files import pipeline_name, template_files
+    from headrace.runtime.aot import make_later
+    from headrace.runtime.fetch import ensure_jars
+    from headrace.runtime.java import find_java
 
-    request = DemoRequest(directory=directory, records=records, rate=rate)
-    result = Demo(request, _screen(invocation.output), template_files(pipeline_name(directory))).run()
-    _make_cache_later()
+    files = template_files(pipeline_name(directory))
+    result = Demo(directory, records, rate, _screen(invocation.output), files).run()
+    # A run makes the JVM's start-up cache at its end, which would have slowed down the demo.
+    make_later(find_java(), ensure_jars("spark"))
     return Result(
         data=closing_data(result), text=lambda: closing_text(result), exit_code=0 if result.ok else 1
     )
@@ -104,12 +108,3 @@ def _screen(output: Output) -> Screen:
     if not isinstance(output, TextOutput):
         return Screen()
     return LiveScreen(output.console()) if output.is_terminal else LineScreen(output.console())
-
-
-def _make_cache_later() -> None:
-    """Make the JVM's start-up cache. A run makes it at its end, which would have slowed down the demo."""
-    from headrace.runtime.aot import make_later
-    from headrace.runtime.fetch import ensure_jars
-    from headrace.runtime.java import find_java
-
-    make_later(find_java(), ensure_jars("spark"))

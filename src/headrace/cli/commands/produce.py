@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from headrace.cli.kafka import ReachedKafka, not_found, reach_kafka
-from headrace.cli.options import POSITIVE, WHOLE, option, parse_moment, refuse
+from headrace.cli.options import POSITIVE, WHOLE, option, refuse, require_moment
 from headrace.cli.output import Output, Result
 from headrace.cli.verb import Invocation, verb
 from headrace.errors import TopicNotFoundError
@@ -207,13 +207,8 @@ def read_start(ctx: click.Context, param: click.Parameter, text: str) -> Start:
         return text  # type: ignore[return-value]
     if text.isascii() and text.isdigit():
         return int(text)
-    moment = parse_moment(text)
-    if moment is None:
-        problem = (
-            f"{text!r} is not earliest, latest, an offset (61), a time (2026-11-20T08:14) or an age (-10m)"
-        )
-        raise click.BadParameter(problem, ctx, param)
-    return moment
+    expected = "earliest, latest, an offset (61), a time (2026-11-20T08:14) or an age (-10m)"
+    return require_moment(text, expected)
 
 
 @verb(

@@ -232,7 +232,10 @@ def _shown(rows: Rows | None, dataset: str) -> Group | str:
     for row in rows.arrow.to_pylist():
         style = "dim" if row["state"] in ("replayed", "discarded") else "bold"
         lines.append(Text.assemble((row["id"], style), f"  {row['state']}  {'  '.join(_facts(row))}"))
-        lines += [Text(f"  {reason}", style="yellow") for reason in _reasons(row)]
+        for one in row["reasons"]:
+            kind = [] if one["kind"] == "expectation" else [one["kind"]]
+            parts = [str(part) for part in (*kind, one["name"], one["message"]) if part is not None]
+            lines.append(Text(f"  {': '.join(parts)}", style="yellow"))
         lines.append(Text(f"  {_record(row)}"))
     more = "; use --limit to see more" if rows.is_cut else ""
     return Group(*lines, Text(f"{counted(len(rows.rows), 'row')} of {dataset}{more}", style="dim"))
@@ -246,12 +249,6 @@ def _facts(row: Mapping[str, Any]) -> Iterator[str]:
         yield place
     yield f"flow {row['flow']}"
     yield f"{row['quarantined_at']:%Y-%m-%d %H:%M:%S}"
-
-
-def _reasons(row: Mapping[str, Any]) -> Iterator[str]:
-    for one in row["reasons"]:
-        kind = [] if one["kind"] == "expectation" else [one["kind"]]
-        yield ": ".join(str(part) for part in (*kind, one["name"], one["message"]) if part is not None)
 
 
 def _record(row: Mapping[str, Any]) -> str:

@@ -7,12 +7,11 @@ import click
 from headrace.cli.options import complete_dataset, log_options, option
 from headrace.cli.output import UNCHANGED, Result
 from headrace.cli.verb import Invocation, verb
-from headrace.cli.watching import Watch, show_outcome, spark_starting, stopping
+from headrace.cli.watching import show_outcome, spark_starting, watched
 from headrace.errors import CommandLineError
 from headrace.model.remedies import ChosenStart
 from headrace.observe.log import LogSettings
 from headrace.plan.explain import WIDTH, Explanation
-from headrace.run.stop import StopSignal
 
 
 @verb(examples=("headrace refresh revenue", "headrace refresh orders revenue --yes"))
@@ -25,7 +24,7 @@ def refresh(invocation: Invocation, datasets: tuple[str, ...], yes: bool, log: L
     The command first shows what a run of these datasets would do, and asks for confirmation. Tables that
     these datasets read are not updated.
     """
-    output, stop = invocation.output, StopSignal()
+    output = invocation.output
     with invocation.pipeline() as pipeline:
         if not yes:
             with spark_starting(output, "Starting Spark, resolving the pipeline"):
@@ -36,7 +35,7 @@ def refresh(invocation: Invocation, datasets: tuple[str, ...], yes: bool, log: L
             text = explanation.to_text(min(output.width or WIDTH, WIDTH))
             if not output.agrees([text], "Refresh?", f"headrace refresh {' '.join(datasets)} --yes"):
                 return UNCHANGED
-        with Watch(output, pipeline.settings, "Starting Spark") as watch, stopping(stop, watch) as received:
+        with watched(output, pipeline.settings, "Starting Spark") as (watch, stop, received):
             result = pipeline.run(datasets, emit=watch, stop=stop, log=log)
     return show_outcome(output, result, received)
 
@@ -71,11 +70,8 @@ def full_refresh(
         remedy = f"headrace full-refresh {' '.join(datasets)} --yes"
         if not (yes or output.agrees(planned.lines(), "Rebuild?", remedy)):
             return UNCHANGED
-        stop = StopSignal()
-        with (
-            Watch(output, pipeline.settings, "Removing the rows") as watch,
-            stopping(stop, watch, careful=True) as received,
-        ):
+        title = "Removing the rows"
+        with watched(output, pipeline.settings, title, careful=True) as (watch, stop, received):
             result = pipeline.full_refresh(datasets, accept_loss=accept_loss, emit=watch, stop=stop, log=log)
     return show_outcome(output, result, received)
 

@@ -9,10 +9,9 @@ import click
 from headrace.cli.options import complete_dataset, log_options, option, refuse
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
-from headrace.cli.watching import Watch, show_outcome, stopping
+from headrace.cli.watching import show_outcome, watched
 from headrace.errors import ConflictingRefreshOptionsError
 from headrace.model.remedies import Remedies
-from headrace.run.stop import StopSignal
 
 if TYPE_CHECKING:
     from headrace.observe.log import LogSettings
@@ -87,7 +86,7 @@ def run(
     Ctrl-C stops between two batches; the next run continues there.
     """
     remedies = Remedies(rename_flow=rename_flow)
-    stop, chosen = StopSignal(), (*datasets, *refresh)
+    chosen = (*datasets, *refresh)
     rebuilds = full_refresh_all or bool(full_refresh)
     if full_refresh_all and (chosen or full_refresh):
         other = "--full-refresh" if full_refresh else "--refresh"
@@ -101,8 +100,7 @@ def run(
     refuse((both, "a full refresh cannot be combined with --continuous or --rename-flow", remedy))
     with (
         invocation.pipeline() as pipeline,
-        Watch(invocation.output, pipeline.settings, "Starting Spark") as watch,
-        stopping(stop, watch) as received,
+        watched(invocation.output, pipeline.settings, "Starting Spark") as (watch, stop, received),
     ):
         if rebuilds:
             result = pipeline.full_refresh(

@@ -22,12 +22,11 @@ from headrace.cli.options import POSITIVE, log_options, option
 from headrace.cli.output import Output, Result
 from headrace.cli.rows import RowsTable, with_count
 from headrace.cli.verb import Invocation, verb
-from headrace.cli.watching import Watch, show_outcome, spark_starting, stopping
+from headrace.cli.watching import show_outcome, spark_starting, watched
 from headrace.errors import CommandLineError, HeadraceError, StreamNotStartedError
 from headrace.model.secrets import is_secret_key
 from headrace.observe.log import LogSettings
 from headrace.observe.read import rows_to_json
-from headrace.run.stop import StopSignal
 from headrace.runtime.places import cache_folder
 from headrace.runtime.processes import start_bound, start_detached
 from headrace.shell.completion import Names, NamesCompleter, is_complete
@@ -113,7 +112,6 @@ def _interact(invocation: Invocation, shell: Shell, processes: StreamProcesses) 
 
 
 def _texts(files: tuple[Path, ...], typed: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Each text with its path."""
     for file in files:
         if str(file) == "-":
             yield remember(sys.stdin.read())
@@ -292,7 +290,6 @@ class StreamProcesses:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str) -> int:
-        """Start the process of a stream; returns its process id."""
         from headrace.shell.shell import Streams
 
         log = self._definitions.log(name)
@@ -316,8 +313,8 @@ class StreamProcesses:
 
     def watch(self, streams: Streams, name: str) -> Result:
         """Run a stream in this process."""
-        output, stop = self._invocation.output, StopSignal()
-        with Watch(output, streams.settings, "Starting Spark") as watch, stopping(stop, watch) as received:
+        output = self._invocation.output
+        with watched(output, streams.settings, "Starting Spark") as (watch, stop, received):
             result = streams.run(name, once=self._once, emit=watch, stop=stop, log=self._log)
         return show_outcome(output, result, received)
 

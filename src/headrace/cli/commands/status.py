@@ -130,7 +130,6 @@ def _lag(flow: FlowStatus) -> str:
 
 
 def _commit(version: int | None, at: datetime | None, now: datetime) -> str:
-
     if version is None:
         return _NONE
     return f"v{version}" + ("" if at is None else f"  {duration_text((now - at).total_seconds())} ago")
@@ -196,8 +195,13 @@ def health_table(found: Sequence[TableHealth]) -> Group | str:
     for one in found:
         style = "yellow" if one.remarks else "bold red" if one.problem else "bold"
         table.add_row(Text(one.target.title, style=style), *_cells(one, datetime.now(UTC)))
-    remarks = [Text(line) for one in found for line in _remark_lines(one)]
-    return Group(table, *([Text(""), *remarks] if remarks else []))
+    lines: list[str] = []
+    for one in found:
+        lines += [] if one.problem is None else [f"{one.target.title}: {one.problem}"]
+        for remark in one.remarks:
+            command = f":   {remark.command}" if remark.command else ""
+            lines.append(f"{one.target.title}: {remark.text}{command}")
+    return Group(table, *([Text(""), *map(Text, lines)] if lines else []))
 
 
 def _cells(one: TableHealth, now: datetime) -> Iterator[str]:
@@ -219,10 +223,3 @@ def _cells(one: TableHealth, now: datetime) -> Iterator[str]:
     yield (
         _NONE if one.needed is None else f"v{max(one.needed.version, 0)} {one.needed.kind} {one.needed.name}"
     )
-
-
-def _remark_lines(one: TableHealth) -> Iterator[str]:
-    if one.problem is not None:
-        yield f"{one.target.title}: {one.problem}"
-    for remark in one.remarks:
-        yield f"{one.target.title}: {remark.text}" + (f":   {remark.command}" if remark.command else "")

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.options import POSITIVE, complete_dataset, option, parse_moment, refuse
+from headrace.cli.options import POSITIVE, complete_dataset, option, refuse, require_moment
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
-
-if TYPE_CHECKING:
-    from headrace.verify.report import Proof
 
 
 def parse_since(ctx: click.Context, param: click.Parameter, text: str | None) -> int | datetime | None:
@@ -21,10 +17,7 @@ def parse_since(ctx: click.Context, param: click.Parameter, text: str | None) ->
         return None
     if text.isdigit():
         return int(text)
-    moment = parse_moment(text)
-    if moment is None:
-        raise click.BadParameter(f"{text!r} is not a version (61), a time (2026-11-20T08:14) or an age (2h)")
-    return moment
+    return require_moment(text, "a version (61), a time (2026-11-20T08:14) or an age (2h)")
 
 
 @verb(
@@ -69,14 +62,10 @@ def verify(
     refuse((needs_name, "a version needs the name of its table; or give a time"))
     with invocation.pipeline() as pipeline, invocation.output.progress("Verifying"):
         proof = pipeline.verify(datasets, since=since, require=require, sample=sample)
-    schema = pipeline.settings.database
-    return Result(data=proof.to_json(), text=lambda: _coloured(proof, schema), exit_code=proof.exit_code)
-
-
-def _coloured(proof: Proof, default_schema: str) -> str:
     from headrace.verify.report import proof_lines
 
-    return "\n".join(_styled(line) for line in proof_lines(proof, default_schema))
+    lines = proof_lines(proof, pipeline.settings.database)
+    return Result(data=proof.to_json(), text="\n".join(map(_styled, lines)), exit_code=proof.exit_code)
 
 
 def _styled(line: str) -> str:

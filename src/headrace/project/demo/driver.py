@@ -26,7 +26,6 @@ from headrace.state.identity import generations, load_identity
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_state
 from headrace.storage.layout import Storage
-from headrace.storage.location import Location
 
 _STOP_TIMEOUT_S = 45.0  # a clean stop finishes the batches under way; then the process is killed
 _DEATH_TIMEOUT_S = 20.0
@@ -69,10 +68,6 @@ class Driver:
         self._reader = threading.Thread(target=self._read, name="headrace-demo-driver", daemon=True)
         self._reader.start()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def check(self) -> None:
         if self._process.poll() is None:
             return
@@ -113,7 +108,7 @@ class Driver:
 
     def _family(self) -> list[psutil.Process]:
         with contextlib.suppress(psutil.NoSuchProcess):
-            return psutil.Process(self.pid).children(recursive=True)
+            return psutil.Process(self._process.pid).children(recursive=True)
         return []
 
     def _read(self) -> None:
@@ -165,7 +160,6 @@ class Crash:
     flow: str
     planned: int  # the last ``offsets/N``
     finished: int  # the last ``commits/N``
-    checkpoint: Location
     in_table: bool  # whether the table already held batch N, so that the next start must skip it
 
     @property
@@ -198,9 +192,5 @@ def look_at_crash(storage: Storage, dataset: TableName, flow: str) -> Crash:
     ledger = Ledger(storage.ledger(dataset, flow), dataset, flow)
     held = ledger.last_batch(DeltaCommits(storage.table(dataset)), checkpoint, state.last_planned)
     return Crash(
-        flow=flow,
-        planned=state.last_planned,
-        finished=state.last_finished,
-        checkpoint=path,
-        in_table=held is not None,
+        flow=flow, planned=state.last_planned, finished=state.last_finished, in_table=held is not None
     )

@@ -147,8 +147,6 @@ def _sum(data: bytes) -> str:
 
 
 class TableWatch:
-    """Counts the rows of tables repeatedly."""
-
     def __init__(self, storage: Storage, *, streams: tuple[TableName, ...], view: TableName) -> None:
         self._storage = storage
         self._streams = streams

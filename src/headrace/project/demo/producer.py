@@ -83,8 +83,6 @@ def build_sales(records: int, seed: int = 7) -> Iterator[Sale]:
 
 
 class SalesProducer:
-    """Writes sales to a topic from a thread of its own."""
-
     def __init__(
         self, bootstrap: str, topic: str, *, records: int, rate: int, pauses: Sequence[int] = ()
     ) -> None:
@@ -117,9 +115,6 @@ class SalesProducer:
         self.finish()
         if self._thread.ident is not None:
             self._thread.join()
-
-    def join(self, timeout_s: float) -> None:
-        self._thread.join(timeout_s)
 
     @property
     def done(self) -> bool:

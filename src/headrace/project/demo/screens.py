@@ -163,7 +163,6 @@ def closing_data(result: DemoResult) -> dict[str, Any]:
 
 
 def faults(result: DemoResult) -> Iterator[str]:
-    """The reasons why the demo failed."""
     ledger = result.producer.ledger
     if not result.crashes[-1].inside_batch:
         yield f"the driver was killed {len(result.crashes)} times, but never during a batch"

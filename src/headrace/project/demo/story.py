@@ -46,13 +46,6 @@ _POLL_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class DemoRequest:
-    directory: Path
-    records: int = 60_000
-    rate: int = 4_000
-
-
-@dataclass(frozen=True, kw_only=True)
 class DemoResult:
     folder: DemoFolder
     settings: ProjectSettings
@@ -136,8 +129,12 @@ class _Witness:
 
 
 class Demo:
-    def __init__(self, request: DemoRequest, screen: Screen, files: Mapping[str, str]) -> None:
-        self._request = request
+    def __init__(
+        self, directory: Path, records: int, rate: int, screen: Screen, files: Mapping[str, str]
+    ) -> None:
+        self._directory = directory
+        self._records = records
+        self._rate = rate
         self._screen = screen
         self._files = files
         self._witness = _Witness(screen)
@@ -152,12 +149,12 @@ class Demo:
             folder = self._open_folder(stack)
             settings = self._start_broker(folder, stack)
             servers = settings.kafka.bootstrap_servers
-            records = self._request.records
+            records = self._records
             producer = SalesProducer(
                 servers,
                 TOPIC,
                 records=records,
-                rate=self._request.rate,
+                rate=self._rate,
                 pauses=[int(records * share) for share in (_FIRST, *_CRASH_AT_LATEST)],
             )
             # Last in, first out: the driver ends before the producer, and both before the broker.
@@ -192,7 +189,7 @@ class Demo:
     def _open_folder(self, stack: ExitStack) -> DemoFolder:
         from headrace.runtime.broker import Broker
 
-        folder = open_demo(self._request.directory)
+        folder = open_demo(self._directory)
         stack.enter_context(folder.locked())
         stack.callback(folder.clear_scratch)
         if folder.renewed:

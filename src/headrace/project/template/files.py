@@ -54,12 +54,12 @@ def write_template(folder: Path) -> tuple[Path, ...]:
     return write_new({folder / place: text for place, text in texts.items()})
 
 
-def write_new(wanted: Mapping[Path, str]) -> tuple[Path, ...]:
+def write_new(wanted: Mapping[Path, str], remedy: str = "headrace init OTHER_FOLDER") -> tuple[Path, ...]:
     """Write files that do not exist yet."""
     if taken := [file for file in wanted if file.exists()]:
         raise FileExistsInTheWayError(
             f"{taken[0]} exists already; nothing was written",
-            remedies=["headrace init OTHER_FOLDER"],
+            remedies=[remedy],
             params={"files": [str(file) for file in taken]},
         )
     for file, text in wanted.items():

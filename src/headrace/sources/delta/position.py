@@ -17,7 +17,7 @@ from headrace.storage.table_log import commit_file, follow_commits, read_actions
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeltaPosition:
+class DeltaPosition(Position):
     table_id: str
     version: int
     index: int  # the last file of it that was read; negative before the first one
@@ -48,9 +48,6 @@ class DeltaPosition:
             "index": self.index,
             "isStartingVersion": self.is_snapshot,
         }
-
-    def continues(self, ended: Position) -> bool:
-        return self == ended
 
     @property
     def last_version(self) -> int:

@@ -15,7 +15,7 @@ from headrace.storage.locate import locate
 
 
 @dataclass(frozen=True)
-class FilePosition:
+class FilePosition(Position):
     entry: int  # the last entry of Spark's log whose files were read
 
     @classmethod
@@ -27,9 +27,6 @@ class FilePosition:
 
     def to_json(self) -> dict[str, Any]:
         return {"logOffset": self.entry}
-
-    def continues(self, ended: Position) -> bool:
-        return self == ended
 
 
 @dataclass(frozen=True, kw_only=True)

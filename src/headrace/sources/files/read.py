@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError, did_you_mean
 from headrace.model.declarations import Drift
@@ -337,15 +336,6 @@ def _check_schema(schema: StructType, partitions: tuple[str, ...]) -> None:
             ),
             params={"argument": "schema", "column": missing[0]},
         )
-
-
-def schema_to_json(schema: StructType) -> Mapping[str, Any]:
-    value: Mapping[str, Any] = json.loads(schema.json())
-    return value
-
-
-def schema_from_json(value: Mapping[str, Any]) -> StructType:
-    return T.StructType.fromJson(dict(value))
 
 
 def inference_failed(error: Exception, folder: FileFolder, format: str) -> HeadraceError:

@@ -32,6 +32,14 @@ _FIRST_BYTES = 128 << 20
 _BACKLOG = 20
 """Records from which on a backlog is worth a sample."""
 
+_PARTITIONS = 4
+"""So many partitions speak for all of them."""
+
+_RECORDS = 40
+_ANSWER_S = 2.0
+_OVERHEAD = 60
+"""Bytes that a row needs beside key and value: coordinates, timestamp, lengths."""
+
 
 def first_limit(record_bytes: float | None) -> int:
     """The records that the first batch of a backlog may take."""
@@ -41,13 +49,13 @@ def first_limit(record_bytes: float | None) -> int:
 
 
 class KafkaMeter(Meter):
-    """Counts records; samples say how large those to come are."""
+    """Counts records; samples say how large those to come are, else the default limit applies."""
 
     counts_records = True
     least = LEAST_RECORDS
 
     def __init__(self, connection: KafkaConnection) -> None:
-        self._sizes = RecordSizes(connection)
+        self._records = SingleRecords(connection, "samples")
         self._record_bytes: float | None = None
 
     @property
@@ -66,7 +74,7 @@ class KafkaMeter(Meter):
                 backlog.setdefault(topic, {})[partition] = offset
                 count += left
         if count >= _BACKLOG:
-            self._record_bytes = self._sizes.sample(backlog)
+            self._record_bytes = self._sample(backlog)
         return first_limit(self._record_bytes)
 
     def taken(self, one: SourceRange, limit: int, duration_s: float) -> Taken:
@@ -74,32 +82,13 @@ class KafkaMeter(Meter):
         amount = one.until.count_since(one.start)
         # A flow that keeps up has no records to come.
         if amount >= limit // 2:
-            self._record_bytes = self._sizes.sample(one.until.offsets) or self._record_bytes
+            self._record_bytes = self._sample(one.until.offsets) or self._record_bytes
         return Taken(amount, duration_s, self._record_bytes)
 
     def close(self) -> None:
-        self._sizes.close()
+        self._records.close()
 
-
-_PARTITIONS = 4
-"""So many partitions speak for all of them."""
-
-_RECORDS = 40
-_ANSWER_S = 2.0
-_OVERHEAD = 60
-"""Bytes that a row needs beside key and value: coordinates, timestamp, lengths."""
-
-
-class RecordSizes:
-    """Takes samples of a cluster's records.
-
-    It is an estimate for a limit: without a sample, the default limit applies.
-    """
-
-    def __init__(self, connection: KafkaConnection) -> None:
-        self._records = SingleRecords(connection, "samples")
-
-    def sample(self, positions: Mapping[str, Mapping[int, int]]) -> float | None:
+    def _sample(self, positions: Mapping[str, Mapping[int, int]]) -> float | None:
         """Bytes of a record at these offsets, on average; ``None`` where none came in time."""
         places = [
             confluent.TopicPartition(topic, partition, offset)
@@ -122,9 +111,6 @@ class RecordSizes:
                         ended.add((message.topic(), message.partition()))
             consumer.unassign()
         return sum(sizes) / len(sizes) if sizes else None
-
-    def close(self) -> None:
-        self._records.close()
 
 
 def _size(message: Message) -> int:

@@ -13,7 +13,7 @@ from headrace.sources.parts import Part
 
 
 @dataclass(frozen=True)
-class KafkaOffsets:
+class KafkaOffsets(Position):
     """The next offset to read, by topic and partition."""
 
     offsets: Mapping[str, Mapping[int, int]]
