@@ -84,7 +84,7 @@ def test_sinks_get_the_rows_of_each_batch(
     assert records(bootstrap, name, 1) == [(b"1", {"id": 1, "page": "p"}, [("page", b"p")])]
 
     def crash(self: Any, ranges: object = None) -> None:
-        self._target.send(self._rows, self._stamp)
+        self._send(self._rows, self._stamp)
         raise RuntimeError("a crash between the rows and the record of the batch")
 
     site.put("b.json", {"id": 2, "page": "q"})
