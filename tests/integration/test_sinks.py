@@ -67,6 +67,23 @@ def test_a_test_gets_the_rows_of_sinks(tmp_path: Path, spark: object) -> None:
     assert [row["id"] for row in tables["called"]] and not (tmp_path / "called").exists()
 
 
+def test_a_topic_that_is_missing_is_refused_by_the_plan_and_by_the_run(
+    tmp_path: Path, spark: object, bootstrap: str, topic: Callable[..., str]
+) -> None:
+    name, site = topic(), Site(tmp_path / "site")
+    site.write_spec(kafka={"bootstrap.servers": bootstrap})
+    site.write(PIPELINE.replace("ROOT", str(tmp_path)).replace("TOPIC", f"{name}s"))
+    site.put("a.json", {"id": 1, "page": "p"})
+    with Pipeline.load(site.root) as pipeline:
+        planned = pipeline.plan().refusals
+        ran = pipeline.run().errors
+    for errors in (planned, ran):
+        (error,) = errors
+        assert error.code == "TOPIC_NOT_FOUND" and "the sink topic" in error.facts[0]
+        assert f"did you mean `{name}`?" in error.remedies[0]
+    assert (tmp_path / "called").read_text() == "0 [1]\n", "the other sinks have their rows"
+
+
 def test_sinks_get_the_rows_of_each_batch(
     tmp_path: Path, spark: object, bootstrap: str, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

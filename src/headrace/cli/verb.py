@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import chdir, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,9 +64,10 @@ class Invocation:
         """The pipeline of ``--project`` or of the current folder, with its folder as working directory.
         Pipeline files may open files by relative paths, wherever the command is typed."""
         from headrace.project.pipeline import Pipeline
+        from headrace.runtime.places import working_in
 
         settings = self.settings()
-        with chdir(settings.root), Pipeline(settings) as pipeline:
+        with working_in(settings.root), Pipeline(settings) as pipeline:
             yield pipeline
 
 

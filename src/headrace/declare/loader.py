@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, chdir, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePath
 from traceback import extract_tb
@@ -41,6 +41,7 @@ from headrace.model.notes import suggestions
 from headrace.model.project import ProjectSettings, code_language
 from headrace.model.queries import finding_calls
 from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.runtime.places import working_in
 from headrace.sources.formats import reading_formats
 from headrace.syntax.locations import display_path, is_installed
 from headrace.syntax.tokens import Cell, build_note, find_cells
@@ -99,7 +100,7 @@ def _load(
     with ExitStack() as stack:
         stack.enter_context(activate(active))
         # Spark's pipelines run files in the folder of the spec, so code opens files by relative paths.
-        stack.enter_context(chdir(settings.root))
+        stack.enter_context(working_in(settings.root))
         stack.enter_context(importable(dbutils))
         try:
             for file in files:

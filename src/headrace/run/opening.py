@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
-from headrace.errors import RenameImpossibleError
+from headrace.errors import RenameImpossibleError, UsageError
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.model.remedies import Remedies
@@ -21,7 +21,7 @@ from headrace.sinks.registry import keeps_state
 from headrace.sinks.target import FlowTarget, OpenedGeneration, TableLayout, TargetState
 from headrace.sources.answers import Seed
 from headrace.sources.ranges import join_marks
-from headrace.sources.registry import kind_of
+from headrace.sources.registry import kind_for, kind_of
 from headrace.sources.systems import Seeding
 from headrace.state.facts import CheckpointFacts, Continue, Open, Opening, RenameFlow, SourceFacts
 from headrace.state.identity import (
@@ -61,6 +61,7 @@ def prepare_flow(surveyor: FlowSurveyor, remedies: Remedies) -> FlowStart:
             table=survey.table,
             checkpoint=survey.checkpoint,
         )
+    _check_destination(surveyor)
     if isinstance(start.opening, Open):
         _check_starts(surveyor, start.opening, start.sources)
     if isinstance(start.opening, Continue):
@@ -76,6 +77,17 @@ def prepare_full_refresh(surveyor: FlowSurveyor) -> FlowStart:
     sources = surveyor.look()
     _check_starts(surveyor, opening, sources)
     return FlowStart(opening=opening, sources=sources, table=table)
+
+
+def _check_destination(surveyor: FlowSurveyor) -> None:
+    flow, sink = surveyor.planned.flow, surveyor.planned.sink
+    if sink is None:
+        return
+    try:
+        kind_for(sink.format).check_destination(sink, surveyor.settings, surveyor.systems)
+    except UsageError as error:
+        fact = f"flow {flow.name} sends rows to the sink {flow.target.short}"
+        raise error.with_(location=flow.location, facts=(fact, *error.facts)) from error
 
 
 def _check_state(surveyor: FlowSurveyor, opening: Continue) -> None:

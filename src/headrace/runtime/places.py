@@ -7,7 +7,8 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -16,6 +17,7 @@ import platformdirs
 CACHE_VARIABLE = "HEADRACE_CACHE"
 LOGS_VARIABLE = "HEADRACE_LOGS"
 BROKER_VARIABLE = "HEADRACE_BROKER_DIR"
+ENGINE_VARIABLE = "HEADRACE_ENGINE_DIR"
 
 
 def cache_folder() -> Path:
@@ -37,6 +39,16 @@ def chosen_folder(variable: str) -> Path | None:
     """The folder that the user has set with an environment variable."""
     chosen = os.environ.get(variable)
     return Path(chosen).expanduser().absolute() if chosen else None
+
+
+@contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """Work in a folder of a pipeline. Folders that the user has set belong to where the user is."""
+    for variable in (CACHE_VARIABLE, LOGS_VARIABLE, BROKER_VARIABLE, ENGINE_VARIABLE):
+        if (chosen := chosen_folder(variable)) is not None:
+            os.environ[variable] = str(chosen)
+    with chdir(folder):
+        yield
 
 
 def replace_file(path: Path, content: bytes) -> None:

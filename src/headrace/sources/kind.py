@@ -184,6 +184,10 @@ class SourceKind(ABC):
         """Check that rows with these columns can be written to a sink of this format."""
         return
 
+    def check_destination(self, sink: Sink, settings: ProjectSettings, systems: Systems) -> None:
+        """Check that what a sink of this format sends to exists."""
+        return
+
     # -- parts of a range
 
     def parts(

@@ -65,3 +65,14 @@ def test_a_process_that_starts_between_the_file_and_its_lock_takes_no_folder_awa
     assert removed and not removed[0].exists(), "another process has taken the first folder away"
     assert scratch.folder("local").is_dir()
     scratch.remove()
+
+
+def test_folders_that_the_user_sets_are_relative_to_where_the_user_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(places.BROKER_VARIABLE, "demo/broker")
+    (tmp_path / "pipeline").mkdir()
+    with places.working_in(tmp_path / "pipeline"):
+        assert Path.cwd() == tmp_path / "pipeline"
+        assert places.broker_folder() == tmp_path / "demo" / "broker"

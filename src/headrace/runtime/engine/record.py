@@ -13,9 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.runtime.places import cache_folder, chosen_folder
-
-FOLDER_VARIABLE = "HEADRACE_ENGINE_DIR"
+from headrace.runtime.places import ENGINE_VARIABLE, cache_folder, chosen_folder
 
 GUARD = "held"
 """The name of the file with a command's process id that an engine holds locked, one for each command."""
@@ -42,7 +40,7 @@ class EngineRecord:
 
 def engine_folder() -> Path:
     """Returns the folder of the records; makes it for this user alone."""
-    folder = chosen_folder(FOLDER_VARIABLE) or cache_folder() / "engine"
+    folder = chosen_folder(ENGINE_VARIABLE) or cache_folder() / "engine"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder
 

@@ -16,6 +16,7 @@ from headrace.errors import (
     OptionInvalidError,
     SchemaIdUnknownError,
     SinkInvalidError,
+    TopicNotFoundError,
 )
 from headrace.model.declarations import Sink, StreamingTable
 from headrace.model.project import ProjectSettings
@@ -116,6 +117,8 @@ class KafkaGuard(Guard):
 _VERSION = "v1"
 _ERRORS = r"org\.apache\.kafka\.common\.errors\."
 _BROKER = re.compile(_ERRORS + r"(Timeout|Disconnect|Network|BrokerNotAvailable)\w*Exception[^\n]*")
+_NO_TOPIC = re.compile(r"Topic (\S+) not present in metadata after \d+ ms")
+"""What a producer says of a topic that was deleted."""
 _STORES = re.compile(r"Failed to load [^\n]*(?:keystore|truststore)[^\n]*", re.IGNORECASE)
 _TURNED_AWAY = re.compile(
     _ERRORS
@@ -302,6 +305,14 @@ class KafkaKind(SourceKind):
                 "register the schema under the subject, or name another: hr.read_kafka(.., subject=..)",
                 id=int(unknown[1]),
             )
+        if (gone := _NO_TOPIC.search(failed.text)) is not None:
+            return failed.error(
+                TopicNotFoundError,
+                f"the broker has no topic `{gone[1]}`",
+                (f"Kafka's client reports: {gone[0]}", NOT_COMMITTED),
+                f"create it:   headrace broker topics create {gone[1]}",
+                topic=gone[1],
+            )
         if (broker := _BROKER.search(failed.text)) is not None:
             report = f"Kafka's client reports: {broker[0]}"
             what = "the Kafka broker does not answer"
@@ -325,6 +336,12 @@ class KafkaKind(SourceKind):
             remedies=remedies,
             params={"sink": str(table.name), "column": missing},
         )
+
+    def check_destination(self, sink: Sink, settings: ProjectSettings, systems: Systems) -> None:
+        # Without the option, each row names its topic.
+        if (topic := sink.options.get("topic")) is not None:
+            other = other_cluster(sink.options, settings.kafka)
+            systems.client(KafkaClusters).reach(other).partitions(topic)
 
     def lag(self, one: SourceRange, systems: Systems, checkpoint: Location | None) -> Lag | None:
         assert isinstance(one.until, KafkaOffsets)
