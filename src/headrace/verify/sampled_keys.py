@@ -452,7 +452,7 @@ def _rounded(kind: str, value: Any) -> Any:
         except ArithmeticError:
             return _NOTHING
     with np.errstate(over="ignore"):
-        return float(np.float32(value)) if kind == "float" and isinstance(value, float) else value
+        return _plain(float(np.float32(value))) if kind == "float" and isinstance(value, float) else value
 
 
 def _as(kind: type, value: Any) -> Any:

@@ -24,6 +24,7 @@ FLOAT = 0.10000000149011612
         ("decimal(12,2)", pa.decimal128(12, 2), "1.235", "1.24"),
         ("decimal(12,2)", pa.decimal128(12, 2), '"-0.00"', "0"),
         ("float", pa.float32(), "0.1", FLOAT),
+        ("float", pa.float32(), "NaN", math.nan),
         ("double", pa.float64(), "0.1", 0.1),
         ("double", pa.float64(), "-0.0", 0.0),
         ("double", pa.float64(), "0.0", -0.0),
