@@ -151,9 +151,9 @@ def test_a_replaced_checkpoint_adds_nothing_to_the_tables_beside_its_own(
         return sorted(row["id"] for row in spark.read.format("delta").load(str(side.path)).collect())
 
     side.fence(spark, "c", 0)
-    assert not side.exists
+    assert not side.exists(spark)
     for batch in (0, 1):
-        side.write(spark, batch_rows(batch), stamp(batch))
+        side.write(spark, batch_rows(batch), stamp(batch), lambda: None)
     # A process stalls between its write and its commit, while another one takes its flow over.
     transaction = start_transaction(spark, side.path, "c")
     files = write_files(transaction, batch_rows(2))
@@ -162,7 +162,7 @@ def test_a_replaced_checkpoint_adds_nothing_to_the_tables_beside_its_own(
     with pytest.raises(BatchFencedError):
         commit_quarantine(spark, transaction, files, stamp(2))
     with pytest.raises(BatchFencedError):
-        side.write(spark, batch_rows(2), stamp(2))
+        side.write(spark, batch_rows(2), stamp(2), lambda: None)
     version = newest_version(side.path)
     side.fence(spark, "c", 0)
     assert (held(), newest_version(side.path)) == ([0], version), "it is fenced once"
