@@ -423,7 +423,7 @@ def _json(text: bytes | str | None) -> Any:
     """A JSON value with all digits of its numbers; `_NOTHING` where the text is not JSON."""
     try:
         return json.loads(text or "", parse_float=Decimal)
-    except (ValueError, RecursionError):
+    except (ValueError, ArithmeticError, RecursionError):
         return _NOTHING
 
 

@@ -43,3 +43,4 @@ def test_a_number_that_a_column_cannot_have_is_no_key() -> None:
     nothing = _read_value("long", _json("1.5"))
     assert _read_value("decimal(38,18)", _json("1e300")) is nothing
     assert _read_value("decimal(38,18)", _json('"Infinity"')) is nothing
+    assert _json("1e99999999999999999999") is nothing
