@@ -152,7 +152,8 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None) 
     """The remedy for a misspelt name: the known name that is most like it, else another remedy, if any."""
     import difflib
 
-    near = difflib.get_close_matches(name, list(known), n=1)
+    by_lower = {one.lower(): one for one in known}
+    near = [by_lower[one] for one in difflib.get_close_matches(name.lower(), by_lower, n=1)]
     return (f"did you mean `{near[0]}`?",) if near else () if otherwise is None else (otherwise,)
 
 

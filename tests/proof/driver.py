@@ -60,6 +60,15 @@ class Driver:
     def go_on(self, point: Point) -> None:
         (self.markers / point).unlink()
 
+    def stand_still(self) -> None:
+        """Stop Python and the JVM, as a machine that sleeps does."""
+        for pid in (self.process.pid, self.jvm.pid):
+            os.kill(pid, signal.SIGSTOP)
+
+    def wake(self) -> None:
+        for pid in (self.process.pid, self.jvm.pid):
+            os.kill(pid, signal.SIGCONT)
+
     def kill(self, victim: Victim) -> None:
         """Send SIGKILL, the JVM first: it is what commits."""
         if not self.has_jvm:
@@ -93,6 +102,8 @@ class Driver:
 
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
+            if self.has_jvm and self.jvms():
+                self.wake()
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
             self.process.wait(DEADLINE_S)

@@ -76,7 +76,7 @@ def test_a_driver_that_wakes_after_another_took_over_changes_no_row(
     shop.produce(40)
     with start(shop, "--continuous", pause=(f"{flow}/{point}", 0)) as driver:
         driver.wait_at(point)
-        driver.process.send_signal(signal.SIGSTOP)
+        driver.stand_still()
         leases = {name: shop.storage.lease(TableName(shop.database, name), name) for name in FLOWS}
         mine = {path: path.read_bytes() for path in leases.values() if path.exists()}
         monkeypatch.setenv(EXPIRES_VARIABLE, "1")
@@ -90,7 +90,7 @@ def test_a_driver_that_wakes_after_another_took_over_changes_no_row(
         for path, text in mine.items():
             path.write_bytes(text)
         driver.go_on(point)
-        os.kill(driver.process.pid, signal.SIGCONT)
+        driver.wake()
         shop.produce(10)
         if point == "before-commit":
             # Its batch was ready: the table itself refuses it.

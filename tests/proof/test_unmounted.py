@@ -9,6 +9,7 @@ from pathlib import Path
 import deltalake
 import pytest
 
+from headrace.cli.main import run as cli
 from headrace.model.event_forms import Event
 from headrace.model.events import BatchCommitted, FlowFailed, FlowRetrying, ViewFailed
 from headrace.run import attempts
@@ -149,6 +150,12 @@ def test_deleted_keys_and_rejected_rows_that_are_away_are_not_begun_anew(
     bring_back(away[0], sides[0])
     shop.run_well()
     assert len(rows(shop, f"tables/{shop.database}/newest")) == 3
+
+    take_away(sides[0])
+    assert cli(["full-refresh", "newest", "--yes", "--project", str(shop.root)]) == 0
+    shop.run_well()
+    assert len(rows(shop, f"tables/{shop.database}/newest")) == 3
+    shop.verify()
 
 
 def test_a_table_that_is_gone_ends_its_flow_with_the_error_of_a_lost_table(shop: Shop) -> None:

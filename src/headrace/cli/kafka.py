@@ -43,12 +43,10 @@ def reach(connection: KafkaConnection, output: Output) -> ReachedKafka:
 def not_found(error: TopicNotFoundError, kafka: ReachedKafka, cluster: KafkaCluster) -> TopicNotFoundError:
     """The error with similar names, or the command that creates the topic on the embedded broker."""
     topic, known = str(error.params["topic"]), cluster.topics()
-    if remedies := did_you_mean(topic, known):
-        pass
-    elif kafka.is_embedded:
-        remedies = (f"headrace broker topics create {topic}", f"headrace produce {topic} --sample")
-    else:
-        remedies = ("create the topic with the tools of the cluster",)
+    create: tuple[str, ...] = ("create the topic with the tools of the cluster",)
+    if kafka.is_embedded:
+        create = (f"headrace broker topics create {topic}", f"headrace produce {topic} --sample")
+    remedies = did_you_mean(topic, known) or create
     listed = ", ".join(known[:10]) + (", .." if len(known) > 10 else "")
     return TopicNotFoundError(
         error.summary,

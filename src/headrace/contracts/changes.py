@@ -29,7 +29,7 @@ from headrace.model.names import quoted_column
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType, T
 from headrace.sinks.row_hash import holds_map, row_hash
 from headrace.sources.parts import ROW_JSON
-from headrace.sources.registry import find_coordinates
+from headrace.sources.registry import widest_coordinates
 
 _RECORD = "_source"
 """The struct that our readers add. The table does not get it, unless ``column_list`` names it."""
@@ -179,7 +179,7 @@ def _place(rows: DataFrame) -> list[Column]:
     """The position of each record in its source, which orders records with equal sequences."""
     record = next((one for one in rows.schema.fields if one.name == _RECORD), None)
     fields = set() if record is None else set(getattr(record.dataType, "names", ()))
-    known = find_coordinates(fields)
+    known = widest_coordinates(fields)
     if known is not None:
         partition = F.lit(0) if known.partition is None else F.col(f"{_RECORD}.{known.partition}")
         source = F.coalesce(F.col(f"{_RECORD}.{known.source}"), F.lit(""))

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from headrace.model.names import quoted_column, quoted_path
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType, T
 from headrace.sources.parts import ROW_JSON
-from headrace.sources.registry import RECORD, find_coordinates
+from headrace.sources.registry import RECORD, widest_coordinates
 
 REASONS = "__headrace_reasons"  # the column with the names of the expectations that a row fails
 _SOURCE = f"STRUCT<{', '.join(f'{name}: {kind}' for name, kind in RECORD.items())}>"
@@ -141,7 +141,7 @@ def _columns_of_record(schema: StructType) -> dict[str, str]:
     types = {name: kind.replace(": ", ":").lower() for name, kind in RECORD.items()}
     names = {one.name for one in source.fields if one.dataType.simpleString() == types.get(one.name)}
     # The stream of a folder has the path of each row, and not its number.
-    if find_coordinates(names) is None and "path" not in names:
+    if widest_coordinates(names) is None and "path" not in names:
         return {}
     return {name: f"_source.{name}" for name in RECORD if name in names}
 

@@ -279,7 +279,7 @@ def create_auto_cdc_from_snapshot_flow(
     table = arguments.table_name("target", target, scope.default_schema)
     snapshots = _snapshots(arguments, source)
     columns = tuple(text_of(one) for one in column_list_of(arguments, "keys", keys))
-    # No query gives the differences between snapshots. The fingerprint follows from the code of a function.
+    # The flow has no query of its own. If its source is a function, its fingerprint follows from that code.
     function: Any = snapshots.function if isinstance(snapshots, SnapshotFunction) else lambda: None
     scope.register(
         AutoCdcFlow(

@@ -38,6 +38,7 @@ class Erasure:
     version: int  # files and log entries up to this version may have erased rows
     at: datetime
     awaits_refresh: bool = False  # whether the table is a view that was not computed again yet
+    unfinished: bool = False  # whether the command has not ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,9 @@ class ErasedRest:
         if self.erasure.awaits_refresh:
             yield f"{name}  view: still has the rows until the next run computes it again:   headrace run"
             return
+        if self.erasure.unfinished:
+            yield f"{name}  the erasure was interrupted. Repeat it:   headrace erase {short} --where .."
+            return
         commits = f"{counted(self.commits, 'commit')} of the log"
         files = f"{counted(self.files, 'file')} ({size_text(self.size_bytes)}) and " if self.files else ""
         when = f"after {self.due:%Y-%m-%d %H:%M} UTC" if self.due > datetime.now(UTC) else "now"
@@ -74,6 +78,7 @@ class ErasedRest:
             "part": self.target.role,
             "due": self.due.isoformat(timespec="seconds"),
             "awaits_refresh": self.erasure.awaits_refresh,
+            "unfinished": self.erasure.unfinished,
             "files": self.files,
             "bytes": self.size_bytes,
             "commits": self.commits,
@@ -86,17 +91,14 @@ def record_erasure(
     target: DatasetTable,
     table_id: str,
     *,
-    begins: bool = False,
+    unfinished: bool = False,
     awaits_refresh: bool = False,
 ) -> None:
-    """Record that files and log entries of a table up to its newest version may have erased rows.
-
-    `begins`: whether the commits that delete the rows follow; the process can end before it records these.
-    """
+    """Record that files and log entries of a table up to its newest version may have erased rows."""
     version = newest_version(target.path(storage))
     at = datetime.now(UTC).isoformat()
     found = {"at": at, "table_id": table_id, "version": version}
-    found |= {"awaits_refresh": awaits_refresh, "begins": begins}
+    found |= {"awaits_refresh": awaits_refresh, "unfinished": unfinished}
     record_maintenance(storage, target.dataset, "erased", found, target.role)
 
 
@@ -111,18 +113,17 @@ def load_erasure(storage: Storage, target: DatasetTable, table_id: str) -> Erasu
             version=int(found["version"]),
             at=datetime.fromisoformat(found["at"]),
             awaits_refresh=bool(found["awaits_refresh"]),
+            unfinished=bool(found.get("unfinished")),
         )
     except (KeyError, TypeError, ValueError):
         return None
-    if erasure.awaits_refresh or found.get("begins"):
+    if erasure.awaits_refresh:
         newest = newest_commits(target.path(storage))
         later = itertools.takewhile(lambda one: one.version > erasure.version, newest)
-        is_view = erasure.awaits_refresh
-        ends = [one for one in later if (one.refreshes_view if is_view else one.declares_erasure)]
-        if ends:
-            # The first refresh counts: a view can be computed again each hour.
-            end = ends[-1 if is_view else 0]
-            return replace(erasure, version=end.version, at=end.at, awaits_refresh=False)
+        refreshes = [one for one in later if one.refreshes_view]
+        if refreshes:
+            # The first one counts: a view can be computed again each hour.
+            return replace(erasure, version=refreshes[-1].version, at=refreshes[-1].at, awaits_refresh=False)
     return erasure
 
 
@@ -158,7 +159,7 @@ def find_rest(storage: Storage, target: DatasetTable, condition: TableCondition)
         commits=commits,
         holders=(*holders, *(_blockers(condition) if commits else ())),
     )
-    return rest if left or commits or erasure.awaits_refresh else None
+    return rest if left or commits or erasure.awaits_refresh or erasure.unfinished else None
 
 
 def _is_empty(file: Location) -> bool:
@@ -188,7 +189,9 @@ def _retention_s(target: DatasetTable, condition: TableCondition) -> float:
 
 def is_due(rest: ErasedRest | None) -> bool:
     """Whether the retention of erased rows has ended."""
-    return rest is not None and not rest.erasure.awaits_refresh and rest.due <= datetime.now(UTC)
+    if rest is None or rest.erasure.awaits_refresh or rest.erasure.unfinished:
+        return False
+    return rest.due <= datetime.now(UTC)
 
 
 def finish_erasure(

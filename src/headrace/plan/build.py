@@ -102,8 +102,8 @@ def _property_errors(session: SparkSession, declarations: Declarations) -> Itera
 
 
 def _completed(declarations: Declarations, settings: ProjectSettings) -> Declarations:
-    """Declarations without secrets in the texts that tables, commits and events keep, whose expectations say
-    whether NULL passes."""
+    """Declarations as the plan uses them: targets in the case of their tables, a rule for NULL in each
+    expectation, and no secrets in texts that are kept."""
     redact = settings.redactor
 
     def names(expectations: tuple[Expectation, ...]) -> Iterator[Expectation]:

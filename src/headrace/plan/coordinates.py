@@ -10,12 +10,7 @@ from headrace.model.coordinates import PartType
 from headrace.plan.logical import Leaf, LogicalPlan, Node
 from headrace.plan.stages import Coordinates
 from headrace.sources.bad_records import METRICS
-from headrace.sources.registry import (
-    COORDINATES,
-    STREAM_COORDINATES,
-    find_coordinates as coordinates_with,
-    kind_for,
-)
+from headrace.sources.registry import COORDINATES, STREAM_COORDINATES, kind_for, widest_coordinates
 
 Part = str  # a part of the coordinates, or the timestamp
 _TIMESTAMP: Final = "timestamp"
@@ -252,7 +247,7 @@ def _choose(paths: Mapping[str, Part]) -> CoordinateColumns:
     timestamp = _first_paths(paths).get(_TIMESTAMP)
     for group in [*grouped, dict(paths)]:
         first = _first_paths(group)
-        if record := coordinates_with(first.keys() - {_TIMESTAMP}, STREAM_COORDINATES):
+        if record := widest_coordinates(first.keys() - {_TIMESTAMP}, STREAM_COORDINATES):
             columns = {name: first[name] for name in record.names}
             coordinates = Coordinates(columns=columns, record=record)
             timestamp = first.get(_TIMESTAMP) or timestamp

@@ -17,7 +17,7 @@ from headrace.plan.coordinates import CoordinateColumns, named_columns
 from headrace.plan.stages import Coordinates, OpenTableStage, RefreshViewStage
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.delta.starting import FEED_PROPERTY
-from headrace.sources.registry import STREAM_COORDINATES, find_coordinates
+from headrace.sources.registry import STREAM_COORDINATES, widest_coordinates
 
 PIPELINE: Final = "headrace.pipeline"
 DATASET: Final = "headrace.dataset"
@@ -173,7 +173,7 @@ def keeps_history(properties: Mapping[str, str]) -> bool:
 def _coordinates(text: str) -> Coordinates:
     try:
         value: Any = json.loads(text)
-        record = find_coordinates(value, STREAM_COORDINATES)
+        record = widest_coordinates(value, STREAM_COORDINATES)
         if record is None:
             raise ValueError("its keys are not the coordinates of a kind of source")
         return Coordinates(columns={name: str(value[name]) for name in record.names}, record=record)

@@ -177,21 +177,23 @@ def _check_layout(dataset: Stored) -> Iterator[HeadraceError]:
         )
 
 
-def check_streaming(plan: LogicalPlan, dataset: Stored, location: SourceLocation) -> None:
+def check_query_kind(plan: LogicalPlan, dataset: Stored, location: SourceLocation) -> None:
     """The query of a streaming table must be a stream, that of a materialized view a batch query."""
     wants_stream = isinstance(dataset, StreamingTable)
     if plan.streaming == wants_stream:
         return
     kind: type[BatchQueryForStreamingTableError | StreamingQueryForViewError]
+    name = dataset.name.short
     if wants_stream:
-        kind, problem = BatchQueryForStreamingTableError, "streaming table `{}` reads no stream"
+        kind = BatchQueryForStreamingTableError
+        summary = f"the query of the streaming table `{name}` reads no stream"
         remedies = ["read with spark.readStream, to read each record once"]
         remedies.append("declare it with @hr.materialized_view, to recompute it")
     else:
-        kind, problem = StreamingQueryForViewError, "materialized view `{}` is a stream"
+        kind = StreamingQueryForViewError
+        summary = f"the query of the materialized view `{name}` is a stream"
         remedies = ["read with spark.read, to recompute the view as a whole"]
         remedies.append("declare it with @hr.table, to read each record once")
-    summary = f"the query of the {problem.format(dataset.name.short)}"
     raise kind(summary, location=location, remedies=remedies, params={"dataset": str(dataset.name)})
 
 

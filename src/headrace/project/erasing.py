@@ -12,7 +12,7 @@ from typing import Any, Literal, assert_never
 from headrace.contracts.rejected import ID, PROBLEM, rows_of_json
 from headrace.errors import ReadConditionInvalidError
 from headrace.maintain.dataset_tables import DatasetTable
-from headrace.maintain.erasures import ErasedRest, record_erasure
+from headrace.maintain.erasures import ErasedRest, load_erasure, record_erasure
 from headrace.maintain.holders import find_holders, lag_seconds
 from headrace.model.changes import SEQUENCE
 from headrace.model.maintenance import TablePolicy
@@ -70,6 +70,7 @@ class ErasurePlan:
     final_at: datetime  # when the retention of old files ends
     views: tuple[TableName, ...] = ()  # the views downstream: the next run computes them again
     rest: tuple[ErasedRest, ...] = ()  # what the storage still has of the rows, after they were deleted
+    unfinished: bool = False  # whether an earlier erasure of these tables was interrupted
     unchecked: tuple[str, ...] = ()  # tables whose old files could not be checked; `notes` has the reasons
 
     @property
@@ -152,6 +153,7 @@ class Eraser:
             notes=(*notes, *_states((name, *(step.dataset for step in steps)), plan), *_sources(name, plan)),
             views=tuple(views),
             final_at=datetime.now(UTC) + self._retention(steps),
+            unfinished=any(map(self._was_interrupted, steps)),
         )
 
     def erase(self, planned: ErasurePlan) -> ErasurePlan:
@@ -167,7 +169,7 @@ class Eraser:
             for view in planned.views if planned.rows else ():
                 self._record(view, "table", awaits_refresh=True)
             for step in planned.steps:
-                self._record(step.dataset, step.part, begins=True)
+                self._record(step.dataset, step.part, unfinished=True)
             # The condition is not logged: it can hold what is to be erased.
             for number, step in enumerate(planned.steps):
                 done.append(replace(step, rows=self._execute(session, step)))
@@ -201,6 +203,11 @@ class Eraser:
             time.sleep(min(max(due_s, _POLL_S), _LONGEST_POLL_S))
             erased = self.finish(erased)
         return erased
+
+    def _was_interrupted(self, step: ErasureStep) -> bool:
+        table_id = self._engine.read_table(step.path).table_id
+        found = load_erasure(self._settings.storage, DatasetTable(step.dataset, step.part), table_id)
+        return found is not None and found.unfinished
 
     def _record(self, dataset: TableName, part: Part, **state: bool) -> None:
         storage, target = self._settings.storage, DatasetTable(dataset, part)

@@ -243,7 +243,7 @@ class TableMaintenance:
                 due = tuple(one for one in due if one not in ("optimize", "checkpoints"))
             else:
                 if target.role == "table":
-                    # Nothing waits for commits that the ledgers have.
+                    # What a ledger holds keeps no entry of the log from being deleted.
                     for flow in storage.checkpoints(target.dataset).list_folders():
                         ledger = Ledger(storage.ledger(target.dataset, flow), target.dataset, flow)
                         commits = DeltaCommits(storage.table(target.dataset))

@@ -37,7 +37,7 @@ from headrace.plan.stages import Plan, PlannedFlow
 from headrace.project.query_code import UnknownCode, describe_query
 from headrace.run.checks import UNCHECKED
 from headrace.run.readiness import inputs_of
-from headrace.run.survey import FlowSurveyor, is_drained
+from headrace.run.survey import FlowSurveyor, check_tombstones, is_drained
 from headrace.run.targets import target_reader
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.replace import lacks_quarantine, last_refresh
@@ -168,6 +168,8 @@ def _require_drained(
         declared_flows=frozenset(p.flow.name for p in flows if p.flow.target == planned.flow.target),
     )
     survey = surveyor.survey(Remedies())
+    if survey is not None:
+        check_tombstones(surveyor, survey)
     if survey is None or not isinstance(decide(survey.flow, survey.facts, survey.checkpoint), Continue):
         raise _Uncertain(f"flow {name} has a checkpoint to open")
     if not is_drained(planned, survey.flow.sources, survey.checkpoint, systems):

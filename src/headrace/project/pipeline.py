@@ -299,7 +299,7 @@ class Pipeline(StoredPipeline):
             entries still have rows, and when they can be deleted.
 
         Raises:
-            SecondDriverError: A flow of one of the tables runs in another process.
+            SecondDriverError: Another process runs a flow of one of the tables, or computes a view of them.
 
         Example:
             >>> planned = pipeline.plan_erasure("orders", "customer = 'ada'")  # doctest: +SKIP

@@ -42,9 +42,8 @@ class SourceOverrides:
     running: RunningSpark | None = None
     sources: SourceHook | None = None
     ranges: RangeHook | None = None
-    as_records: AsRecords = (
-        tuple  # gives the ranges of a batch in the offsets of the topics that are replaced
-    )
+    # Gives the ranges of a batch in the offsets of the topics that are replaced.
+    as_records: AsRecords = tuple
     folders: FolderHook | None = None
     # Called for each table that no file declares, before it is looked up in the storage.
     find_table: FindTable | None = None

@@ -153,7 +153,8 @@ def take_preview(
                     values = collect_columns(chosen.limit(limit + 1))
                     bad_records = tuple(_rejected(found))
             except Exception as error:
-                raise _failure(error, first, log_file, dataset.expectations) from error
+                failures = Failures(settings=plan.project, log_file=log_file)
+                raise _failure(error, first, failures, dataset.expectations) from error
         rows = tuple(zip(*values, strict=True))
         kept, counts = _judged(rows[:limit], dataset, len(fields))
         return Preview(
@@ -208,10 +209,10 @@ def _judged(
 
 
 def _failure(
-    error: Exception, query: Declared, log_file: Path | None, expectations: Sequence[Expectation]
+    error: Exception, query: Declared, failures: Failures, expectations: Sequence[Expectation]
 ) -> HeadraceError:
     coded = explain_bad_file(error, query, None)
-    coded = coded or Failures(log_file=log_file).as_error(error, query, expectations=expectations)
+    coded = coded or failures.as_error(error, query, expectations=expectations)
     return coded.with_(facts=[fact for fact in coded.facts if fact != NOT_COMMITTED])
 
 

@@ -189,7 +189,7 @@ def _is_known(name: str) -> bool:
     if any(name in getattr(module, "__all__", ()) for module in spark_modules):
         return True
     parts = [path.rpartition(".") for path in _CLASSES]
-    classes = [getattr(sys.modules.get(f"pyspark.sql.{one}"), name, None) for one, _, name in parts]
+    classes = [getattr(sys.modules.get(f"pyspark.sql.{one}"), kind, None) for one, _, kind in parts]
     if name.startswith("_") or None in classes or None in spark_modules:
         return False
     # What no class and no module has can only be a column, as in `orders.amount`.

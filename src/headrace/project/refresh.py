@@ -197,7 +197,8 @@ def _lost_snapshots(planned: PlannedFlow, storage: Storage) -> Iterator[Unrecove
 def find_downstream(
     names: Sequence[TableName], reads: Sequence[tuple[TableName, TableName | None]]
 ) -> tuple[TableName, ...]:
-    """The other datasets that read these, directly or through others. `reads`: pairs of reader and read."""
+    """The other datasets that read these, directly or through others. `reads`: pairs of a dataset and a table
+    that it reads."""
     found: list[TableName] = []
     waiting = list(names)
     while waiting:

@@ -89,7 +89,7 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Failures:
-    settings: ProjectSettings | None = None
+    settings: ProjectSettings | None  # whose secrets are removed from the errors
     sources: Sequence[Source] = ()
     log_file: Path | None = None
 

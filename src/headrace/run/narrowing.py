@@ -44,9 +44,10 @@ _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ([^\n]*?)(?: SQ
 _PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t^].*\n)+([\w.]+)(?:: ([^\n]*))?")
 
 
-def union(frames: Sequence[DataFrame]) -> DataFrame:
-    """The rows of several DataFrames; a column that one of them lacks is NULL there."""
-    return reduce(lambda one, two: one.unionByName(two, allowMissingColumns=True), frames)
+def union(frames: Sequence[DataFrame], *, lacks_columns: bool = False) -> DataFrame:
+    """The rows of several DataFrames. `lacks_columns`: whether a column that one of them lacks is NULL there,
+    and no error."""
+    return reduce(lambda one, two: one.unionByName(two, allowMissingColumns=lacks_columns), frames)
 
 
 def ranges_of(parts: Sequence[Part], batch: Iterable[SourceRange]) -> list[SourceRange]:
@@ -201,7 +202,7 @@ class RecordSearch:
             return frame
 
         self.build_ranges(session, self.planned, only, self.checkpoint, treat=keep)
-        return union(records)
+        return union(records, lacks_columns=True)
 
     def _located(
         self, failure: Exception, parts: Sequence[Part], session: SparkSession, ranges: Sequence[SourceRange]

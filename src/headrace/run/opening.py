@@ -13,7 +13,13 @@ from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
 from headrace.run.failpoints import reach
 from headrace.run.failures import state_changed
-from headrace.run.survey import FlowSurveyor, find_unfinished, table_lost, unfinished_refresh
+from headrace.run.survey import (
+    FlowSurveyor,
+    check_tombstones,
+    find_unfinished,
+    table_lost,
+    unfinished_refresh,
+)
 from headrace.run.targets import side_tables
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sinks.delta.table import CLEARING
@@ -55,6 +61,7 @@ def prepare_flow(surveyor: FlowSurveyor, remedies: Remedies) -> FlowStart:
     if survey is None:
         start = FlowStart(opening=Open(reason="first"), sources=surveyor.look(), table=None)
     else:
+        check_tombstones(surveyor, survey)
         start = FlowStart(
             opening=decide(survey.flow, survey.facts, survey.checkpoint),
             sources=survey.flow.sources,

@@ -127,7 +127,9 @@ class FlowReplayer:
         """Mark the rows in the quarantine, and commit what the query returned for them."""
         planned = self.planned
         target = flow_target(planned, self.context.settings, session, self.context.maintenance)
-        split = RowSplit(union(outcome.parts), planned.expectations, str(planned.flow.target))
+        split = RowSplit(
+            union(outcome.parts, lacks_columns=True), planned.expectations, str(planned.flow.target)
+        )
         writer = target.begin(session, stamp)
         assert writer is not None, "the id of the replay is new"
         try:

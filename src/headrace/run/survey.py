@@ -78,9 +78,6 @@ class FlowSurveyor:
         last = self._last_batch(table, reset)
         if last is not None and reset:
             history = history.with_last(last)
-        tombstones = self.settings.storage.tombstones(flow.target)
-        if history.deletes and planned.sink is None and not is_table(tombstones):
-            raise _tombstones_lost(planned, tombstones)
         on_data_loss = self.settings.on_data_loss
         policies = {on_data_loss, *(source.on_data_loss for source in planned.sources)}
         past = Past(flow=flow, history=history, ledger=ledger.folder, opens=reset or "record" in policies)
@@ -229,9 +226,13 @@ def table_lost(planned: PlannedFlow, fact: str) -> TableLostError:
     )
 
 
-def _tombstones_lost(planned: PlannedFlow, path: Location) -> TableLostError:
-    flow = planned.flow
-    return TableLostError(
+def check_tombstones(surveyor: FlowSurveyor, survey: Survey) -> None:
+    """Check that the deleted keys of a flow that has deleted rows are still there."""
+    planned, flow = surveyor.planned, surveyor.planned.flow
+    path = surveyor.settings.storage.tombstones(flow.target)
+    if not survey.facts.history.deletes or planned.sink is not None or is_table(path):
+        return
+    raise TableLostError(
         f"flow {flow.name}: the deleted keys of {flow.target.short} are missing",
         location=flow.location,
         facts=(

@@ -42,6 +42,7 @@ from headrace.sinks.delta.table import (
     alter_table,
     check_name,
     create_table,
+    forget_snapshot,
     publish_table,
     read_state,
     register_table,
@@ -144,8 +145,11 @@ def open_table(
     path.make_folder()
     if opening.creates:
         # Those of a table that was removed would hide rows of the new one.
-        _, tombstones = side_tables(stage.table.name, storage)
+        quarantine, tombstones = side_tables(stage.table.name, storage)
         tombstones.drop(spark)
+        if not is_table(quarantine.path):
+            # It was removed with its table.
+            forget_snapshot(spark, quarantine.path)
         if _create(stage, path, spark):
             publish_table(spark, stage.table.name, path)
             return

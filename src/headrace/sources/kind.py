@@ -77,7 +77,7 @@ class SourceKind(ABC):
     """The fields, with their SQL types, in which the quarantine keeps a record of such a source."""
 
     keys: ClassVar[tuple[str, ...]] = ()
-    """Those of its `SourceFacts`."""
+    """The keys of an identity that tell its sources apart, see `SourceFacts.keys`."""
 
     meanings: ClassVar[tuple[Meaning, ...]] = ()
     """The messages of Spark about such sources that have a code of their own."""

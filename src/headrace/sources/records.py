@@ -48,7 +48,7 @@ def find_problem(record: str, schema: Mapping[str, Any] | None, *, is_cut: bool 
         if error.msg == "Extra data":
             return f"the record has more text after its JSON value, at character {error.pos + 1}"
         return f"not valid JSON: {error.msg[0].lower()}{error.msg[1:]} at character {error.pos + 1}"
-    except (ValueError, RecursionError):
+    except (ValueError, ArithmeticError, RecursionError):
         return None
     if schema is None:
         return None
@@ -236,16 +236,16 @@ def stop_at(
     if at:
         facts["at"] = F.struct(*at)
     schema = F.lit(expected if expected and len(expected) <= CARRIED else None)
-    return _raise(value, **facts, mismatch=F.lit(decoder.mismatch), schema=schema)
+    return _error_column(value, **facts, mismatch=F.lit(decoder.mismatch), schema=schema)
 
 
 def stop_because(mismatch: str, value: Column, *, at: Sequence[Column]) -> Column:
     """An error that stops the flow at a record that Spark has parsed, with the value that is wrong."""
     problem, place = F.lit(UNPARSEABLE), F.struct(*at)
-    return _raise(value, problem=problem, stops=F.lit(True), at=place, mismatch=F.lit(mismatch))
+    return _error_column(value, problem=problem, stops=F.lit(True), at=place, mismatch=F.lit(mismatch))
 
 
-def _raise(value: Column, **facts: Column) -> Column:
+def _error_column(value: Column, **facts: Column) -> Column:
     facts["record"] = F.base64(F.substring(value.cast("binary"), 1, CARRIED))
     listed = F.struct(*(fact.alias(name) for name, fact in facts.items()))
     return F.raise_error(F.concat(F.lit(_MARK), F.to_json(listed)))

@@ -58,7 +58,7 @@ def load_source(value: Mapping[str, Any], location: SourceLocation) -> Source:
     return kind_of(value["kind"]).source.from_json(value, location)
 
 
-def find_coordinates(
+def widest_coordinates(
     names: Iterable[str], among: Iterable[RecordCoordinates] = COORDINATES
 ) -> RecordCoordinates | None:
     """The coordinates with the most parts, all of them among these names."""

@@ -63,14 +63,15 @@ class SchemaKey:
 
 def load_schema(folder: Location, key: SchemaKey) -> Mapping[str, Any] | None:
     """The schema that a run has inferred for these files, or ``None``."""
-    path = key.file(folder)
-    if not path.exists():
-        return None
-    with _reading(
-        path, f"the inferred schema of {key.path}", "the next run infers the schema again"
-    ) as value:
-        schema: Mapping[str, Any] = value["schema"]
-    return schema
+    path, what = key.file(folder), f"the inferred schema of {key.path}"
+    try:
+        with _reading(path, what, "the next run infers the schema again") as value:
+            schema: Mapping[str, Any] = value["schema"]
+            return schema
+    except KeptSchemaUnreadableError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
 
 
 def keep_schema(folder: Location, key: SchemaKey, schema: Mapping[str, Any]) -> None:

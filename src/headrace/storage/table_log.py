@@ -354,8 +354,8 @@ def checksum_matches_log(
 
 
 def property_since(table: Location, name: str) -> int | None:
-    """The first version since which a boolean property of the table has been true: the next one if it is not,
-    and ``None`` if no commit of the log has it."""
+    """The first version since which a boolean property of the table has been true; the version after the
+    newest one if it is false now, and ``None`` if no commit of the log has it."""
     since: int | None = None
     last, was_true = -1, False
     for commit in iter_commits(table):

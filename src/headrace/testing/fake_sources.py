@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Source:
-    """One source of the pipeline, with the rows that it has so far. `add`: adds a batch by its number."""
+    """One source of the pipeline, with the rows that it has so far. `_add`: adds a batch by its number."""
 
     name: str
     given: Batches

@@ -423,7 +423,7 @@ def _json(text: bytes | str | None) -> Any:
     """A JSON value with all digits of its numbers; `_NOTHING` where the text is not JSON."""
     try:
         return json.loads(text or "", parse_float=Decimal)
-    except (ValueError, RecursionError):
+    except (ValueError, ArithmeticError, RecursionError):
         return _NOTHING
 
 
@@ -452,7 +452,7 @@ def _rounded(kind: str, value: Any) -> Any:
         except ArithmeticError:
             return _NOTHING
     with np.errstate(over="ignore"):
-        return float(np.float32(value)) if kind == "float" and isinstance(value, float) else value
+        return _plain(float(np.float32(value))) if kind == "float" and isinstance(value, float) else value
 
 
 def _as(kind: type, value: Any) -> Any:

@@ -161,12 +161,14 @@ def test_a_claim_counts_only_in_the_version_that_it_names(desk: ReadTable) -> No
     assert find_missing(desk.path, 3, 5) == 3
 
 
-def test_the_commits_of_an_erasure_that_was_interrupted_belong_to_it(desk: ReadTable) -> None:
-    record_erasure(desk.storage, TARGET, desk.table_id, begins=True)
-    commit(desk.path, operation="DELETE", userMetadata=json.dumps({"headrace_erasure": True}))
-    commit(desk.path, operation="WRITE")
-    found = load_erasure(desk.storage, TARGET, desk.table_id)
-    assert found is not None and found.version == 5
+def test_an_erasure_that_was_interrupted_is_never_due(desk: ReadTable) -> None:
+    record_erasure(desk.storage, TARGET, desk.table_id, unfinished=True)
+    desk.age(8)
+    rest, deleted = finish_erasure(desk.storage, TARGET, desk.examine, close)
+    assert rest is not None and not deleted
+    assert list(rest.lines()) == [
+        "orders  the erasure was interrupted. Repeat it:   headrace erase orders --where .."
+    ]
 
 
 def test_the_first_refresh_takes_the_rows_from_a_view(desk: ReadTable) -> None:

@@ -34,7 +34,7 @@ class Py4JNetworkError(Exception):
 
 
 def code(message: str) -> tuple[str, bool]:
-    error = Failures().as_error(Exception(message), FLOW)
+    error = Failures(settings=None).as_error(Exception(message), FLOW)
     return error.code, error.transient
 
 
@@ -54,7 +54,9 @@ def test_what_passes_is_tried_again(message: str) -> None:
 
 def test_a_broker_that_is_away_is_named() -> None:
     message = "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment"
-    error = Failures().as_error(Exception(f"STREAM_FAILED\nCaused by: {message}\n\tat java.lang"), FLOW)
+    error = Failures(settings=None).as_error(
+        Exception(f"STREAM_FAILED\nCaused by: {message}\n\tat java.lang"), FLOW
+    )
     assert (error.code, error.transient) == ("BROKER_UNREACHABLE", True)
     assert message in error.facts[0]
 
@@ -132,13 +134,15 @@ def test_files_that_a_vacuum_has_deleted_do_not_come_back() -> None:
 
 
 def test_a_full_disk_is_named() -> None:
-    error = Failures().as_error(Exception("java.io.IOException: No space left on device"), FLOW)
+    error = Failures(settings=None).as_error(Exception("java.io.IOException: No space left on device"), FLOW)
     assert (error.code, error.transient) == ("STORAGE_UNWRITABLE", False)
     assert "disk" in error.summary
 
 
 def test_a_heap_that_is_too_small_is_named_with_its_setting() -> None:
-    error = Failures().as_error(Exception("Caused by: java.lang.OutOfMemoryError: Java heap space"), FLOW)
+    error = Failures(settings=None).as_error(
+        Exception("Caused by: java.lang.OutOfMemoryError: Java heap space"), FLOW
+    )
     assert (error.code, error.transient) == ("OUT_OF_MEMORY", False)
     assert "runtime: {memory: 4g}" in error.remedies[0]
 
@@ -162,7 +166,7 @@ def test_a_heap_that_is_too_small_is_named_with_its_setting() -> None:
     ],
 )
 def test_a_row_that_violates_a_constraint_of_the_table_is_named(message: str, summary: str) -> None:
-    error = Failures().as_error(Exception(message), FLOW)
+    error = Failures(settings=None).as_error(Exception(message), FLOW)
     assert (error.code, error.transient, error.summary) == ("CONSTRAINT_VIOLATED", False, summary)
     assert "expect_or_quarantine" in error.remedies[1]
 
@@ -184,13 +188,13 @@ def test_what_does_not_pass_ends_the_flow(message: str) -> None:
 
 @pytest.mark.parametrize("word", ["DELTA_SOURCE_TABLE_IGNORE_CHANGES", "DELTA_SOURCE_IGNORE_DELETE"])
 def test_an_upstream_that_was_rewritten_is_refused(word: str) -> None:
-    error = Failures().as_error(Exception(f"[{word}] Detected a data update"), FLOW)
+    error = Failures(settings=None).as_error(Exception(f"[{word}] Detected a data update"), FLOW)
     assert error.code == "UPSTREAM_REWRITTEN"
     assert any("full-refresh sales" in remedy for remedy in error.remedies)
 
 
 def test_a_jvm_that_is_gone_is_named() -> None:
-    error = Failures().as_error(Py4JNetworkError("Answer from Java side is empty"), FLOW)
+    error = Failures(settings=None).as_error(Py4JNetworkError("Answer from Java side is empty"), FLOW)
     assert error.code == "DRIVER_LOST"
 
 
@@ -204,7 +208,7 @@ def test_a_connection_that_a_user_s_function_loses_is_not_the_jvm() -> None:
     lost = raised(lambda: socket.create_connection(("127.0.0.1", 1), timeout=5))
     assert isinstance(lost, ConnectionRefusedError)
     for failure, carried in ((lost, None), (Exception("[STREAM_FAILED]"), lost)):
-        error = Failures().as_error(failure, FLOW, carried)
+        error = Failures(settings=None).as_error(failure, FLOW, carried)
         assert (error.code, error.transient) == ("FLOW_INTERRUPTED", True)
 
 
@@ -215,21 +219,21 @@ def test_a_connection_that_py4j_loses_is_the_jvm() -> None:
     connection = ClientServerConnection(JavaParameters(port=1), PythonParameters(), gateway, None)
     lost = raised(connection.connect_to_java_server)
     assert isinstance(lost, ConnectionRefusedError)
-    assert Failures().as_error(lost, FLOW).code == "DRIVER_LOST"
+    assert Failures(settings=None).as_error(lost, FLOW).code == "DRIVER_LOST"
 
 
 def test_a_storage_that_cannot_be_read_is_read_again(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     read = Location(str(tmp_path / "folder"), LocalFiles()).read_bytes
-    error = Failures().as_error(raised(read), FLOW)
+    error = Failures(settings=None).as_error(raised(read), FLOW)
     assert (error.code, error.transient) == ("STORAGE_UNREADABLE", True)
-    own = Failures().as_error(raised(lambda: (tmp_path / "folder").read_bytes()), FLOW)
+    own = Failures(settings=None).as_error(raised(lambda: (tmp_path / "folder").read_bytes()), FLOW)
     assert own.code == "FLOW_FAILED", "a file of the user"
 
 
 def test_the_batch_function_s_own_error_is_the_one_that_counts() -> None:
     carried = LeaseLostError("taken over")
-    assert Failures().as_error(Exception("[STREAM_FAILED]"), FLOW, carried) is carried
+    assert Failures(settings=None).as_error(Exception("[STREAM_FAILED]"), FLOW, carried) is carried
 
 
 def test_an_error_shows_the_root_of_spark_s_message_and_where_the_rest_is() -> None:
@@ -240,7 +244,7 @@ def test_an_error_shows_the_root_of_spark_s_message_and_where_the_rest_is() -> N
         "Caused by: java.lang.IllegalStateException: the true reason\n"
         "\t... 34 more"
     )
-    error = Failures(log_file=Path("/logs/spark.log")).as_error(Exception(message), FLOW)
+    error = Failures(settings=None, log_file=Path("/logs/spark.log")).as_error(Exception(message), FLOW)
     assert "java.lang.IllegalStateException: the true reason" in error.facts
     assert any("/logs/spark.log" in fact for fact in error.facts)
     assert error.location == HERE
@@ -260,7 +264,7 @@ def test_a_record_that_spark_s_own_parser_refuses_is_named_by_its_batch() -> Non
         start=KafkaOffsets({"orders": {0: 120, 1: 7}}),
         until=KafkaOffsets({"orders": {0: 164, 1: 7, 2: 3}}),
     )
-    error = Failures().as_error(Exception(MALFORMED), FLOW, reading=Reading(17, (source,)))
+    error = Failures(settings=None).as_error(Exception(MALFORMED), FLOW, reading=Reading(17, (source,)))
     assert (error.code, error.transient, error.location) == ("RECORD_UNPARSEABLE", False, HERE)
     assert "the record is in batch 17: orders/0 offsets 120 to 163, orders/2 offsets 0 to 2" in error.facts
     assert error.params == {"flow": "sales", "batch": 17}
@@ -278,7 +282,9 @@ def test_a_query_that_failed_is_told_with_its_last_batch(
         for at in (start, until)
     ]
     source = SourceRange(0, "delta", {"path": "/lake/raw"}, *ends)
-    error = Failures().as_error(Exception("[CAST_INVALID_INPUT]"), FLOW, reading=Reading(17, (source,)))
+    error = Failures(settings=None).as_error(
+        Exception("[CAST_INVALID_INPUT]"), FLOW, reading=Reading(17, (source,))
+    )
     assert error.code == "FLOW_FAILED"
     assert f"the last batch that started is batch 17: delta /lake/raw, {versions}" in error.facts
 
@@ -327,7 +333,9 @@ RULES = (
     ],
 )
 def test_a_condition_that_raises_is_named(message: str, fact: str) -> None:
-    error = Failures().as_error(Exception("[STREAM_FAILED]"), FLOW, Exception(message), expectations=RULES)
+    error = Failures(settings=None).as_error(
+        Exception("[STREAM_FAILED]"), FLOW, Exception(message), expectations=RULES
+    )
     assert fact in error.facts[1]
     assert "STREAM_FAILED" not in error.facts[0], "Spark's wrapper is not the cause"
 
@@ -335,14 +343,14 @@ def test_a_condition_that_raises_is_named(message: str, fact: str) -> None:
 @pytest.mark.parametrize("name", ["a: {b}", 'say "no"', "back\\slash"])
 def test_a_failed_row_of_a_view_names_its_expectation(name: str) -> None:
     text = f'x: [HEADRACE_EXPECTATION] {json.dumps(name)}: {{"id":1}} SQLSTATE: P0001'
-    error = Failures().as_error(Exception(text), FLOW)
+    error = Failures(settings=None).as_error(Exception(text), FLOW)
     assert (error.code, error.params["expectations"]) == ("EXPECTATION_FAILED", [name])
     assert error.facts[0] == '{"id":1}'
 
 
 def test_an_interruption_is_shown_by_its_cause() -> None:
     carried = Exception("[DELTA_CONCURRENT_APPEND.WITHOUT_HINT] another writer")
-    error = Failures().as_error(
+    error = Failures(settings=None).as_error(
         Exception("[STREAM_FAILED] Query [id = 1] terminated with exception"), FLOW, carried
     )
     assert error.code == "FLOW_INTERRUPTED"

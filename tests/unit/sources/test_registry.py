@@ -17,7 +17,7 @@ from headrace.sources.files.source import FileSource
 from headrace.sources.kafka.source import KafkaSource
 from headrace.sources.other.source import OtherSource
 from headrace.sources.ranges import range_of
-from headrace.sources.registry import RECORD, describe_record, find_coordinates, kind_of, load_source
+from headrace.sources.registry import RECORD, describe_record, kind_of, load_source, widest_coordinates
 from headrace.sources.source import Source
 
 HERE = SourceLocation("shop.py", 3)
@@ -114,6 +114,6 @@ def test_the_coordinates_with_the_most_parts_are_chosen_whatever_the_order() -> 
     short = RecordCoordinates.of(log="STRING", number="BIGINT")
     long = RecordCoordinates.of(log="STRING", shard="INT", number="BIGINT")
     for known in ((short, long), (long, short)):
-        assert find_coordinates(["number", "log", "shard", "value"], known) == long
-        assert find_coordinates(["number", "log"], known) == short
-        assert find_coordinates(["number", "shard"], known) is None
+        assert widest_coordinates(["number", "log", "shard", "value"], known) == long
+        assert widest_coordinates(["number", "log"], known) == short
+        assert widest_coordinates(["number", "shard"], known) is None

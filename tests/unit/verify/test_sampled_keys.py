@@ -24,6 +24,7 @@ FLOAT = 0.10000000149011612
         ("decimal(12,2)", pa.decimal128(12, 2), "1.235", "1.24"),
         ("decimal(12,2)", pa.decimal128(12, 2), '"-0.00"', "0"),
         ("float", pa.float32(), "0.1", FLOAT),
+        ("float", pa.float32(), "NaN", math.nan),
         ("double", pa.float64(), "0.1", 0.1),
         ("double", pa.float64(), "-0.0", 0.0),
         ("double", pa.float64(), "0.0", -0.0),
@@ -42,3 +43,4 @@ def test_a_number_that_a_column_cannot_have_is_no_key() -> None:
     nothing = _read_value("long", _json("1.5"))
     assert _read_value("decimal(38,18)", _json("1e300")) is nothing
     assert _read_value("decimal(38,18)", _json('"Infinity"')) is nothing
+    assert _json("1e99999999999999999999") is nothing

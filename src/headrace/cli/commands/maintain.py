@@ -239,7 +239,8 @@ def erase(invocation: Invocation, table: str, where: str, yes: bool, wait: bool)
     The command first shows how many rows match in each table, and asks for confirmation. Rows of a downstream
     table are deleted if the table has all columns of the condition; other downstream tables are only listed.
     The next run computes materialized views again. Streams that read the tables continue, and
-    `headrace verify` still proves the tables. The command is refused while a flow of one of the tables runs.
+    `headrace verify` still proves the tables. The command is refused while a flow of one of the tables runs,
+    or a view that reads them is computed.
     Old files and the logs of the tables keep the rows until their retention ends; the command prints what is
     left, and when `headrace maintain` can delete it. With --wait, the command waits and deletes it;
     the exit code is 1 if the files of a table could not be checked.
@@ -248,7 +249,7 @@ def erase(invocation: Invocation, table: str, where: str, yes: bool, wait: bool)
     with invocation.pipeline() as pipeline:
         with spark_starting(output, "Starting Spark, resolving the pipeline"):
             planned = pipeline.plan_erasure(table, where)
-        if not planned.rows and not wait:
+        if not (planned.rows or planned.unfinished or wait):
             lines = [*planned.lines(), "No row matches; nothing was changed."]
             return Result(data={"done": False, **planned.to_json()}, text="\n".join(lines))
         remedy = f"headrace erase {table} --where {shlex.quote(where)} --yes"

@@ -271,7 +271,8 @@ _TAIL = 15  # lines of a log that an error shows
 
 
 class StreamProcesses:
-    """Starts a process for each stream. `once`: whether the streams end after the records that exist now."""
+    """Runs streams: each in a process of its own, or one in this process. `once`: whether the streams end
+    after the records that exist now."""
 
     def __init__(
         self,

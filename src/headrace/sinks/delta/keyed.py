@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 from weakref import WeakValueDictionary
 
-from headrace.errors import KeyTwiceError
+from headrace.errors import CheckpointBehindTableError, KeyTwiceError
 from headrace.model.counts import BatchCounts, CountKind, RowChanges
 from headrace.model.names import quoted_column
 from headrace.model.ranges import SourceRange
@@ -127,10 +127,13 @@ class KeyedWriter(BatchWriter):
 
     def __enter__(self) -> Self:
         self.table.shared.turn.acquire()
+        # Another process can have committed the batch, or replaced the checkpoint, since the batch began.
         try:
-            self.transaction = self.table.start(self.session, self.stamp)
+            try:
+                self.transaction = self.table.start(self.session, self.stamp)
+            except CheckpointBehindTableError as error:
+                raise fenced(self.stamp, error.params["held"]) from error
             if self.transaction is None:
-                # Another process has committed the batch since it began here.
                 raise fenced(self.stamp)
         except BaseException:
             self.table.shared.turn.release()

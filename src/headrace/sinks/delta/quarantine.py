@@ -39,7 +39,7 @@ class QuarantineTable:
 
     def exists(self, session: SparkSession) -> bool:
         """Whether any batch has rejected rows. A table that Delta knows, and that is not there, is an error:
-        its disk is away, and a new table in its place would be lost with the disk's return."""
+        the disk may be unmounted, and would hide a table that is created now when it is mounted again."""
         if is_table(self.path):
             return True
         if delta_log(session, self.path).unsafeVolatileSnapshot().version() >= 0:

@@ -31,7 +31,7 @@ class FilePosition(Position):
 
 @dataclass(frozen=True, kw_only=True)
 class FileFacts(SourceFacts):
-    """A folder. A query may come to choose other files of it."""
+    """A folder; a changed query may select other files in it."""
 
     keys = ("path",)
 
