@@ -326,6 +326,7 @@ def _planned_view(view: TemporaryView, resolver: Resolver, code: Callable[[], st
         reads=resolved.reads,
         fingerprint=fingerprint(resolved.plan, (), code),
         through=resolved.views,
+        sources=planned_sources(resolved.plan, resolver.stand_ins.name_of, resolver.settings, view.location),
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Node:
     key: str
     label: str
-    kind: str  # ``source``, ``table``, ``view`` or ``temporary``; Mermaid gives each its shape
+    kind: str  # ``source``, ``table``, ``sink``, ``view`` or ``temporary``; Mermaid gives each its shape
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,13 @@ def _joined(first: str, below: str, block: Sequence[str]) -> list[str]:
     return [first + block[0], *(below + line for line in block[1:])]
 
 
-_SHAPES = {"source": ("([", "])"), "table": ("[(", ")]"), "view": ("[/", "/]"), "temporary": ("[", "]")}
+_SHAPES = {
+    "source": ("([", "])"),
+    "table": ("[(", ")]"),
+    "sink": ("[[", "]]"),
+    "view": ("[/", "/]"),
+    "temporary": ("[", "]"),
+}
 
 
 def draw_mermaid(graph: Graph) -> str:

@@ -17,6 +17,7 @@ from headrace.model.declarations import (
     Expectation,
     Groups,
     MaterializedView,
+    Sink,
     StreamingTable,
     TemporaryView,
     snapshots_of,
@@ -233,25 +234,39 @@ class Explanation:
             return key
 
         for dataset in self.datasets():
-            for flow in self.plan.feeding(dataset.name):
-                snapshots = snapshots_of(flow.flow)
-                if snapshots is not None and any(not read.streaming for read in flow.reads):
-                    # The table has an edge as one that the query reads.
-                    continue
-                for source in flow.sources:
-                    if source.table is None and not flow.flow.once:
-                        label = source.label(self.plan.project.root)
-                        label = label if snapshots is None else f"snapshots of {snapshots.name}"
-                        nodes.setdefault(label, Node(label, label, "source"))
-                        edges[label, add(dataset.name)] = None
+            behind = {label for view in self._through(dataset.name) for label in self._streams_of(view)}
+            for label in self._streams_of(dataset.name):
+                if label not in behind:
+                    nodes.setdefault(label, Node(label, label, "source"))
+                    edges[label, add(dataset.name)] = None
             for read in self._reads_of(dataset.name):
                 edges[add(read), add(dataset.name)] = None
             add(dataset.name)
         return Graph(tuple(nodes.values()), tuple(edges))
 
+    def _streams_of(self, name: TableName) -> list[str]:
+        """What a dataset's queries read as streams and is no table, also through temporary views."""
+        found: dict[str, None] = {}
+        for flow in self.plan.feeding(name):
+            snapshots = snapshots_of(flow.flow)
+            if snapshots is None:
+                found |= self._labels(() if flow.flow.once else flow.sources)
+            elif all(read.streaming for read in flow.reads):
+                # Another table with snapshots has an edge as one that the query reads.
+                found[f"snapshots of {snapshots.name}"] = None
+        if isinstance(view := self.view_of(name), PlannedView):
+            found |= self._labels(view.sources)
+        return list(found)
+
+    def _labels(self, sources: Iterable[Source]) -> dict[str, None]:
+        root = self.plan.project.root
+        return {source.label(root): None for source in sources if source.table is None}
+
     def _node(self, name: TableName, dataset: Dataset | None) -> Node:
         label = self.name_of(name)
         match dataset:
+            case StreamingTable(sink=Sink()):
+                return Node(str(name), f"{label} (sink)", "sink")
             case StreamingTable():
                 return Node(str(name), label, "table")
             case MaterializedView():

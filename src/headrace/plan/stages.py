@@ -102,6 +102,7 @@ class PlannedRefresh(PlannedQuery):
 @dataclass(frozen=True, kw_only=True)
 class PlannedView(PlannedQuery):
     view: TemporaryView
+    sources: tuple[Source, ...]  # the streams that it reads, also through other temporary views
 
 
 @dataclass(frozen=True, kw_only=True)

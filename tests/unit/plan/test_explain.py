@@ -16,6 +16,7 @@ from headrace.model.declarations import (
     MaterializedView,
     RefreshFlow,
     RejectionLimit,
+    Sink,
     StreamingTable,
     TemporaryView,
 )
@@ -129,7 +130,7 @@ def build_plan(
             ),
         ),
         datasets=datasets,
-        views=(PlannedView(view=large, schema=ORDERS, reads=(large_read,), fingerprint="t"),),
+        views=(PlannedView(view=large, schema=ORDERS, reads=(large_read,), sources=(), fingerprint="t"),),
         all_levels=(
             tuple(opened),
             (RunFlowStage(planned=orders),),
@@ -215,6 +216,25 @@ def test_what_change_records_do_is_said(columns: dict[str, Any], text: str) -> N
     )
     shown = " ".join(Explanation(plan).to_text(width=200).split())
     assert f"from Kafka orders, earliest · {text} " in f"{shown} "
+
+
+def test_a_stream_has_its_edge_at_the_temporary_view_that_reads_it_and_a_sink_is_no_table() -> None:
+    records = TemporaryView(name=name("records"), query=PythonQuery(lambda: None, place(4)))
+    view = PlannedView(view=records, schema=ORDERS, reads=(), sources=(kafka("orders"),), fingerprint="t")
+    orders = flow("orders", 6, kafka("orders"), ORDERS, through=(name("records"),))
+    alerts = flow("alerts", 9, kafka("orders"), ORDERS, through=(name("records"),))
+    sink = replace(table("alerts", 9), sink=Sink(format="kafka", options={"topic": "alerts"}))
+    plan = replace(
+        build_plan(),
+        datasets=(records, table("orders", 6), sink),
+        views=(view,),
+        all_levels=((RunFlowStage(planned=orders), RunFlowStage(planned=alerts)),),
+    )
+    assert draw_text(Explanation(plan).graph()) == [
+        "kafka orders ─▶ records (temporary) ─┬─▶ orders",
+        "                                     └─▶ alerts (sink)",
+    ]
+    assert '[["alerts (sink)"]]' in Explanation(plan).to_mermaid()
 
 
 def test_the_limits_of_rejected_records_and_of_values_are_shown() -> None:

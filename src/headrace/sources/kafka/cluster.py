@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -56,17 +56,20 @@ class KafkaCluster:
         described = self._described(list(topics))
         return {name: None if topic is None else str(topic.topic_id) for name, topic in described.items()}
 
-    def partitions(self, topic: str) -> tuple[int, ...]:
-        if not is_topic_name(topic):
-            raise TopicNotFoundError(
-                f"`{topic}` is not a valid topic name",
-                remedies=("use letters, digits, `.`, `_` and `-` only",),
-                params={"topic": topic},
-            )
-        described = self._described([topic])[topic]
-        if described is None:
-            raise self._not_found(topic)
-        return tuple(sorted(partition.id for partition in described.partitions))
+    def partitions(self, topics: Iterable[str]) -> dict[str, tuple[int, ...]]:
+        """The partitions of topics, all of which must exist."""
+        names = list(dict.fromkeys(topics))
+        for name in names:
+            if not is_topic_name(name):
+                raise TopicNotFoundError(
+                    f"`{name}` is not a valid topic name",
+                    remedies=("use letters, digits, `.`, `_` and `-` only",),
+                    params={"topic": name},
+                )
+        described = self._described(names)
+        if missing := [name for name in names if described[name] is None]:
+            raise self._not_found(missing)
+        return {name: tuple(sorted(one.id for one in described[name].partitions)) for name in names}
 
     def earliest(self, topics: Iterable[str]) -> Offsets:
         """The first offset of each partition that the cluster still holds."""
@@ -159,7 +162,8 @@ class KafkaCluster:
         return found
 
     def _listed(self, topics: Iterable[str], spec: Any) -> Offsets:
-        return self._listed_at({(topic, p): spec for topic in topics for p in self.partitions(topic)})
+        known = self.partitions(topics)
+        return self._listed_at({(topic, one): spec for topic, ids in known.items() for one in ids})
 
     def _listed_at(self, specs: Mapping[tuple[str, int], Any]) -> Offsets:
         if not specs:
@@ -229,12 +233,15 @@ class KafkaCluster:
         )
         return self._silence
 
-    def _not_found(self, topic: str) -> TopicNotFoundError:
-        create = f"create it:   headrace broker topics create {topic}"
+    def _not_found(self, topics: Sequence[str]) -> TopicNotFoundError:
+        known, listed = self.topics(), " and ".join(f"`{topic}`" for topic in topics)
+        remedies: list[str] = []
+        for topic in topics:
+            remedies += did_you_mean(topic, known, f"create it:   headrace broker topics create {topic}")
         return TopicNotFoundError(
-            f"the broker at {self.connection.bootstrap_servers} has no topic `{topic}`",
-            remedies=did_you_mean(topic, self.topics(), create),
-            params={"topic": topic},
+            f"the broker at {self.connection.bootstrap_servers} has no topic {listed}",
+            remedies=remedies,
+            params={"topic": topics[0], "topics": list(topics)},
         )
 
 

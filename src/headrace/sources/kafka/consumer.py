@@ -67,7 +67,7 @@ class TopicReader:
     def find_span(self, start: Start, partitions: Sequence[int] = ()) -> Span:
         """Where to begin and to end in each partition, as the topic is now."""
         cluster = self._cluster
-        there = cluster.partitions(self._topic)
+        there = cluster.partitions([self._topic])[self._topic]
         wanted = tuple(dict.fromkeys(partitions)) or there
         if unknown := [one for one in wanted if one not in there]:
             raise OffsetUnknownError(

@@ -341,7 +341,7 @@ class KafkaKind(SourceKind):
         # Without the option, each row names its topic.
         if (topic := sink.options.get("topic")) is not None:
             other = other_cluster(sink.options, settings.kafka)
-            systems.client(KafkaClusters).reach(other).partitions(topic)
+            systems.client(KafkaClusters).reach(other).partitions([topic])
 
     def lag(self, one: SourceRange, systems: Systems, checkpoint: Location | None) -> Lag | None:
         assert isinstance(one.until, KafkaOffsets)

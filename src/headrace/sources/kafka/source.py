@@ -210,8 +210,7 @@ class KafkaSource(Source):
         """The number of the partitions that are read of each topic."""
         found: dict[str, int] = {}
         try:
-            for topic in topics:
-                there = cluster.partitions(topic)
+            for topic, there in cluster.partitions(topics).items():
                 asked = self.partitions.get(topic, there)
                 if lacking := sorted(set(asked) - set(there)):
                     raise TopicNotFoundError(
