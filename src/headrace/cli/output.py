@@ -27,6 +27,7 @@ from headrace.model.texts import wrap
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+UNLIMITED = 100_000  # the width of what is no screen
 _LONGEST = 200  # characters of a line that are shown
 
 
@@ -215,7 +216,10 @@ class TextOutput(Output):
     def console(self) -> Console:
         from rich.console import Console
 
-        return Console(file=self.stdout, highlight=False, soft_wrap=not self.stdout.isatty())
+        if self.stdout.isatty():
+            return Console(file=self.stdout, highlight=False)
+        # Output to a file or another program is not folded.
+        return Console(file=self.stdout, highlight=False, soft_wrap=True, width=UNLIMITED)
 
     def write(self, text: str, stream: IO[str]) -> None:
         plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"

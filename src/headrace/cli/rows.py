@@ -12,37 +12,50 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.output import UNLIMITED
 from headrace.model.changes import COLUMN_SEQUENCES, SEQUENCE
 from headrace.model.texts import counted
 from headrace.observe.read import Rows, shown
 
 _LONG = ("string", "binary", "struct", "array", "map", "variant")
-_UNLIMITED = 100_000
 _NUMBERS = ("byte", "short", "integer", "long", "float", "double", "decimal")
 
 
 @dataclass(frozen=True)
+class FittedTable:
+    """A table for `rich`. If the terminal is too narrow, each row is a list of its columns and values."""
+
+    table: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        measured = Measurement.get(console, options.update_width(UNLIMITED), self.table)
+        folds = not all(column.no_wrap for column in self.table.columns)
+        if (measured.minimum if folds else measured.maximum) <= options.max_width:
+            yield self.table
+        else:
+            yield from self._lists()
+
+    def _lists(self) -> Iterator[RenderableType]:
+        for number, row in enumerate(zip(*(column.cells for column in self.table.columns), strict=True)):
+            if number:
+                yield ""
+            shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), show_header=False)
+            shown.add_column(style="dim", no_wrap=True)
+            shown.add_column(overflow="fold")
+            for column, value in zip(self.table.columns, row, strict=True):
+                shown.add_row(column.header, value)
+            yield shown
+
+
+@dataclass(frozen=True)
 class RowsTable:
-    """Rows for `rich` to render, under the names of their columns: numbers to the right, long values folded.
-    If a terminal is too narrow for the names, each row is a list of its columns and values."""
+    """Rows under the names of their columns: numbers to the right, long values folded."""
 
     columns: Sequence[str]
     types: Sequence[str]
     rows: Sequence[Sequence[Any]]
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        table = self._table()
-        measured = Measurement.get(console, options.update_width(_UNLIMITED), table)
-        if not console.is_terminal:
-            # Output to a file or another program is not folded.
-            table.width = measured.maximum
-            yield table
-        elif measured.minimum <= options.max_width:
-            yield table
-        else:
-            yield from self._lists()
-
-    def _table(self) -> Table:
+    def __rich__(self) -> FittedTable:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")
         for name, kind in zip(self.columns, self.types, strict=True):
             table.add_column(
@@ -54,18 +67,7 @@ class RowsTable:
             )
         for row in self.rows:
             table.add_row(*map(_cell, row))
-        return table
-
-    def _lists(self) -> Iterator[RenderableType]:
-        for number, row in enumerate(self.rows):
-            if number:
-                yield ""
-            table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), show_header=False)
-            table.add_column(style="dim", no_wrap=True)
-            table.add_column(overflow="fold")
-            for name, value in zip(self.columns, row, strict=True):
-                table.add_row(Text(name), _cell(value))
-            yield table
+        return FittedTable(table)
 
 
 def _cell(value: Any) -> Text:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 
-import pytest
-from rich.console import Console
+from rich.console import Console, Group
+from rich.table import Table
 
-from headrace.cli.rows import RowsTable
+from headrace.cli.output import Result, TextOutput
+from headrace.cli.rows import FittedTable, RowsTable
 
 ROWS = RowsTable(
     ("id", "name", "kafka_partition", "kafka_offset"),
@@ -16,9 +17,9 @@ ROWS = RowsTable(
 )
 
 
-def shown(width: int, *, terminal: bool = True) -> list[str]:
+def shown(width: int) -> list[str]:
     out = io.StringIO()
-    Console(file=out, width=width, force_terminal=terminal, color_system=None).print(ROWS)
+    Console(file=out, width=width, force_terminal=True, color_system=None).print(ROWS)
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
@@ -40,6 +41,22 @@ def test_a_narrow_terminal_shows_a_row_as_a_list() -> None:
     assert "kafka_offset      null" in lines
 
 
-@pytest.mark.parametrize("width", [40, 80])
-def test_a_file_gets_a_line_for_each_row(width: int) -> None:
-    assert len(shown(width, terminal=False)) == 3
+def test_a_file_gets_a_line_for_each_row() -> None:
+    out = io.StringIO()
+    TextOutput(stdout=out, stderr=out).result(Result(data={}, text=lambda: Group(ROWS, FittedTable(wide()))))
+    assert len(out.getvalue().splitlines()) == 5
+
+
+def wide() -> Table:
+    table = Table(box=None)
+    for number in range(30):
+        table.add_column(f"column {number}", no_wrap=True)
+    table.add_row(*map(str, range(30)))
+    return table
+
+
+def test_a_table_that_must_not_be_cut_is_a_list_on_a_narrow_terminal() -> None:
+    out = io.StringIO()
+    Console(file=out, width=80, force_terminal=True, color_system=None).print(FittedTable(wide()))
+    lines = [line.split() for line in out.getvalue().splitlines()]
+    assert lines == [["column", str(number), str(number)] for number in range(30)]

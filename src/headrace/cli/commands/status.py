@@ -14,6 +14,7 @@ from rich.text import Text
 
 from headrace.cli.options import option
 from headrace.cli.output import Result
+from headrace.cli.rows import FittedTable
 from headrace.cli.verb import Invocation, verb
 from headrace.model.texts import counted, duration_text, size_text
 
@@ -84,7 +85,7 @@ def _rendered(
     if log is not None:
         remarks.append(f"log of the last update: {log}")
     head = f"{snapshot.pipeline} · {snapshot.storage}"
-    parts: list[Text | Table] = [Text(head), Text(""), table]
+    parts: list[Text | FittedTable] = [Text(head), Text(""), FittedTable(table)]
     if remarks:
         parts += [Text(""), *(Text(line) for line in remarks)]
     return Group(*parts)
@@ -201,7 +202,7 @@ def health_table(found: Sequence[TableHealth]) -> Group | str:
         for remark in one.remarks:
             command = f":   {remark.command}" if remark.command else ""
             lines.append(f"{one.target.title}: {remark.text}{command}")
-    return Group(table, *([Text(""), *map(Text, lines)] if lines else []))
+    return Group(FittedTable(table), *([Text(""), *map(Text, lines)] if lines else []))
 
 
 def _cells(one: TableHealth, now: datetime) -> Iterator[str]:
@@ -216,7 +217,7 @@ def _cells(one: TableHealth, now: datetime) -> Iterator[str]:
     yield f"{one.partitions:,}" if found.snapshot.partition_columns else _NONE
     yield _NONE if one.skew is None else f"{one.skew:.1f}"
     yield f"{len(found.snapshot.commits):,}"
-    yield f"-{one.checkpoint_age:,}"
+    yield f"{counted(one.checkpoint_age, 'commit')} ago"
     yield f"{one.deleted_share:.0%}"
     for at in (one.compacted, one.vacuumed):
         yield _NONE if at is None else f"{duration_text((now - at).total_seconds())} ago"
