@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from headrace.errors import (
     HeadraceError,
+    PackageMissingError,
     ReadColumnUnknownError,
     ReadConditionInvalidError,
     ReadVersionGoneError,
@@ -70,8 +71,19 @@ class Rows:
         return self.arrow
 
     def to_pandas(self) -> pd.DataFrame:
-        """The rows as a `pandas.DataFrame`; needs the package `pandas`."""
-        return self.arrow.to_pandas()
+        """The rows as a `pandas.DataFrame`.
+
+        Raises:
+            PackageMissingError: The package `pandas` is not installed.
+        """
+        try:
+            return self.arrow.to_pandas()
+        except ModuleNotFoundError as error:
+            raise PackageMissingError(
+                "to_pandas() needs the package `pandas`, which is not installed",
+                remedies=("pip install pandas", "or use to_arrow(), which gives a pyarrow.Table"),
+                params={"package": "pandas"},
+            ) from error
 
     def __repr__(self) -> str:
         cut = ", cut by the limit" if self.is_cut else ""
@@ -335,11 +347,18 @@ def _quoted_value(where: str, name: str) -> str | None:
     return None if quoted == where else quoted
 
 
+_SYNTAX = re.compile(r'ParserError\("Expected: (.*), found: (.*?)(?: at Line: \d+, Column: \d+)?"\)')
+
+
 def _invalid(where: str, schema: Mapping[str, Any], table: str, error: Exception) -> HeadraceError:
     text = str(error)
     if found := _UNKNOWN_FIELD.search(text):
         return unknown_column(found[1].removeprefix("t."), list(_paths(schema)), f"the table {table}", where)
     lines = [line for line in text.splitlines() if line.strip() and line != "caused by"]
+    if found := _SYNTAX.search(text):
+        # The condition is in parentheses there, in a text that the user has not written.
+        is_end = found[2] == "EOF" or (found[2] == ")" and ")" not in where)
+        lines = [f"expected {found[1]}, found {'the end of the condition' if is_end else found[2]}"]
     return ReadConditionInvalidError(
         f"the condition `{where}` cannot be evaluated",
         facts=tuple(lines[:3]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +14,7 @@ from lake import HandFlow, Lake
 from stores import At
 
 from headrace.errors import (
+    PackageMissingError,
     ReadColumnUnknownError,
     ReadConditionInvalidError,
     TableUnknownError,
@@ -103,6 +105,32 @@ def test_an_unknown_column_is_an_error_with_the_name_that_was_meant(
 def test_a_condition_that_cannot_be_evaluated_is_an_error(at: At, flow: HandFlow, where: str) -> None:
     with pytest.raises(ReadConditionInvalidError):
         read_rows(at(flow.table.path), Selection(where=where))
+
+
+@pytest.mark.parametrize(
+    ("where", "fact"),
+    [
+        ("id >", "expected an expression, found the end of the condition"),
+        ("(id > 1", "expected ), found the end of the condition"),
+        ("id > AND n = 1", "expected ), found n"),
+    ],
+)
+def test_a_mistake_in_a_condition_is_told_in_its_own_words(
+    at: At, flow: HandFlow, where: str, fact: str
+) -> None:
+    with pytest.raises(ReadConditionInvalidError) as raised:
+        read_rows(at(flow.table.path), Selection(where=where))
+    assert raised.value.facts == (fact,)
+
+
+def test_pandas_is_named_if_it_is_not_installed(
+    at: At, flow: HandFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = read_rows(at(flow.table.path))
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(PackageMissingError) as raised:
+        rows.to_pandas()
+    assert raised.value.remedies[0] == "pip install pandas"
 
 
 def test_text_that_is_compared_with_a_number_says_nothing_against_the_table(at: At, tmp_path: Path) -> None:
