@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from headrace.errors import HeadraceError, MultipartFlowNameError, SourceLocation
+from headrace.errors import HeadraceError, MultipartFlowNameError, SourceLocation, did_you_mean
 from headrace.model.declarations import Action
 from headrace.syntax.cdc_statement import CdcFlow, parse_cdc, without_live
 from headrace.syntax.tokens import Cursor, Token
@@ -102,6 +102,7 @@ def parse_statement(cursor: Cursor) -> Statement:
     if cursor.at("ALTER"):
         return _alter(cursor)
     first = cursor.token.value.upper()
+    _check_spelling(cursor, ("CREATE", "ALTER"))
     raise cursor.unsupported(
         f"the statement {first} in an SQL file",
         "declare a table: CREATE STREAMING TABLE name AS ..., or CREATE MATERIALIZED VIEW name AS ...",
@@ -162,9 +163,16 @@ def _kind(cursor: Cursor, flags: Mapping[str, Token]) -> Kind:
         )
     if cursor.at("VIEW"):
         return "materialized view" if "MATERIALIZED" in flags else "view"
+    _check_spelling(cursor, (*_FLAGS, "TABLE", "VIEW", "FLOW"))
     if cursor.token.kind == "word" and not flags:
         raise cursor.unsupported(f"CREATE {cursor.token.value.upper()} in an SQL file")
     raise cursor.unexpected("TABLE, VIEW or FLOW")
+
+
+def _check_spelling(cursor: Cursor, words: Sequence[str]) -> None:
+    word = cursor.token.value
+    if cursor.token.kind == "word" and (meant := did_you_mean(word, words)):
+        raise cursor.invalid(f"unknown word `{word}`", None, *meant)
 
 
 class TableClauses:

@@ -499,6 +499,21 @@ def test_mistakes_have_a_line_and_column(sql: Sql, text: str, code: str, place: 
     assert str(caught.value.location) == f"transformations/a.sql:{place}"
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("CREAT VIEW v AS SELECT 1", "CREATE"),
+        ("CREATE STREAMNG TABLE t", "STREAMING"),
+        ("create or refresh materialised view t as select 1", "MATERIALIZED"),
+        ("CREATE STREAMING TABEL t", "TABLE"),
+    ],
+)
+def test_a_misspelt_word_has_a_suggestion(sql: Sql, text: str, meant: str) -> None:
+    with pytest.raises(SqlInvalidError) as caught:
+        sql(text)
+    assert caught.value.remedies == (f"did you mean `{meant}`?",)
+
+
 def test_a_parameter_shifts_no_location(sql: Sql) -> None:
     with pytest.raises(HeadraceError) as caught:
         sql("CREATE VIEW v AS SELECT '${source}' FROM\n  '${source}' read_files(1)")
