@@ -21,7 +21,7 @@ from headrace.model.declarations import (
 from headrace.model.names import TableName
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
-from headrace.model.queries import PythonQuery, Query
+from headrace.model.queries import PythonQuery, Query, SqlQuery
 from headrace.model.snapshots import Snapshots, StoredSnapshots
 from headrace.plan import columns, validate
 from headrace.plan.catalog import StandIns
@@ -204,7 +204,7 @@ class Resolver:
         plan = resolved.plan
         if table.can_be_view and not plan.streaming:
             raise _ReadsNoStreamError
-        validate.check_query_kind(plan, table, flow.location)
+        validate.check_query_kind(plan, table, flow.location, is_sql=isinstance(query, SqlQuery))
         planned_sources(plan, self.stand_ins.name_of, self.settings, flow.location)
         self.declarations = check_output(self._session, plan, table, flow, self.declarations)
         schema = plan.schema
@@ -241,7 +241,8 @@ class Resolver:
         declared = self._declared_schema(view)
         flow = next(one for one in self.declarations.flows if one.target == view.name)
         resolved = self._query(view, flow.query, flow.spark_conf)
-        validate.check_query_kind(resolved.plan, view, view.location)
+        is_sql = isinstance(flow.query, SqlQuery)
+        validate.check_query_kind(resolved.plan, view, view.location, is_sql=is_sql)
         validate.check_columns(resolved.plan.schema, view, view.location)
         if declared is not None:
             validate.check_declared(declared, resolved.plan.schema, view, view.location)

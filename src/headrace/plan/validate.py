@@ -177,7 +177,7 @@ def _check_layout(dataset: Stored) -> Iterator[HeadraceError]:
         )
 
 
-def check_query_kind(plan: LogicalPlan, dataset: Stored, location: SourceLocation) -> None:
+def check_query_kind(plan: LogicalPlan, dataset: Stored, location: SourceLocation, *, is_sql: bool) -> None:
     """The query of a streaming table must be a stream, that of a materialized view a batch query."""
     wants_stream = isinstance(dataset, StreamingTable)
     if plan.streaming == wants_stream:
@@ -187,13 +187,19 @@ def check_query_kind(plan: LogicalPlan, dataset: Stored, location: SourceLocatio
     if wants_stream:
         kind = BatchQueryForStreamingTableError
         summary = f"the query of the streaming table `{name}` reads no stream"
-        remedies = ["read with spark.readStream, to read each record once"]
-        remedies.append("declare it with @hr.materialized_view, to recompute it")
+        reads = "FROM STREAM name" if is_sql else "spark.readStream"
+        declares = "CREATE MATERIALIZED VIEW" if is_sql else "@hr.materialized_view"
+        remedies = [
+            f"read with {reads}, to read each record once",
+            f"declare it with {declares}, to recompute it",
+        ]
     else:
         kind = StreamingQueryForViewError
         summary = f"the query of the materialized view `{name}` is a stream"
-        remedies = ["read with spark.read, to recompute the view as a whole"]
-        remedies.append("declare it with @hr.table, to read each record once")
+        reads = "FROM name, without STREAM" if is_sql else "spark.read"
+        declares = "CREATE STREAMING TABLE" if is_sql else "@hr.table"
+        remedies = [f"read with {reads}, to recompute the view as a whole"]
+        remedies.append(f"declare it with {declares}, to read each record once")
     raise kind(summary, location=location, remedies=remedies, params={"dataset": str(dataset.name)})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.declarations import AppendFlow, Dataset, Declarations, MaterializedView, StreamingTable
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
-from headrace.plan.validate import check_declarations
+from headrace.plan.validate import check_declarations, check_query_kind
 
 HERE = SourceLocation("orders.py", 7)
 
@@ -80,3 +81,20 @@ def test_coordinates_that_are_no_coordinates() -> None:
 def test_partitioned_and_clustered_at_once() -> None:
     error = only(faults(table(partition_cols=("day",), cluster_by=("id",))))
     assert error.code == "LAYOUT_CONFLICT"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "streams", "is_sql", "advice"),
+    [
+        (table(), False, True, ("FROM STREAM name", "CREATE MATERIALIZED VIEW")),
+        (table(), False, False, ("spark.readStream", "@hr.materialized_view")),
+        (view(), True, True, ("without STREAM", "CREATE STREAMING TABLE")),
+        (view(), True, False, ("spark.read", "@hr.table")),
+    ],
+)
+def test_a_query_of_the_other_kind_has_advice_in_its_language(
+    dataset: StreamingTable | MaterializedView, streams: bool, is_sql: bool, advice: tuple[str, str]
+) -> None:
+    with pytest.raises(HeadraceError) as caught:
+        check_query_kind(SimpleNamespace(streaming=streams), dataset, HERE, is_sql=is_sql)
+    assert all(word in one for word, one in zip(advice, caught.value.remedies, strict=True))
