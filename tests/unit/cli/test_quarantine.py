@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -104,6 +105,12 @@ class TestShow:
             '  {"id": \\xff',
             "3 rows of orders; use --limit to see more",
         ]
+
+    def test_the_bytes_of_a_record_in_a_row_are_text(self, flow: HandFlow, headrace: Call) -> None:
+        kept = {"value": base64.b64encode(b'{"id": 15}').decode(), "n": 1}
+        write_rejected(flow, [rejected(flow, 15, row=json.dumps(kept, separators=(",", ":")))])
+        lines = headrace("quarantine", "show", "orders", "--id", "orders-15").out.splitlines()
+        assert lines[2] == r'  {"value":"{\"id\": 15}","n":1}'
 
     @pytest.mark.parametrize(
         ("options", "offsets"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
@@ -252,9 +254,15 @@ def _facts(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _record(row: Mapping[str, Any]) -> str:
+    from headrace.observe.read import shown
     from headrace.project.quarantine import record_text
 
     text = record_text(row) if row["row"] is None else str(row["row"])
     if text is None:
         return "(no value)"
+    for part in ("key", "value"):
+        held = (row["source"] or {}).get(part)
+        if held and row["row"] is not None:
+            # Spark writes the bytes of the record that a row keeps as base64.
+            text = text.replace(json.dumps(base64.b64encode(held).decode()), json.dumps(shown(held)))
     return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}.."
