@@ -170,12 +170,14 @@ def test_nothing_of_a_killed_command_stays(tmp_path: Path) -> None:
     def client(name: str, others: int = 0) -> subprocess.Popen[bytes]:
         mark = tmp_path / f"{name}-works"
         command = [sys.executable, "-c", CLIENT, str(tmp_path / name), str(mark), str(others)]
-        process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "WHO": name})
+        process = subprocess.Popen(command, cwd=project, env={**os.environ, "WHO": name})
         started.append(process)
         until(lambda: mark.exists() or process.poll() is not None, f"{name} works")
         assert process.poll() is None
         return process
 
+    project = tmp_path / "project"
+    project.mkdir()
     started: list[subprocess.Popen[bytes]] = []
     try:
         first, second = client("first"), client("second", others=1)
@@ -189,6 +191,8 @@ def test_nothing_of_a_killed_command_stays(tmp_path: Path) -> None:
         third = client("third")
         third.kill()
         until_clean()
+        project.rmdir()
+        until(lambda: not find_engines(), "the engine of a deleted folder has ended")
     finally:
         for process in started:
             process.kill()

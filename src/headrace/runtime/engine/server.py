@@ -65,6 +65,7 @@ class EngineServer:
         self._jvm = psutil.Process(running.jvm_pid)
         self._scratch = Scratch()
         self._folder = self._scratch.path
+        self._project = Path.cwd()
         self._listener = socket.socket(socket.AF_UNIX)
         path = self._folder / "socket"
         self._listener.bind(str(path))
@@ -128,7 +129,7 @@ class EngineServer:
 
     def _is_lost(self) -> bool:
         """Whether no command can find this engine any more."""
-        return load_record(self.record.key) != self.record
+        return load_record(self.record.key) != self.record or not self._project.is_dir()
 
     def _answer(self, connection: socket.socket) -> None:
         connection.settimeout(_ANSWER_S)
@@ -251,7 +252,7 @@ class EngineServer:
                 "pid": self.record.pid,
                 "jvm_pid": self.record.jvm_pid,
                 "version": self.record.version,
-                "folder": str(Path.cwd()),
+                "folder": str(self._project),
                 "log": self.record.log,
                 "age_s": round(now - self._started, 1),
                 "idle_s": 0.0 if self._sessions else round(now - self._last_use, 1),
