@@ -76,6 +76,16 @@ def read_moment(ctx: click.Context, param: click.Parameter, text: str | None) ->
     return None if text is None else require_moment(text)
 
 
+def read_share(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
+    """A percentage below 50, as a share."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d{1,2}(?:\.\d+)?)%", text.strip())
+    if found is None or not 0 < float(found[1]) < 50:
+        raise click.BadParameter(f"{text!r} is not a percentage below 50, such as 1%")
+    return float(found[1]) / 100
+
+
 def parse_time(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
     """The seconds of a duration with a unit, such as ``7d``."""
     if text is None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, cast
 from urllib.parse import unquote
 
-from headrace.contracts.schema_types import build_type
+from headrace.contracts.schema_types import build_type, to_ddl
 from headrace.contracts.shapes import Coordinates, Kind, Shape, decode_json
 from headrace.errors import FilesNotFoundError
 
@@ -29,6 +29,16 @@ class CorruptRecord:
     excerpt: str
 
 
+@dataclass(frozen=True)
+class Finding:
+    """A field that needs a decision."""
+
+    path: str  # the field, such as ``order.lines[].price``
+    problem: str
+    became: str
+    examples: tuple[tuple[Kind, int, Coordinates, str], ...] = ()
+
+
 @dataclass
 class Inference:
     """The records that were read so far, and their shape."""
@@ -38,6 +48,9 @@ class Inference:
     corrupt: int = 0  # the number of records that were left out
     corrupt_records: list[CorruptRecord] = field(default_factory=list)
     shape: Shape = field(default_factory=Shape)
+    tolerated: list[Finding] = field(
+        default_factory=list
+    )  # fields in which values of rare types are left out
 
     def add_json(
         self, value: bytes | None, at: Coordinates, columns: Mapping[str, Any] | None = None
@@ -68,6 +81,10 @@ class Inference:
         self.records += 1
         self.shape.add(record, at)
 
+    def tolerate(self, share: float) -> None:
+        """Leave out the values of types that at most this share of a field's values has."""
+        self.tolerated += _forget_rare(self.shape, share)
+
     def leave_out(self, value: bytes, at: Coordinates, problem: str) -> None:
         self.corrupt += 1
         if len(self.corrupt_records) < _EXAMPLES:
@@ -75,25 +92,30 @@ class Inference:
             self.corrupt_records.append(CorruptRecord(at, problem, excerpt))
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A field that needs a decision."""
+def _forget_rare(shape: Shape, share: float, path: str = "") -> Iterator[Finding]:
+    total = sum(shape.kinds.values())
+    rare = {kind: count for kind, count in shape.kinds.items() if count <= share * total}
+    if rare and len(rare) == len(shape.kinds) - 1:
+        examples = tuple(_examples(shape, rare))
+        for kind in rare:
+            shape.forget(kind)
+        problem = f"{sum(rare.values()):,} of {total:,} values have another type; their records are bad"
+        yield Finding(path, problem, to_ddl(build_type(shape)), examples)
+    if len(shape.kinds) == 1:
+        for inner, inner_path in _inner(shape, path):
+            yield from _forget_rare(inner, share, inner_path)
 
-    path: str  # the field, such as ``order.lines[].price``
-    problem: str
-    became: str
-    examples: tuple[tuple[Kind, int, Coordinates, str], ...] = ()
+
+def _examples(shape: Shape, kinds: Mapping[Kind, int]) -> Iterator[tuple[Kind, int, Coordinates, str]]:
+    for kind, count in kinds.items():
+        yield kind, count, shape.examples[kind].at, shape.examples[kind].value
 
 
 def find_conflicts(shape: Shape, path: str = "") -> Iterator[Finding]:
     """The fields whose values have several types or are rounded, or whose names differ only in case."""
     kinds = shape.kinds
     if len(kinds) > 1:
-        examples = tuple(
-            (kind, count, shape.examples[kind].at, shape.examples[kind].value)
-            for kind, count in kinds.items()
-        )
-        yield Finding(path, "values of several types", "STRING", examples)
+        yield Finding(path, "values of several types", "STRING", tuple(_examples(shape, kinds)))
         return
     rounded = [one for one in (shape.low, shape.high) if isinstance(one, int) and abs(one) > _EXACT]
     if rounded and build_type(shape) == "double":

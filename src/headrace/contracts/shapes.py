@@ -101,6 +101,20 @@ class Shape:
         else:
             self._add_array(value, at, depth)
 
+    def forget(self, kind: Kind) -> None:
+        """Forget the values of a kind."""
+        match kind:
+            case "boolean":
+                self.booleans = 0
+            case "number":
+                self.numbers, self.low, self.high, self.whole = 0, float("inf"), float("-inf"), True
+            case "string":
+                self.strings, self.texts = 0, ""
+            case "object":
+                self.objects, self.fields, self.values = 0, {}, None
+            case "array":
+                self.arrays, self.items = 0, None
+
     def _add_text(self, value: str, at: Coordinates) -> None:
         if not self.strings:
             self._keep_example("string", value, at)

@@ -67,23 +67,25 @@ class InferredSchema:
             "seconds": round(self.seconds, 2),
             "schema": self.schema,
             "ddl": self.ddl,
-            "conflicts": [
-                {
-                    "field": one.path,
-                    "problem": one.problem,
-                    "type": one.became,
-                    "examples": [
-                        {"kind": kind, "values": count, "at": at_text(at), "value": value}
-                        for kind, count, at, value in one.examples
-                    ],
-                }
-                for one in self.conflicts
-            ],
+            "conflicts": [_finding_json(one) for one in self.conflicts],
+            "tolerated": [_finding_json(one) for one in found.tolerated],
             "empty": [{"field": one.path, "problem": one.problem, "type": one.became} for one in self.empty],
             "changes": None
             if self.changes is None
             else [{"field": one.path, "before": one.before, "after": one.after} for one in self.changes],
         }
+
+
+def _finding_json(one: Finding) -> dict[str, Any]:
+    return {
+        "field": one.path,
+        "problem": one.problem,
+        "type": one.became,
+        "examples": [
+            {"kind": kind, "values": count, "at": at_text(at), "value": value}
+            for kind, count, at, value in one.examples
+        ],
+    }
 
 
 def infer_topic(

@@ -46,6 +46,24 @@ def test_json_files_of_a_folder(infer: Infer) -> None:
     assert Path("schemas/in.json").exists()
 
 
+def test_a_type_that_few_values_have_is_left_out_and_reported(infer: Infer) -> None:
+    rows = [{"id": n, "lines": [{"price": 1.5}]} for n in range(100)]
+    write("in/a.jsonl", "\n".join(map(json.dumps, [*rows, {"id": "x1", "lines": [{"price": "free"}]}])))
+    assert infer("./in")["ddl"] == "id STRING, lines ARRAY<STRUCT<price: STRING>>"
+    Path("schemas/in.json").unlink()
+    assert infer("./in", "--tolerate", "0.5%")["ddl"].startswith("id STRING")
+    Path("schemas/in.json").unlink()
+    found = infer("./in", "--tolerate", "1%")
+    assert found["ddl"] == "id LONG, lines ARRAY<STRUCT<price: DOUBLE>>"
+    assert found["conflicts"] == []
+    assert [(one["field"], one["problem"], one["type"]) for one in found["tolerated"]] == [
+        ("id", "1 of 101 values have another type; their records are bad", "LONG"),
+        ("lines[].price", "1 of 101 values have another type; their records are bad", "DOUBLE"),
+    ]
+    assert found["tolerated"][0]["examples"][0]["at"] == "in/a.jsonl:101"
+    infer("./in", "--tolerate", "60%", code=2)
+
+
 def test_csv_files_with_folders_that_are_columns(infer: Infer) -> None:
     rows = b'id,name,zip,ok\n1,"a\nb",01097,true\n2,,10115,false\n3,x\n4,\xff,1,\n'
     write("in/day=2026-11-20/part=a%2Fb/1.csv", rows)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.kafka import not_found, reach_kafka
-from headrace.cli.options import POSITIVE, option, refuse
+from headrace.cli.options import POSITIVE, option, read_share, refuse
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 from headrace.contracts.inference import Inference, find_files, infer_files
@@ -29,15 +29,22 @@ if TYPE_CHECKING:
         "headrace infer orders",
         "headrace infer orders --sample 100000",
         "headrace infer customers --latest-by-key",
+        "headrace infer orders --tolerate 1%",
         "headrace infer ./landing --update",
     )
 )
 @click.argument("source", metavar="TOPIC|FOLDER")
 @option("--sample N", "Read about N records, in evenly spread groups; default: all records.", POSITIVE)
 @option("--latest-by-key", "Read only the latest record of each key.")
+@option("--tolerate PERCENT", "Leave out types that at most so many of a field's values have.", read_share)
 @option("--update", "Merge new fields and types into the existing schema file.")
 def infer(
-    invocation: Invocation, source: str, sample: int | None, latest_by_key: bool, update: bool
+    invocation: Invocation,
+    source: str,
+    sample: int | None,
+    latest_by_key: bool,
+    tolerate: float | None,
+    update: bool,
 ) -> Result:
     """Infer the schema of JSON records, and write it to schemas/TOPIC.json.
 
@@ -49,6 +56,9 @@ def infer(
     A field becomes DATE or TIMESTAMP only if all its values are dates or timestamps. A field with values of
     several types becomes STRING, and is reported with an example of each type. Corrupt records are skipped
     and counted.
+
+    With --tolerate 1%, a type that at most one in a hundred values of a field has is left out and reported.
+    Records with such values are bad records when they are read with the schema.
 
     An existing file is changed only with --update. An update adds new fields, and widens a type only if a
     value in the records does not fit.
@@ -66,6 +76,8 @@ def infer(
     else:
         name, usage = source, f'hr.read_kafka("{source}", format="json", '
         inference = _read_topic(invocation, source, sample, latest_by_key)
+    if tolerate is not None:
+        inference.tolerate(tolerate)
     shown = f"{FOLDER}/{name}.json"
     found = compare(source, inference, root / shown, shown, time.monotonic() - began)
     written = save(found, root / shown, shown, update=update)
@@ -113,9 +125,10 @@ def _lines(found: InferredSchema, shown: str, written: bool, usage: str) -> Iter
     names = field_lines(found.schema)
     width = max(len(name) for name, _ in names)
     yield from (f"  {name:<{width}}  {kind}" for name, kind in names)
-    if conflicts := found.conflicts:
-        yield "Conflicts"
-        for one in conflicts:
+    for title, findings in (("Conflicts", found.conflicts), ("Tolerated", read.tolerated)):
+        if findings:
+            yield title
+        for one in findings:
             yield f"  {one.path}: {one.problem} -> {one.became}"
             for kind, count, at, value in one.examples:
                 yield f"    {kind:<7}  {count:>9,} x  {at_text(at)}  {value}"
