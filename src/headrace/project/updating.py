@@ -150,7 +150,11 @@ class Updates:
                 settings, plan, update, emit, stop, remedies, continuous=continuous
             )
             with closing(context), watching_servers(plan, settings, update, emit):
-                return replace(execute(plan, context), log_file=update_log(settings, update))
+                result = execute(plan, context)
+            if result.outcome == "failed":
+                # Even if the next run has nothing to do, it starts Spark, and the event log says so.
+                settings.storage.last_plan(settings.root).delete()
+            return replace(result, log_file=update_log(settings, update))
 
 
 def _redacted(result: RunResult, redactor: Redactor) -> RunResult:

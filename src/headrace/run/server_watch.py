@@ -51,14 +51,15 @@ class ServerWatch:
 
     def _run(self) -> None:
         is_lost = False
-        asked = datetime.now(UTC)
+        last = f"it has not answered since {datetime.now(UTC):%H:%M:%S} UTC, when the run began"
         while not self._stop.wait(self._interval_s):
-            answered, asked = asked, datetime.now(UTC)
             error = self._ask()
             if self._stop.is_set():
                 return
+            if error is None:
+                last = f"the last answer came at {datetime.now(UTC):%H:%M:%S} UTC"
             if error is not None and not is_lost:
-                self._report_lost(error, answered)
+                self._report_lost(error, last)
             elif error is None and is_lost:
                 for flow in self._flows:
                     self._emit(FlowReconnected(update=self._update, flow=flow.name, dataset=flow.target))
@@ -74,8 +75,8 @@ class ServerWatch:
             return None
         return None
 
-    def _report_lost(self, error: BrokerUnreachableError, answered: datetime) -> None:
-        fact = f"the last answer came at {answered:%H:%M:%S} UTC; the flow continues when the server is back"
+    def _report_lost(self, error: BrokerUnreachableError, last: str) -> None:
+        fact = f"{last}; the flow continues when the server is back"
         data = error.with_(facts=[fact, *error.facts], remedies=[self._server.remedy]).to_dict()
         for flow in self._flows:
             self._emit(FlowReconnecting(update=self._update, flow=flow.name, dataset=flow.target, error=data))

@@ -42,6 +42,12 @@ def test_a_lost_broker_is_reported_once_with_time_and_remedy() -> None:
     assert lost.error["facts"][0].startswith("the last answer came at ")
 
 
+def test_a_broker_that_has_not_answered_yet_has_no_last_answer() -> None:
+    lost, _ = events_of(AWAY, None)
+    assert isinstance(lost, FlowReconnecting)
+    assert lost.error["facts"][0].startswith("it has not answered since ")
+
+
 def test_other_answers_are_left_to_the_flow() -> None:
     assert events_of(None, KafkaLoginError("no"), None) == []
 
