@@ -260,6 +260,8 @@ def _clear(opening: OpenTableStage, plan: Plan, context: UpdateContext) -> None:
     storage, name = context.settings.storage, opening.table.name
     flows = plan.feeding(name)
     with held_flows(flows, context):
+        for side in side_tables(name, storage):
+            side.forget_missing(context.spark)
         readers = [target_reader(one, storage, partial(read_state, context.spark)) for one in flows]
         if not any(one.state() for one in readers):
             # Nothing to empty: without its table a checkpoint is worth nothing.

@@ -249,6 +249,7 @@ class RefreshSplit:
             rejected, rows = split.rejected_rows
             counts = split.counts(rows - rejected)
             check_rejected(stage.planned.flow, self.max_rejected, counts, None, _KEPT)
+        self.quarantine.forget_missing(split.session)
         if split.quarantined_rows or self.quarantine.exists(split.session):
             rejection = Rejection(
                 pipeline=stamp.pipeline,

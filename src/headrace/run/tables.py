@@ -42,7 +42,6 @@ from headrace.sinks.delta.table import (
     alter_table,
     check_name,
     create_table,
-    forget_snapshot,
     publish_table,
     read_state,
     register_table,
@@ -147,9 +146,7 @@ def open_table(
         # Those of a table that was removed would hide rows of the new one.
         quarantine, tombstones = side_tables(stage.table.name, storage)
         tombstones.drop(spark)
-        if not is_table(quarantine.path):
-            # It was removed with its table.
-            forget_snapshot(spark, quarantine.path)
+        quarantine.forget_missing(spark)
         if _create(stage, path, spark):
             publish_table(spark, stage.table.name, path)
             return

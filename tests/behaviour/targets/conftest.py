@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import uuid
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CHECKPOINT = "headrace-ours"
-_NUMBERS = itertools.count()
 
 Row = tuple[int, str]
 
@@ -170,7 +170,7 @@ class AppendHarness(FlowHarness):
 
     def __init__(self, spark: SparkSession, path: Path) -> None:
         super().__init__(spark, path)
-        name = f"target_{next(_NUMBERS)}"
+        name = _new_name()
         spark.sql(f"CREATE TABLE {name} (id BIGINT, name STRING) USING delta LOCATION '{path}'")
 
     @property
@@ -227,6 +227,11 @@ class PublicAppendHarness(AppendHarness):
     reads_target = True
 
 
+def _new_name() -> str:
+    # This module can be imported under two names in one session.
+    return f"target_{uuid.uuid4().hex}"
+
+
 class MergeHarness(FlowHarness):
     """Apply changes to a Delta table by key; each target is another process."""
 
@@ -237,7 +242,7 @@ class MergeHarness(FlowHarness):
         sequence = "STRUCT<value: BIGINT, partition: BIGINT, source: STRING, position: BIGINT>"
         columns = f"id BIGINT, name STRING, _sequence {sequence}"
         spark.sql(
-            f"CREATE TABLE target_{next(_NUMBERS)} ({columns}) USING delta LOCATION '{path}' "
+            f"CREATE TABLE {_new_name()} ({columns}) USING delta LOCATION '{path}' "
             "TBLPROPERTIES (delta.enableDeletionVectors = true)"
         )
 

@@ -46,6 +46,12 @@ class QuarantineTable:
             raise no_log(self.path)
         return False
 
+    def forget_missing(self, session: SparkSession) -> None:
+        """Let a table that is not there begin anew: what it had is computed again, or was removed with its
+        dataset."""
+        if not is_table(self.path):
+            forget_snapshot(session, self.path)
+
     def write(self, session: SparkSession, rows: DataFrame, stamp: BatchStamp, check_first: Check) -> int:
         """Write and commit the rejected rows of a batch, in place of those of an earlier attempt. Returns how
         many rows the batch has in the table now.
