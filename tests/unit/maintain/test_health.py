@@ -65,7 +65,7 @@ def test_the_facts_of_a_table(at: At, tmp_path: Path, capsys: pytest.CaptureFixt
     header, row = (re.split(r"\s{2,}", line.strip()) for line in capsys.readouterr().out.splitlines()[:2])
     shown = dict(zip(header, row, strict=True))
     assert (shown["files"], shown["small"], shown["partitions"]) == ("9", "8", "2")
-    assert (shown["commits"], shown["checkpoint"], shown["deleted"]) == ("6", "-2", "25%")
+    assert (shown["commits"], shown["checkpoint"], shown["deleted"]) == ("6", "2 commits ago", "25%")
     assert (shown["skew"], shown["needed from"]) == (f"{found['skew']:.1f}", "v1 flow large")
 
 
