@@ -57,6 +57,7 @@ class FlowStart:
 
 def prepare_flow(surveyor: FlowSurveyor, remedies: Remedies) -> FlowStart:
     """Decide how a flow starts; writes nothing."""
+    _check_destination(surveyor)
     survey = surveyor.survey(remedies)
     if survey is None:
         start = FlowStart(opening=Open(reason="first"), sources=surveyor.look(), table=None)
@@ -68,7 +69,6 @@ def prepare_flow(surveyor: FlowSurveyor, remedies: Remedies) -> FlowStart:
             table=survey.table,
             checkpoint=survey.checkpoint,
         )
-    _check_destination(surveyor)
     if isinstance(start.opening, Open):
         _check_starts(surveyor, start.opening, start.sources)
     if isinstance(start.opening, Continue):

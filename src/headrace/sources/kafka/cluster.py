@@ -241,7 +241,7 @@ class KafkaCluster:
         return TopicNotFoundError(
             f"the broker at {self.connection.bootstrap_servers} has no topic {listed}",
             remedies=remedies,
-            params={"topic": topics[0], "topics": list(topics)},
+            params={"topic": topics[0]} if len(topics) == 1 else {"topics": list(topics)},
         )
 
 
