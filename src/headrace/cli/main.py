@@ -18,7 +18,6 @@ import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import PurePath
 from types import FrameType
 from typing import IO
@@ -357,6 +356,8 @@ def _write_trace(error: Exception, redactor: Redactor) -> str | None:
 
 def find_versions() -> Mapping[str, str | None]:
     """The versions by name; `None` for a Java that was not found."""
+    from importlib.metadata import version
+
     from headrace.runtime.jars import locked_jars
     from headrace.runtime.java import find_java
 

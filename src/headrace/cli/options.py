@@ -149,7 +149,7 @@ def _settings(ctx: click.Context) -> ProjectSettings | None:
 
 
 def _declared(settings: ProjectSettings) -> Iterator[str]:
-    from headrace.declare.loader import find_files
+    from headrace.declare.pipeline_files import find_files
 
     try:
         files: Sequence[Path] = find_files(settings)

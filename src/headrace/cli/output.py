@@ -27,7 +27,7 @@ from headrace.model.texts import wrap
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-UNLIMITED = 100_000  # the width of what is no screen
+UNLIMITED = 100_000  # the width of output to a file or another program
 _LONGEST = 200  # characters of a line that are shown
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.declare.loader import find_files
 from headrace.declare.outside_names import entry_lines, find_outside
+from headrace.declare.pipeline_files import find_files
 from headrace.declare.spec_values import Mapped, Scalar, Sequence, Value, build_values
 from headrace.errors import SourceLocation, SpecAmbiguousError, SpecInvalidError, SpecNotFoundError
 from headrace.model.project import ProjectSettings

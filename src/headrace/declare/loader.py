@@ -7,14 +7,13 @@ files do, and ``%run`` runs another file in the namespace of the notebook. The p
 from __future__ import annotations
 
 import linecache
-import os
 import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
 from typing import Any
@@ -23,6 +22,7 @@ import headrace
 from headrace.declare.auto_loader import CLOUD_FILES, read_cloud_files
 from headrace.declare.dbutils import NO_DISPLAY, Dbutils
 from headrace.declare.lakeflow import importable
+from headrace.declare.pipeline_files import find_files, path_parts
 from headrace.declare.pipeline_imports import forget_modules, mark_modules, set_import_path
 from headrace.declare.registry import ActivePipeline, Registry, activate_pipeline, spark
 from headrace.declare.sql_files import declare_file, declare_text
@@ -32,7 +32,6 @@ from headrace.errors import (
     HeadraceError,
     NothingDeclaredError,
     PipelineFileFailedError,
-    PipelineFilesMissingError,
     SourceLocation,
 )
 from headrace.model.declarations import Declarations
@@ -127,70 +126,9 @@ def _lacks_session(error: PipelineFileFailedError) -> bool:
     return bool(condition == "SESSION_OR_CONTEXT_NOT_EXISTS")
 
 
-def find_files(settings: ProjectSettings) -> list[Path]:
-    found: set[Path] = set()
-    for pattern in settings.libraries:
-        found.update(_matches(settings, pattern))
-    files = sorted(file for file in found if code_language(file) is not None)
-    if not files:
-        raise PipelineFilesMissingError(
-            f"pipeline {settings.name} has no files: nothing matches {', '.join(settings.libraries)}",
-            facts=[f"looked in {settings.root}"],
-            remedies=["put a Python or SQL file there, or change `libraries` in the spec"],
-            params={"libraries": list(settings.libraries), "root": str(settings.root)},
-        )
-    return files
-
-
-def _matches(settings: ProjectSettings, pattern: str) -> Iterator[Path]:
-    root = settings.root
-    _check_pattern(root, pattern)
-    # `folder/**` matches only folders in Python's glob; in Spark's spec it means all files below.
-    rest = os.path.normpath(f"{pattern}/*" if pattern.endswith("**") else pattern)
-    start = root
-    while rest.startswith("../"):
-        start, rest = start.parent, rest.removeprefix("../")
-    for path in start.glob(rest):
-        below = _parts(path, root)
-        hidden = any(part.startswith(".") or part == "__pycache__" for part in below)
-        if path.is_file() and not hidden:
-            yield path
-
-
-def _parts(file: Path, root: Path) -> tuple[str, ...]:
-    """The parts of a file's path from the pipeline's folder, without those that lead out of it."""
-    return tuple(part for part in Path(os.path.relpath(file, root)).parts if part != "..")
-
-
-def _check_pattern(root: Path, pattern: str) -> None:
-    """Refuse a pattern that can never match."""
-    named = Path(os.path.normpath(root / pattern))
-    is_glob = any(sign in pattern for sign in "*?[")
-    if PurePath(pattern).is_absolute():
-        problem, remedy = (
-            "is an absolute path",
-            "write a path from the folder of the spec, such as ../shared/**",
-        )
-    elif is_glob or (named.is_file() and code_language(named) is not None):
-        return
-    elif named.is_dir():
-        problem, remedy = "is a folder", f"write {pattern.rstrip('/')}/** for all files below it"
-    else:
-        problem, remedy = (
-            "does not exist, or is not a Python or SQL file",
-            "name a .py or .sql file, or a glob such as transformations/**",
-        )
-    raise PipelineFilesMissingError(
-        f"`libraries` names {pattern}, which {problem}",
-        facts=[f"looked in {root}"],
-        remedies=[remedy],
-        params={"libraries": [pattern], "root": str(root)},
-    )
-
-
 def _run(file: Path, active: ActivePipeline, dbutils: Dbutils, ran: set[Path]) -> None:
     root = active.settings.root
-    name = ".".join(_parts(file.with_suffix(""), root))
+    name = ".".join(path_parts(file.with_suffix(""), root))
     loaded = sys.modules.get(name)
     origin = getattr(loaded, "__file__", None)
     if origin is not None and Path(origin).resolve() == file.resolve():

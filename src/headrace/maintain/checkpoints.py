@@ -252,7 +252,7 @@ def find_replaced(
 
 @dataclass(frozen=True, kw_only=True)
 class Repair:
-    file: Location  # the file; what it holds now is kept in the backup
+    file: Location  # the file to repair; a backup keeps its present content
     text: str | None = field(default=None, repr=False)  # the new content; ``None`` if the file is taken away
     action: str
 

@@ -51,7 +51,7 @@ def load_watermark(storage: Storage, table: TableName) -> datetime | None:
 
 def closed_before(closed: float | Watermark, now: datetime | None = None) -> Callable[[Partition], bool]:
     """Returns a function that tells whether a partition ended at least so many seconds ago. `closed`: the
-    seconds; `WATERMARK` if there is no watermark: then no partition is closed."""
+    seconds; `WATERMARK` if the flow has no watermark, and then the answer is always no."""
     if closed == WATERMARK:
         return lambda _: False
     limit = (now or datetime.now(UTC)) - timedelta(seconds=closed)

@@ -245,7 +245,7 @@ class Explanation:
         return Graph(tuple(nodes.values()), tuple(edges))
 
     def _streams_of(self, name: TableName) -> list[str]:
-        """What a dataset's queries read as streams and is no table, also through temporary views."""
+        """The streams that a dataset reads, directly or through temporary views, except tables."""
         found: dict[str, None] = {}
         for flow in self.plan.feeding(name):
             snapshots = snapshots_of(flow.flow)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.declare.loader import activate, find_files, load_declarations
+from headrace.declare.loader import activate, load_declarations
 from headrace.declare.outside_names import OutsideName, entry_lines, find_outside
+from headrace.declare.pipeline_files import find_files
 from headrace.declare.registry import ActivePipeline
 from headrace.errors import (
     HeadraceError,

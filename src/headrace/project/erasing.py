@@ -170,7 +170,7 @@ class Eraser:
                 self._record(view, "table", awaits_refresh=True)
             for step in planned.steps:
                 self._record(step.dataset, step.part, unfinished=True)
-            # The condition is not logged: it can hold what is to be erased.
+            # The condition is not logged: it can name the values to erase.
             for number, step in enumerate(planned.steps):
                 done.append(replace(step, rows=self._execute(session, step)))
                 reach("rows-erased", step.dataset.name, number)

@@ -133,6 +133,15 @@ def test_loading_needs_no_pyspark(write: Write) -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_reading_a_spec_loads_no_sources_and_no_decorators() -> None:
+    """Each command reads one, also those that start no Spark."""
+    code = (
+        "import sys, headrace.declare.spec\n"
+        "assert not {'headrace.sources', 'headrace.declare.python'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 class Session:
     """Stands for a Spark session."""
 

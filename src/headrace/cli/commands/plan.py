@@ -6,12 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Group
-from rich.text import Text
 
 from headrace.cli.options import POSITIVE, complete_dataset, option, refuse
 from headrace.cli.output import EXIT_CHANGES, Result
-from headrace.cli.rows import RowsTable, split_columns
 from headrace.cli.verb import Invocation, verb
 from headrace.cli.watching import spark_starting
 from headrace.model.declarations import Action
@@ -71,6 +68,8 @@ _OUTCOMES: Mapping[Action, str] = {
 }
 
 if TYPE_CHECKING:
+    from rich.console import Group
+
     from headrace.project.preview import Preview
 
 
@@ -97,6 +96,8 @@ def preview(
     computed from its own query. Aggregates cover only the rows that were read. Rows that an expectation
     rejects are counted but not shown.
     """
+    from headrace.cli.rows import split_columns
+
     with (
         invocation.pipeline() as pipeline,
         spark_starting(invocation.output, "Starting Spark, computing rows"),
@@ -108,6 +109,11 @@ def preview(
 
 
 def _rendered(preview: Preview) -> Group:
+    from rich.console import Group
+    from rich.text import Text
+
+    from headrace.cli.rows import RowsTable
+
     more = "; use --limit to see more" if preview.is_cut else ""
     lines = [f"{counted(len(preview.rows), 'row')} of {preview.dataset}{more}", *map(str, preview.sources)]
     lines += [

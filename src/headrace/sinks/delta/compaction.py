@@ -273,7 +273,7 @@ class Maintenance(Protocol):
         """Report how many rows of a large table were read for the index of its keys."""
 
     def finish(self) -> None:
-        """Do what is due, at the end of the flows."""
+        """Do the maintenance that is due, after the flows have ended."""
 
     def stop(self) -> None:
         """End the work at hand, and begin nothing else."""

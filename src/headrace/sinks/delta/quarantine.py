@@ -47,7 +47,7 @@ class QuarantineTable:
         return False
 
     def forget_missing(self, session: SparkSession) -> None:
-        """Let a table that is not there begin anew: what it had is computed again, or was removed with its
+        """Allow a missing table to be created again: its rows are computed again, or were removed with the
         dataset."""
         if not is_table(self.path):
             forget_snapshot(session, self.path)

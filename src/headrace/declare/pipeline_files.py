@@ -1,0 +1,71 @@
+"""Finds the files of a pipeline by the patterns in its spec; each command that reads a spec needs it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+
+from headrace.errors import PipelineFilesMissingError
+from headrace.model.project import ProjectSettings, code_language
+
+
+def find_files(settings: ProjectSettings) -> list[Path]:
+    found: set[Path] = set()
+    for pattern in settings.libraries:
+        found.update(_matches(settings, pattern))
+    files = sorted(file for file in found if code_language(file) is not None)
+    if not files:
+        raise PipelineFilesMissingError(
+            f"pipeline {settings.name} has no files: nothing matches {', '.join(settings.libraries)}",
+            facts=[f"looked in {settings.root}"],
+            remedies=["put a Python or SQL file there, or change `libraries` in the spec"],
+            params={"libraries": list(settings.libraries), "root": str(settings.root)},
+        )
+    return files
+
+
+def _matches(settings: ProjectSettings, pattern: str) -> Iterator[Path]:
+    root = settings.root
+    _check_pattern(root, pattern)
+    # `folder/**` matches only folders in Python's glob; in Spark's spec it means all files below.
+    rest = os.path.normpath(f"{pattern}/*" if pattern.endswith("**") else pattern)
+    start = root
+    while rest.startswith("../"):
+        start, rest = start.parent, rest.removeprefix("../")
+    for path in start.glob(rest):
+        below = path_parts(path, root)
+        hidden = any(part.startswith(".") or part == "__pycache__" for part in below)
+        if path.is_file() and not hidden:
+            yield path
+
+
+def path_parts(file: Path, root: Path) -> tuple[str, ...]:
+    """The parts of a file's path from the pipeline's folder, without those that lead out of it."""
+    return tuple(part for part in Path(os.path.relpath(file, root)).parts if part != "..")
+
+
+def _check_pattern(root: Path, pattern: str) -> None:
+    """Refuse a pattern that can never match."""
+    named = Path(os.path.normpath(root / pattern))
+    is_glob = any(sign in pattern for sign in "*?[")
+    if PurePath(pattern).is_absolute():
+        problem, remedy = (
+            "is an absolute path",
+            "write a path from the folder of the spec, such as ../shared/**",
+        )
+    elif is_glob or (named.is_file() and code_language(named) is not None):
+        return
+    elif named.is_dir():
+        problem, remedy = "is a folder", f"write {pattern.rstrip('/')}/** for all files below it"
+    else:
+        problem, remedy = (
+            "does not exist, or is not a Python or SQL file",
+            "name a .py or .sql file, or a glob such as transformations/**",
+        )
+    raise PipelineFilesMissingError(
+        f"`libraries` names {pattern}, which {problem}",
+        facts=[f"looked in {root}"],
+        remedies=[remedy],
+        params={"libraries": [pattern], "root": str(root)},
+    )
