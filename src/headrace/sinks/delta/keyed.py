@@ -80,11 +80,11 @@ class KeyedTable(FlowTable):
 class Decision:
     """The changes that a batch makes to its table. `rows`: the new rows, including those that replace old
     ones; columns that the table lacks are left out. `old`: the rows that are replaced or deleted: found by
-    the index, or as a frame with `FILE` and `ROW`; ``None`` if only a MERGE can delete them. `merge`: the rows
-    and keys with their `EFFECT`, for a MERGE if rows cannot be changed by position. `several`: the number of keys
-    with several rows, which a MERGE cannot replace. `ending`: the events that are kept beside the table:
-    deletes, and hidden events of a history. `without_index`: why the index of the keys was not used, although
-    the table may have one."""
+    the index, or as a frame with `FILE` and `ROW`; ``None`` if only a MERGE can delete them. `merge`: the
+    rows and keys with their `EFFECT`, for a MERGE if rows cannot be changed by position. `several`: the
+    number of keys with several rows, which a MERGE cannot replace. `ending`: the events that are kept beside
+    the table: deletes, and hidden events of a history. `without_index`: why the index of the keys was not
+    used, although the table may have one."""
 
     accepted: int
     changes: RowChanges
