@@ -10,14 +10,17 @@ from typing import Any
 import deltalake
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from headrace.errors import HeadraceError
+from headrace.model.events import BatchCommitted, FlowFailed, FlowRetrying
 from headrace.plan.explain import Explanation
 from headrace.project.pipeline import Pipeline
 from headrace.sinks.delta import append
 from headrace.testing import run
 from landing import Site
-from waiting import DEADLINE_S
+from proof.shop import BRONZE, Shop
+from waiting import DEADLINE_S, until
 
 PIPELINE = """
 import headrace as hr
@@ -82,6 +85,36 @@ def test_a_topic_that_is_missing_is_refused_by_the_plan_and_by_the_run(
         assert error.code == "TOPIC_NOT_FOUND" and error.facts[0].endswith(".topic")
         assert f"did you mean `{name}`?" in error.remedies[0]
     assert (tmp_path / "called").read_text() == "0 [1]\n", "the other sinks have their rows"
+
+
+DELETED = """
+quick = {"kafka.max.block.ms": "2000", "kafka.request.timeout.ms": "2000", "kafka.delivery.timeout.ms": "3000"}
+hr.create_sink("alerts", "kafka", {"topic": "TOPIC", **quick})
+
+@hr.append_flow(target="alerts")
+def to_alerts():
+    return spark.readStream.table("bronze").selectExpr("CAST(offset AS STRING) AS value")
+"""
+
+
+def test_a_topic_that_is_deleted_while_rows_are_sent_to_it_ends_the_flow(
+    make_shop: Callable[..., Shop], bootstrap: str, topic: Callable[..., str]
+) -> None:
+    name, shop = topic(), make_shop(partitions=1)
+    shop.write(BRONZE, DELETED.replace("TOPIC", name))
+    shop.produce(5)
+
+    def happened(kind: type[BatchCommitted] | type[FlowFailed]) -> list[Any]:
+        return [one for one in shop.events if isinstance(one, kind) and one.flow == "to_alerts"]
+
+    with shop.running():
+        until(lambda: happened(BatchCommitted), "the rows are sent", 60)
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.delete_topics([name])[name].result(DEADLINE_S)
+        shop.produce(5)
+        until(lambda: happened(FlowFailed), "the flow ends", 60)
+    assert happened(FlowFailed)[0].error["code"] == "TOPIC_NOT_FOUND"
+    assert shop.happened(FlowRetrying), "the first attempt has met the missing topic"
 
 
 def test_sinks_get_the_rows_of_each_batch(

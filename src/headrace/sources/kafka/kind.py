@@ -16,7 +16,6 @@ from headrace.errors import (
     OptionInvalidError,
     SchemaIdUnknownError,
     SinkInvalidError,
-    TopicNotFoundError,
 )
 from headrace.model.declarations import Sink, StreamingTable
 from headrace.model.project import ProjectSettings
@@ -117,8 +116,6 @@ class KafkaGuard(Guard):
 _VERSION = "v1"
 _ERRORS = r"org\.apache\.kafka\.common\.errors\."
 _BROKER = re.compile(_ERRORS + r"(Timeout|Disconnect|Network|BrokerNotAvailable)\w*Exception[^\n]*")
-_NO_TOPIC = re.compile(r"Topic (\S+) not present in metadata after \d+ ms")
-"""What a producer says of a topic that was deleted."""
 _STORES = re.compile(r"Failed to load [^\n]*(?:keystore|truststore)[^\n]*", re.IGNORECASE)
 _TURNED_AWAY = re.compile(
     _ERRORS
@@ -304,14 +301,6 @@ class KafkaKind(SourceKind):
                 (NOT_COMMITTED, "the flow asks the registry again at its next attempt"),
                 "register the schema under the subject, or name another: hr.read_kafka(.., subject=..)",
                 id=int(unknown[1]),
-            )
-        if (gone := _NO_TOPIC.search(failed.text)) is not None:
-            return failed.error(
-                TopicNotFoundError,
-                f"the broker has no topic `{gone[1]}`",
-                (f"Kafka's client reports: {gone[0]}", NOT_COMMITTED),
-                f"create it:   headrace broker topics create {gone[1]}",
-                topic=gone[1],
             )
         if (broker := _BROKER.search(failed.text)) is not None:
             report = f"Kafka's client reports: {broker[0]}"
