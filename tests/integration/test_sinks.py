@@ -88,7 +88,8 @@ def test_a_topic_that_is_missing_is_refused_by_the_plan_and_by_the_run(
 
 
 DELETED = """
-quick = {"kafka.max.block.ms": "2000", "kafka.request.timeout.ms": "2000", "kafka.delivery.timeout.ms": "3000"}
+quick = {f"kafka.{one}.ms": "2000" for one in ("max.block", "request.timeout")}
+quick["kafka.delivery.timeout.ms"] = "3000"
 hr.create_sink("alerts", "kafka", {"topic": "TOPIC", **quick})
 
 @hr.append_flow(target="alerts")
