@@ -62,7 +62,11 @@ def test_from_init_to_a_full_refresh(
 
     assert run(["plan", "--json", *project]) == 0
     plan = json.loads(capsys.readouterr().out)
-    assert [one["name"] for one in plan["datasets"]] == ["default.bronze", "default.silver", "default.gold"]
+    assert [one["dataset"] for one in plan["datasets"]] == [
+        "default.bronze",
+        "default.silver",
+        "default.gold",
+    ]
     assert plan["datasets"][1]["flows"][0]["coordinates"]["offset"] == "offset"
     assert not (pipeline / "lake").exists(), "a plan writes nothing"
 
@@ -90,7 +94,7 @@ def test_from_init_to_a_full_refresh(
     assert {"debug", "info"} <= {line["level"] for line in logged}
     assert [line["flow"] for line in logged if line["event"] == "BatchStarted"] == ["bronze", "silver"]
     assert "headrace.run" not in text, "what a person sees stays short"
-    assert "bronze  drained: 100 rows in 1 batch" in text
+    assert "bronze  up to date: 100 rows in 1 batch" in text
     assert "completed in" in text
     assert gold(pipeline) == (Decimal("50.00"), SALES + 100)
 

@@ -185,7 +185,7 @@ def _at(values: Any, path: str) -> datetime | None:
     return found if found is None or found.tzinfo else found.replace(tzinfo=UTC)
 
 
-Outcome = Literal["drained", "stopped", "up to date", "plan again"]
+Outcome = Literal["up to date", "stopped", "plan again"]
 """How a flow ends without an error."""
 
 
@@ -226,7 +226,7 @@ class FlowReports:
 
     def snapshot_skipped(self, planned: PlannedFlow, version: str, reason: str) -> None:
         _LOG.warning("flow %s: skipped the snapshot %s: %s", planned.flow.name, version, reason)
-        self.report(SnapshotSkipped, planned, version=version, reason=reason)
+        self.report(SnapshotSkipped, planned, snapshot=version, reason=reason)
 
     def retrying(self, planned: PlannedFlow, error: HeadraceError, attempt: int, wait_s: float) -> None:
         self.report(FlowRetrying, planned, error=error.to_dict(), attempt=attempt, wait_s=wait_s)

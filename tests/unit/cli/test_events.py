@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from checked_json import read_json
 from headrace.model.events import BatchCommitted, FlowFailed, FlowStarted
 from headrace.model.names import TableName
 from headrace.observe.event_log import EventLog
@@ -50,11 +51,11 @@ def log(tmp_path: Path) -> None:
 def test_events_are_lines(headrace: Call) -> None:
     lines = headrace("events").out.splitlines()
     assert [line.split("  ", 2)[1].strip() for line in lines] == ["INFO", "INFO", "METRICS", "ERROR", "ERROR"]
-    assert lines[0].endswith("Flow 'orders' is STARTING.")
+    assert lines[0].endswith("Flow 'orders' is starting.")
     assert lines[2].endswith(
         "Flow 'orders' has committed batch 0 to 'default.orders': 6 rows, 1 quarantined, 2 dropped."
     )
-    assert lines[3].endswith("Flow 'orders' has FAILED: [TOPIC_RECREATED] another topic")
+    assert lines[3].endswith("Flow 'orders' failed: [TOPIC_RECREATED] another topic")
     assert len(headrace("events", "--limit", "2").out.splitlines()) == 2
     none = headrace("events", "--flow", "other")
     assert (none.out, none.exit_code) == ("", 0)
@@ -72,7 +73,7 @@ def test_followed_events_come_as_they_are_written(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headrace", "events", "--follow", "--json", "--level", "info"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as follower:
         assert follower.stdout is not None
-        before = [json.loads(follower.stdout.readline())["message"] for _ in range(4)]
+        before = [read_json("events", follower.stdout.readline())[0]["message"] for _ in range(4)]
         with EventLog(Storage.at(tmp_path / "lake"), "shop", "u2") as log:
             log(FlowStarted(update="u2", flow="orders", dataset=ORDERS, checkpoint="c"))
             last = json.loads(follower.stdout.readline())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import threading
@@ -113,7 +114,9 @@ def test_handlers_are_put_back() -> None:
 
 
 def result(outcome: str, error: RefusedError | None = None) -> RunResult:
-    flow = FlowResult(flow="orders", outcome="failed" if error else "drained", rows=5, batches=1, error=error)
+    flow = FlowResult(
+        flow="orders", outcome="failed" if error else "up to date", rows=5, batches=1, error=error
+    )
     return RunResult(update="u", outcome=outcome, flows=(flow,), views=(), duration_s=1)  # type: ignore[arg-type]
 
 
@@ -137,7 +140,7 @@ def test_json_lines_are_events_and_then_the_result(
         watch(UpdateFinished(update="u", outcome="completed", duration_s=1))
     show_outcome(output, result("completed"), [])
     lines = output.stdout.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert [line.split('"')[3] if '"event"' in line else "result" for line in lines] == [
+    assert [json.loads(line).get("event", "result") for line in lines] == [
         "UpdateStarted",
         "UpdateFinished",
         "result",

@@ -50,7 +50,7 @@ def init(invocation: Invocation, folder: Path, source: Path | None, target: str 
 
 
 def _from(source: Path, folder: Path, target: str | None) -> Result:
-    from headrace.declare.bundle import build_specs, describe_ignored
+    from headrace.declare.new_specs import build_specs, describe_ignored
     from headrace.project.template.files import write_new
 
     specs = build_specs(source, folder, target)
@@ -61,7 +61,7 @@ def _from(source: Path, folder: Path, target: str | None) -> Result:
 
 def _result(name: str, written: tuple[Path, ...], notes: list[str], steps: list[str]) -> Result:
     lines = ["Wrote", *(f"  {file}" for file in written), *notes, "Next", *(f"  {step}" for step in steps)]
-    data = {"pipeline": name, "files": [str(file) for file in written], "notes": notes, "next": steps}
+    data = {"pipeline": name, "paths": [str(file) for file in written], "notes": notes, "next": steps}
     return Result(data=data, text="\n".join(lines))
 
 
