@@ -46,7 +46,7 @@ class CreateDataset(CreateStored):
     # Clauses that have no effect here, with their locations.
     ignored: tuple[tuple[str, SourceLocation], ...] = ()
     query: Cursor | None = None  # the text after ``AS``; ``None`` if there is none
-    is_private: bool = False  # whether other pipelines should not read the table
+    is_private: bool = False  # whether other pipelines should not read the table, or cannot read the view
     cdc: CdcFlow | None = None  # the flow of ``FLOW AUTO CDC``, if the statement has one
 
 
@@ -110,6 +110,7 @@ def parse_statement(cursor: Cursor) -> Statement:
 
 
 _FLAGS = ("PRIVATE", "TEMPORARY", "TEMP", "STREAMING", "INCREMENTAL", "LIVE", "MATERIALIZED")
+_PRIVATE = {"PRIVATE", "TEMPORARY", "TEMP"}
 
 
 def _create(cursor: Cursor) -> CreateDataset | InsertFlow | CdcFlow:
@@ -144,7 +145,7 @@ def _create(cursor: Cursor) -> CreateDataset | InsertFlow | CdcFlow:
         name=name,
         location=location,
         query=query,
-        is_private=kind != "view" and not flags.keys().isdisjoint({"PRIVATE", "TEMPORARY", "TEMP"}),
+        is_private=not flags.keys().isdisjoint(_PRIVATE | ({"LIVE"} if kind == "view" else set())),
         cdc=cdc,
         **create.found(),
     )
