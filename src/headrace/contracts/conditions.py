@@ -31,7 +31,7 @@ def _reaching(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
     jvm: Any = session._jvm
     expressions = jvm.org.apache.spark.sql.catalyst.expressions
     filtered: Any = rows.where(F.struct(*columns).isNotNull())._jdf.queryExecution().analyzed()
-    if str(filtered.nodeName()) == "Project":
+    while str(filtered.nodeName()) == "Project":
         # Spark has removed the columns that it has added for the condition.
         filtered = filtered.child()
     struct = filtered.condition().child()

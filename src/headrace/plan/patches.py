@@ -37,7 +37,7 @@ Method = Callable[..., Any]
 _ACTIONS = (
     *("collect", "count", "foreach", "foreachPartition", "head", "first", "take", "tail", "show", "isEmpty"),
     *("toPandas", "toArrow", "toLocalIterator", "checkpoint", "localCheckpoint", "inputFiles", "pandas_api"),
-    *("approxQuantile", "corr", "cov", "crosstab", "transpose"),
+    *("approxQuantile", "corr", "cov", "crosstab", "transpose", "writeTo", "mergeInto"),
 )
 _ACTION_PROPERTIES = ("rdd", "write", "writeStream")
 _FILE_METHODS = ("json", "csv", "xml", "parquet", "orc", "text")
@@ -138,13 +138,9 @@ def _patch_frames() -> None:
 def _patch_tables() -> None:
     from delta.tables import DeltaTable
     from pyspark.sql.catalog import Catalog
-    from pyspark.sql.classic.dataframe import DataFrame
     from pyspark.sql.readwriter import DataFrameWriter
 
-    for name in ("writeTo", "mergeInto"):
-        _patch(DataFrame, name, functools.partial(table_patches.write_to, name))
-    for name in ("saveAsTable", "insertInto"):
-        _patch(DataFrameWriter, name, table_patches.save_as)
+    _patch(DataFrameWriter, "saveAsTable", table_patches.save_as)
     _patch(Catalog, "tableExists", table_patches.exists)
     for name in ("forName",):
         found = getattr(DeltaTable, name).__func__

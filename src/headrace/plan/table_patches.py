@@ -9,29 +9,21 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.plan.intercept import Interception, suspended
-from headrace.plan.names import delta_path
-from headrace.runtime.lazy_pyspark import SparkSession
 
 Method = Callable[..., Any]
-
-
-def spark_name(interception: Interception, session: SparkSession, text: Any) -> Any:
-    """The name that Spark knows a table by; ``text`` if it is not a name."""
-    if not isinstance(text, str):
-        return text
-    answer = interception.read_table(session, text, streaming=False)
-    return answer.text if answer.path is None else delta_path(answer.path)
 
 
 def table_for_name(
     interception: Interception, original: Method, self_or_class: Any, sparkSession: Any, tableOrViewName: Any
 ) -> Any:
-    if not interception.acts:
+    if not interception.acts or not isinstance(tableOrViewName, str):
         return original(self_or_class, sparkSession, tableOrViewName)
     session = interception.session or sparkSession
-    name = spark_name(interception, session, tableOrViewName)
+    answer = interception.read_table(session, tableOrViewName, streaming=False)
     with suspended():
-        return original(self_or_class, session, name)
+        if answer.path is not None:
+            return self_or_class.forPath(session, answer.path)
+        return original(self_or_class, session, answer.text)
 
 
 def exists(
@@ -40,21 +32,28 @@ def exists(
     if not interception.acts or dbName is not None:
         return original(self, tableName, dbName)
     session = interception.session or self._sparkSession
-    name = spark_name(interception, session, tableName)
+    answer = interception.read_table(session, tableName, streaming=False)
     with suspended():
-        return original(session.catalog, name)
+        if answer.path is not None:
+            from delta.tables import DeltaTable
+
+            return DeltaTable.isDeltaTable(session, answer.path)
+        return original(session.catalog, answer.text)
 
 
 def save_as(
-    interception: Interception, original: Method, self: Any, name: Any, *args: Any, **more: Any
+    interception: Interception,
+    original: Method,
+    self: Any,
+    name: str,
+    format: str | None = None,
+    mode: str | None = None,
+    partitionBy: str | list[str] | None = None,
+    **options: Any,
 ) -> Any:
-    name = spark_name(interception, interception.session or self._spark, name)
+    session = interception.session or self._spark
+    answer = interception.read_table(session, name, streaming=False)
     with suspended():
-        return original(self, name, *args, **more)
-
-
-def write_to(
-    what: str, interception: Interception, original: Method, self: Any, table: Any, *args: Any, **more: Any
-) -> Any:
-    interception.refuse_action(f"{what}()")
-    return original(self, spark_name(interception, self.sparkSession, table), *args, **more)
+        if answer.path is not None:
+            return self.save(answer.path, format or "delta", mode, partitionBy, **options)
+        return original(self, answer.text, format, mode, partitionBy, **options)
