@@ -91,7 +91,7 @@ def test_a_stream_that_is_aggregated_has_one_row_for_each_group(tmp_path: Path) 
     with Pipeline.load(tmp_path) as pipeline:
         sorts = [one.text for one in pipeline.plan().notes if "sort" in one.text]
         assert sorts == [
-            f"the sort of the result of `groups.{name}` is left out: the rows of a table have no order"
+            f"the sort of the result of `{name}` is left out: the rows of a table have no order"
             for name in ("totals", "counts")
         ]
         assert {flow.outcome for flow in pipeline.run().flows} == {"up to date"}
