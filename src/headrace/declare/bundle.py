@@ -12,7 +12,13 @@ from typing import Any
 from headrace.declare.outside_names import entry_lines, find_outside
 from headrace.declare.pipeline_files import find_files
 from headrace.declare.spec_values import Mapped, Scalar, Sequence, Value, build_values
-from headrace.errors import SourceLocation, SpecAmbiguousError, SpecInvalidError, SpecNotFoundError
+from headrace.errors import (
+    SourceLocation,
+    SpecAmbiguousError,
+    SpecInvalidError,
+    SpecNotFoundError,
+    did_you_mean,
+)
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import option_text
 from headrace.storage.layout import Storage
@@ -82,7 +88,9 @@ def build_specs(source: Path, folder: Path, target: str | None = None) -> tuple[
         name = re.sub(r"[^A-Za-z0-9_.-]+", "_", bundle.absolute().name).strip("_.-") or "pipeline"
         return (_spec(folder, _Settings({"name": name}, (("glob", pattern),)), f"the folder {bundle}"),)
     if not bundle.is_file():
-        raise SpecNotFoundError(f"{bundle} does not exist", params={"path": str(bundle)})
+        raise SpecNotFoundError(
+            f"{bundle} does not exist", remedies=["correct the path"], params={"path": str(bundle)}
+        )
     pipelines, variables, chosen = _load(bundle, target)
     if not pipelines:
         raise SpecInvalidError(f"{bundle} declares no pipeline", params={"path": str(bundle)})
@@ -205,6 +213,7 @@ def read_bundle(
         raise SpecInvalidError(
             f"{bundle} {problem}",
             facts=[f"its pipelines: {', '.join(keys)}"] if keys else [],
+            remedies=["name one of its pipelines" if keys else "name the file of a bundle that declares one"],
             params={"path": str(bundle), "pipeline": pipeline, "known": keys},
         )
     if pipeline is None and len(keys) > 1:
@@ -250,6 +259,7 @@ def _load(bundle: Path, target: str | None) -> tuple[tuple[BundlePipeline, ...],
         raise SpecInvalidError(
             f"{bundle} has no target `{target}`",
             facts=[f"its targets: {known}"],
+            remedies=did_you_mean(target, targets, "name one of its targets"),
             params={"target": target, "known": list(targets)},
         )
     overrides = targets.get(chosen) or {}

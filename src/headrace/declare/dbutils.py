@@ -30,6 +30,7 @@ class Dbutils:
         raise FeatureUnsupportedError(
             f"this version does not support dbutils.{name}",
             location=caller(self._root),
+            remedies=["remove the call; a pipeline can use dbutils.widgets, dbutils.secrets and dbutils.fs"],
             params={"what": f"dbutils.{name}"},
         )
 
