@@ -96,6 +96,23 @@ def another_table_of_the_session(walk: Walk) -> None:
     walk.is_healthy()
 
 
+@situation("UPSTREAM_SCHEMA_CHANGED", spoils=True)
+def a_column_of_another_table_is_renamed(walk: Walk) -> None:
+    people = f"delta.`{walk.folder.root / 'people'}`"
+    session = SparkSession.active()
+    mapped = "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+    session.sql(f"CREATE TABLE {people} (id LONG, name STRING) USING delta {mapped}")
+    session.sql(f"INSERT INTO {people} VALUES (1, 'a')")
+    walk.edit(table('spark.readStream.format("delta").load("people")'))
+    walk.goes_well("headrace run")
+    session.sql(f"INSERT INTO {people} VALUES (2, 'b')")
+    session.sql(f"ALTER TABLE {people} RENAME COLUMN name TO title")
+    walk.does("another program renames the column `name` of the table people")
+    shown = walk.fails("headrace run", f"{PY}:")
+    walk.follows(shown, "headrace full-refresh extra")
+    walk.is_healthy()
+
+
 @situation("SECOND_DRIVER")
 def the_pipeline_runs_already(walk: Walk) -> None:
     folder = files(walk)
