@@ -37,8 +37,8 @@ mistake(
     at=(PY, "sane"),
 )
 mistake(
-    "EXPECTATION_INVALID",
-    "a misspelt column",
+    "COLUMN_NOT_FOUND",
+    "a misspelt column of an expectation",
     table(VISITS, more='@hr.expect("sane", "idd >= 0")'),
     "idd",
     at=(PY, "sane"),
@@ -138,10 +138,10 @@ mistake(
     "columns that are a number",
     table(VISITS, "cluster_by=5"),
     table(VISITS, 'cluster_by=["id"]'),
-    at=(PY, "cluster_by"),
+    at=(PY, "def extra"),
 )
 mistake(
-    "ARGUMENT_INVALID",
+    "PIPELINE_FILE_FAILED",
     "a misspelt argument",
     table(VISITS, 'clusterby=["id"]'),
     "clusterby",
@@ -152,7 +152,7 @@ mistake(
     "a table in Parquet",
     table(VISITS, 'format="parquet"'),
     table(VISITS),
-    at=(PY, "parquet"),
+    at=(PY, "def extra"),
 )
 mistake(
     "FEATURE_UNSUPPORTED",
@@ -195,11 +195,7 @@ mistake(
     names="extra",
 )
 mistake(
-    "TABLE_NOT_FOUND",
-    "a misspelt table",
-    table('spark.readStream.table("visit")'),
-    '"visit"',
-    at=(PY, "visit"),
+    "TABLE_NOT_FOUND", "a misspelt table", table('spark.readStream.table("visit")'), "visit", at=(PY, "visit")
 )
 mistake(
     "TABLE_NOT_FOUND",
@@ -212,9 +208,9 @@ mistake(
     "PATH_UNMAPPED",
     "a path of another system",
     table('hr.read_files("/Volumes/main/raw", format="json", schema="id LONG")'),
-    {"headrace.yml": "{spec}paths: {/Volumes/main: ./mapped}\n", "mapped/raw/a.json": '{"id": 1}\n'},
+    {"headrace.yml": "{spec}paths:\n  /Volumes: ./volumes\n", "volumes/main/raw/a.json": '{"id": 1}\n'},
     at=(PY, "/Volumes"),
-    names="paths: {/Volumes",
+    names="/Volumes: ./volumes",
 )
 CYCLE = '\n@hr.materialized_view\ndef one():\n    return spark.read.table("two")\n\n'
 mistake(
@@ -223,28 +219,28 @@ mistake(
     python(CYCLE + CYCLE.replace("two", "two_").replace("one", "two").replace("two_", "one")),
     python(CYCLE + CYCLE.replace("two", "visits").replace("one", "two")),
     at=PY,
-    names="one → two",
+    names="one",
 )
 mistake(
     "PROPERTY_FORBIDDEN",
     "a property that Headrace needs",
-    table(VISITS, 'table_properties={"delta.appendOnly": "true"}'),
+    table(VISITS, 'table_properties={"headrace.pipeline": "mine"}'),
     table(VISITS),
-    at=(PY, "appendOnly"),
+    at=(PY, "def extra"),
 )
 mistake(
     "PROPERTY_INVALID",
     "a misspelt property",
     table(VISITS, 'table_properties={"delta.enableChangeDataFeedd": "true"}'),
     "delta.enableChangeDataFeedd",
-    at=(PY, "Feedd"),
+    at=(PY, "def extra"),
 )
 mistake(
     "PROPERTY_INVALID",
     "a property with a wrong value",
     table(VISITS, 'table_properties={"delta.logRetentionDuration": "often"}'),
     table(VISITS, 'table_properties={"delta.logRetentionDuration": "interval 30 days"}'),
-    at=(PY, "often"),
+    at=(PY, "def extra"),
     names="interval",
 )
 mistake(
@@ -265,15 +261,15 @@ mistake(
 mistake(
     "TARGET_INVALID",
     "a misspelt target",
-    python(TARGET + APPEND.replace('"extra"', '"extr"')),
-    '"extr"',
+    python(TARGET + APPEND + APPEND.replace("adds", "more").replace('"extra"', '"extr"')),
+    "extr",
     at=PY,
 )
 mistake(
     "SCHEMA_INVALID",
     "a misspelt type",
-    table(VISITS, 'schema="id LONGG, page STRING"'),
-    table(VISITS, 'schema="id LONG, page STRING"'),
+    table(f'{VISITS}.select("id", "page")', 'schema="id LONGG, page STRING"'),
+    table(f'{VISITS}.select("id", "page")', 'schema="id LONG, page STRING"'),
     at=(PY, "LONGG"),
 )
 mistake(
@@ -309,7 +305,7 @@ mistake(
     "a misspelt column of a layout",
     table(VISITS, 'cluster_by=["pge"]'),
     "pge",
-    at=(PY, "pge"),
+    at=(PY, "def extra"),
 )
 mistake(
     "COLUMN_NOT_FOUND",
@@ -326,10 +322,18 @@ mistake(
     at=PY,
     names="alias",
 )
+LAYOUT = "CREATE STREAMING TABLE extra {} CLUSTER BY (id) AS SELECT * FROM STREAM visits;\n"
 mistake(
     "LAYOUT_CONFLICT",
     "partitions and clusters",
+    {SQL: LAYOUT.replace("{}", "PARTITIONED BY (page)")},
+    {SQL: LAYOUT.replace("{} ", "")},
+    at=f"{SQL}:1",
+)
+mistake(
+    "ARGUMENT_INVALID",
+    "partitions and clusters in Python",
     table(VISITS, 'partition_cols=["page"], cluster_by=["id"]'),
     table(VISITS, 'cluster_by=["id"]'),
-    at=PY,
+    at=(PY, "def extra"),
 )

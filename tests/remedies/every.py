@@ -31,7 +31,7 @@ __all__ = [
     "storage",
 ]
 
-SITUATIONS.sort(key=lambda one: one.kind)
+SITUATIONS.sort(key=lambda one: (one.kind, one.spoils))
 
 _PARENT = "the parent of other codes"
 _TWO = "needs a process that is paused while another takes over: tests/proof/test_driver.py"

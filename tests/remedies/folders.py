@@ -14,7 +14,7 @@ import deltalake
 import pyarrow as pa
 from confluent_kafka import Producer
 
-from conftest import PASSWORD
+from conftest import PASSWORD, forget_tables
 from disk import Disk
 from headrace.model.names import TableName
 from headrace.runtime.broker import Broker
@@ -33,13 +33,13 @@ class Folder(ABC):
     """
 
     files: ClassVar[dict[str, str]]
-    more_spec: str = ""
 
     def __init__(self, root: Path, broker: Broker | None = None) -> None:
         self.root = root
         self.broker = broker
-        # The session's catalog is shared, so each pipeline has a schema of its own.
-        self.database = f"walk_{uuid.uuid4().hex[:8]}"
+        # The session's catalog is shared, and one pipeline at a time is used.
+        forget_tables()
+        self.database = "default"
         self.prepare()
         self.write("headrace.yml", self.spec())
         for path, text in self.files.items():
@@ -48,7 +48,7 @@ class Folder(ABC):
     topic: str = ""
 
     def spec(self) -> str:
-        return f"name: walk\nstorage: ./lake\ndatabase: {self.database}\n{self.more_spec}"
+        return "name: walk\nstorage: ./lake\n"
 
     @abstractmethod
     def prepare(self) -> None:
@@ -222,7 +222,7 @@ class TopicFolder(Folder):
         assert self.broker is not None
         # Of the listener without a login, if the broker has several.
         self.bootstrap = self.broker.start()
-        self.topic = f"walk-{self.database[-8:]}"
+        self.topic = f"walk-{uuid.uuid4().hex[:8]}"
         self.ids: list[int] = []
         self.broker.create_topic(self.topic, 1)
         self.produce(3)

@@ -81,16 +81,18 @@ mistake(
 mistake(
     "OPTION_UNKNOWN",
     "a misspelt option of a reader",
-    table('spark.readStream.schema("id LONG").option("maxFilesPerTriger", 1).json("landing")'),
+    table('spark.readStream.option("maxFilesPerTriger", 1).table("visits")'),
     "maxFilesPerTriger",
     at=(PY, "Triger"),
 )
 mistake(
     "OPTION_INVALID",
     "an option with a wrong value",
-    table('spark.readStream.option("maxFilesPerTrigger", "few").table("visits")'),
-    table('spark.readStream.option("maxFilesPerTrigger", 3).table("visits")'),
-    at=(PY, "few"),
+    table(
+        'spark.readStream.option("startingVersion", 0).option("startingTimestamp", "2026-01-01").table("visits")'
+    ),
+    table('spark.readStream.option("startingVersion", 0).table("visits")'),
+    at=(PY, "startingVersion"),
 )
 mistake(
     "SOURCE_UNSUPPORTED",
@@ -104,7 +106,7 @@ mistake(
     "SOURCE_READ_TWICE",
     "two streams of one table",
     table(f"{VISITS}.union({VISITS})"),
-    table("reads.union(reads)", more=f"reads = {VISITS}"),
+    python(f"\n@hr.table\ndef extra():\n    reads = {VISITS}\n    return reads.union(reads)\n"),
     at=(PY, "union"),
     names="variable",
 )
@@ -116,7 +118,8 @@ mistake(
     at=PY,
     names="@hr.materialized_view",
 )
-SINK = '\nhr.create_sink("out", "kafka", {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"})\n'
+SENDS = f'\n@hr.append_flow(target="out")\ndef sends():\n    return {VISITS}.selectExpr("page AS value")\n'
+SINK = SENDS + '\nhr.create_sink("out", "kafka", {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"})\n'
 mistake(
     "SINK_INVALID",
     "a query that reads a sink",
@@ -126,7 +129,7 @@ mistake(
 )
 mistake("QUERY_INVALID", "a query without a return", table("None"), table(VISITS), at=PY)
 mistake(
-    "QUERY_INVALID",
+    "ARGUMENT_INVALID",
     "a query with parameters",
     python("\n@hr.materialized_view\ndef extra(page):\n    return spark.range(3)\n"),
     python("\n@hr.materialized_view\ndef extra(page='p1'):\n    return spark.range(3)\n"),
@@ -137,7 +140,7 @@ mistake(
     "QUERY_FAILED",
     "a function that Spark does not know",
     {SQL: "CREATE OR REFRESH MATERIALIZED VIEW extra AS\nSELECT lowr(page) AS page FROM visits;\n"},
-    "lowr",
+    {SQL: "CREATE OR REFRESH MATERIALIZED VIEW extra AS\nSELECT lower(page) AS page FROM visits;\n"},
     at=f"{SQL}:2",
 )
 mistake(
@@ -165,23 +168,15 @@ mistake(
     names='schema="id LONG, name STRING"',
 )
 mistake(
-    "CHANGE_FEED_MISSING",
-    "a feed that was never recorded",
-    table('spark.readStream.option("readChangeFeed", "true").table("visits")'),
-    table(VISITS),
-    at=(PY, "readChangeFeed"),
-    names="delta.enableChangeDataFeed",
-)
-mistake(
     "SNAPSHOT_MISSING",
     "a folder without a snapshot",
     {
         **python(
             TARGET
-            + 'hr.create_auto_cdc_from_snapshot_flow(target="extra", source="snapshots/*", keys=["id"])\n'
+            + 'hr.create_auto_cdc_from_snapshot_flow(target="extra", source="./snapshots", keys=["id"])\n'
         ),
         "snapshots/.keep": "",
     },
-    {},
+    {"snapshots/1.json": '{"id": 1}\n'},
     at=PY,
 )

@@ -5,6 +5,8 @@ import threading
 import uuid
 from pathlib import Path
 
+import deltalake
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from headrace.project.pipeline import Pipeline
@@ -86,13 +88,12 @@ def another_table_of_the_session(walk: Walk) -> None:
     elsewhere = folder.root / "elsewhere"
     session = SparkSession.active()
     walk.does("the catalog of the session has a table `extra` elsewhere")
-    session.sql(f"CREATE SCHEMA IF NOT EXISTS {folder.database}")
     session.sql(f"CREATE TABLE {folder.database}.extra (id LONG) USING delta LOCATION '{elsewhere}'")
     walk.edit({SQL: "CREATE MATERIALIZED VIEW extra AS SELECT id FROM visits;\n"})
     shown = walk.fails("headrace run", "extra")
     assert "`database`" in shown.text, shown.text
     folder.database = f"walk_{uuid.uuid4().hex[:8]}"
-    walk.edit({"headrace.yml": "{spec}"})
+    walk.edit({"headrace.yml": f"{{spec}}database: {folder.database}\n"})
     walk.is_healthy()
 
 
@@ -111,6 +112,19 @@ def a_column_of_another_table_is_renamed(walk: Walk) -> None:
     shown = walk.fails("headrace run", f"{PY}:")
     walk.follows(shown, "headrace full-refresh extra")
     walk.is_healthy()
+
+
+@situation("CHANGE_FEED_MISSING")
+def a_feed_of_a_table_that_records_none(walk: Walk) -> None:
+    people = walk.folder.root / "people"
+    deltalake.write_deltalake(people, pa.table({"id": [1]}))
+    walk.edit(table('hr.read_changes("people")'))
+    shown = walk.fails("headrace plan", f"{PY}:")
+    assert 'delta.enableChangeDataFeed = "true"' in shown.text, shown.text
+    walk.does("the property is set")
+    deltalake.DeltaTable(people).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    walk.goes_well("headrace plan")
+    walk.edit({PY: None})
 
 
 @situation("SECOND_DRIVER")

@@ -32,6 +32,7 @@ def healthy(
 ) -> Healthy:
     def find(kind: str) -> Folder:
         if kind not in folders:
+            folders.clear()
             broker = request.getfixturevalue(BROKERS[kind]) if kind in BROKERS else None
             folder = KINDS[kind](tmp_path_factory.mktemp(kind), broker)
             Walk("", folder).is_healthy()

