@@ -88,9 +88,7 @@ mistake(
 mistake(
     "OPTION_INVALID",
     "an option with a wrong value",
-    table(
-        'spark.readStream.option("startingVersion", 0).option("startingTimestamp", "2026-01-01").table("visits")'
-    ),
+    table('spark.readStream.option("startingVersion", "first").table("visits")'),
     table('spark.readStream.option("startingVersion", 0).table("visits")'),
     at=(PY, "startingVersion"),
 )
