@@ -62,7 +62,7 @@ def write_new(wanted: Mapping[Path, str], remedy: str) -> tuple[Path, ...]:
         raise FileExistsInTheWayError(
             f"{taken[0]} exists already; nothing was written",
             remedies=[remedy],
-            params={"files": [str(file) for file in taken]},
+            params={"paths": [str(file) for file in taken]},
         )
     for file, text in wanted.items():
         try:
