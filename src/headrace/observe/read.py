@@ -461,6 +461,7 @@ def _no_version(
     return ReadVersionUnknownError(
         f"the table {table.name} {what}",
         facts=(held,),
+        remedies=(f"read the newest version:   headrace read {table.name}",),
         params={"dataset": table.name, **params, "versions": [known[0], known[-1]] if known else None},
     )
 
