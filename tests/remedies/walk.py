@@ -33,7 +33,7 @@ Files = Mapping[str, str | None]
 `{topic}` the topic of the pipeline."""
 
 _HELP = re.compile(r"^  help: (.+(?:\n {8}.+)*)", re.MULTILINE)
-_COMMAND = re.compile(r"`(headrace [^`]+)`|(?:^|   )(headrace .+)$")
+COMMAND = re.compile(r"`(headrace [^`]+)`|(?:^|   )(headrace .+)$")
 _MEANT = re.compile(r"did you mean `?([^`?\s]+)`?|write `([^`]+)`")
 _ERRORS = 3  # errors in a row, each of which names the next remedy
 _SHOWN = 12  # lines of a command that went well, in a transcript
@@ -73,7 +73,7 @@ class Shown:
     @property
     def commands(self) -> list[str]:
         """The commands that the helps name, as printed."""
-        found = (_COMMAND.search(line) for line in self.remedies)
+        found = (COMMAND.search(line) for line in self.remedies)
         return [one[1] or one[2] for one in found if one is not None]
 
     @property
