@@ -9,6 +9,7 @@ from functools import partial
 from headrace.errors import FullRefreshNotAllowedError, HeadraceError, RefreshLosesDataError
 from headrace.model.declarations import AutoCdcFlow, MaterializedView, StreamingTable, snapshots_of
 from headrace.model.names import TableName
+from headrace.model.notebook import html_table
 from headrace.model.remedies import Remedies
 from headrace.model.texts import counted, size_text
 from headrace.observe.recent_commits import load_tail
@@ -54,6 +55,12 @@ class RefreshPlan:
     # The rows (`None` if they cannot be counted) and bytes that each table holds now.
     sizes: Mapping[TableName, tuple[int | None, int]]
     gone: tuple[UnrecoverableData, ...]
+
+    def __repr__(self) -> str:
+        return f"<RefreshPlan of {', '.join(name.short for name in self.names)}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(", ".join(name.short for name in self.names), (), (), self.lines())
 
     def lines(self) -> Iterator[str]:
         if self.downstream:
