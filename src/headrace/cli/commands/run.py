@@ -95,12 +95,13 @@ def run(
             f"--full-refresh-all rebuilds all datasets, and cannot be combined with {other}",
             remedies=(
                 "headrace run --full-refresh-all",
-                f"headrace run {'--full-refresh DATASET' if full_refresh else 'DATASET'}",
+                f"headrace run {f'--full-refresh {full_refresh[0]}' if full_refresh else chosen[0]}",
             ),
             params={"conflicting_option": other},
         )
     both = rebuilds and bool(continuous or remedies.flows)
-    remedy = "rebuild first, then run:   headrace run --full-refresh DATASET"
+    rebuild = f"--full-refresh {full_refresh[0]}" if full_refresh else "--full-refresh-all"
+    remedy = f"rebuild first, then run:   headrace run {rebuild}"
     refuse((both, "a full refresh cannot be combined with --continuous or --rename-flow", remedy))
     with (
         invocation.pipeline() as pipeline,
