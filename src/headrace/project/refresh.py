@@ -146,7 +146,7 @@ def plan_refresh(
             assert survey is not None
             gone += _gone(flow.target, survey, storage.ledger(flow.target, flow.name))
         except HeadraceError as error:
-            text = f"it is not known whether its sources still hold all records: {error.headline}"
+            text = f"its sources could not be checked: {error.headline}"
             gone.append(UnrecoverableData(dataset=flow.target, text=text, count=None))
     for name in (name for name in names if is_table(storage.table(name))):
         declared = {planned.flow.name for planned in plan.flows if planned.flow.target == name}

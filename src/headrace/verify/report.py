@@ -97,7 +97,7 @@ class Judgement:
 def unjudged_records(reason: str, *, applies: bool = True) -> GradeReport:
     """The third grade of a flow whose records cannot be compared."""
     return GradeReport(
-        grade="records", verdict="unjudged", text="cannot be judged", reasons=(reason,), applies=applies
+        grade="records", verdict="unjudged", text="not checked", reasons=(reason,), applies=applies
     )
 
 
