@@ -265,7 +265,7 @@ def check_path(call: str, path: Any, argument: str = "path") -> None:
     if active is None or active.registry is None:
         return
     settings, name = active.settings, active.registry.newest.name
-    folder = locate_supported(settings.paths.map(text), settings.root)
+    folder = locate_supported(settings.paths.map(text), settings.data_folder)
     own = settings.storage.table(name)
     if folder is not None and folder.below(settings.storage.tables) == (name.schema, name.name):
         return

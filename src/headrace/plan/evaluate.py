@@ -22,6 +22,7 @@ from headrace.model.names import TableName
 from headrace.model.notes import suggestions
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery, Query, SqlQuery, running
+from headrace.plan.ansi import explain_condition
 from headrace.plan.intercept import Interception, in_force, suspended
 from headrace.plan.modes import Bounded, Loading, Running, SourceHook, TableAccess
 from headrace.plan.names import label_of, split_name
@@ -144,11 +145,8 @@ _DRIVER_REMEDIES = [
 ]
 
 
-def _remedies(condition: str, text: str) -> list[str]:
+def _remedies(condition: str) -> list[str]:
     """What helps with errors that pipelines from Databricks often have."""
-    if condition == "DATATYPE_MISMATCH.BINARY_OP_WRONG_TYPE" and '"STRING"' in text:
-        setting = 'configuration: {spark.sql.ansi.enabled: "false"}'
-        return [f"cast the columns, or let Spark cast them, with NULL for other texts:   {setting}"]
     if condition == "REQUIRES_SINGLE_PART_NAMESPACE":
         return ["write the expression of the function: functions of a catalog do not exist here"]
     return []
@@ -160,12 +158,15 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
     place = innermost(error.__traceback__, root) or location
     params: dict[str, Any] = {"name": name, "exception": type(error).__name__}
     facts: list[str] = []
+    of_ansi: list[str] = []
     remedies = suggestions(error)
     text = str(error).strip() or type(error).__name__
     if isinstance(error, PySparkException):
         params["condition"] = error.getCondition()
         text = shortened(text)
-        remedies = [*remedies, *_remedies(str(error.getCondition()), text)]
+        condition = str(error.getCondition())
+        of_ansi, settings = explain_condition(condition, text, location)
+        remedies = [*remedies, *_remedies(condition), *settings]
         if isinstance(sql := getattr(error, SQL_TEXT_ATTRIBUTE, None), SqlText):
             place = _place_in_sql(error, sql, root) or place
             line, column = _position_in_sql(error)
@@ -185,7 +186,7 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
     return QueryFailedError(
         f"the query of `{name}` failed: {summary}",
         location=place,
-        facts=[*facts, *(line for line in rest if line.strip())][:12],
+        facts=[*[*facts, *(line for line in rest if line.strip())][:12], *of_ansi],
         remedies=remedies,
         params=params,
     )

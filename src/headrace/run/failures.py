@@ -38,6 +38,7 @@ from headrace.model.declarations import (
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.model.state_mismatch import StateMismatch, find_mismatch
+from headrace.plan.ansi import explain_failure
 from headrace.plan.stages import Declared
 from headrace.sources.kind import FailedQuery
 from headrace.sources.records import BadRecord
@@ -150,14 +151,15 @@ class Failures:
         if (known := _known(failed, declared)) is not None:
             return known
         raised = raised_by(cause, expectations)
-        facts = [failed.cause, *([] if raised is None else [raised])]
+        of_ansi, settings = explain_failure(cause, declared.location)
+        facts = [failed.cause, *([] if raised is None else [raised]), *of_ansi]
         if reading is not None:
             facts.append(f"the last batch that started is {reading}")
         return FlowFailedError(
             f"{name} failed",
             location=declared.location,
             facts=(*facts, *failed.logged),
-            remedies=("print the stack trace:   headrace run --debug",),
+            remedies=(*settings, "print the stack trace:   headrace run --debug"),
             params=failed.params,
         )
 

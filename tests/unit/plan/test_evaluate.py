@@ -22,13 +22,24 @@ class Refused(AnalysisException):
 
 @pytest.mark.parametrize(
     ("condition", "remedy"),
-    [
-        ("DATATYPE_MISMATCH.BINARY_OP_WRONG_TYPE", 'configuration: {spark.sql.ansi.enabled: "false"}'),
-        ("REQUIRES_SINGLE_PART_NAMESPACE", "functions of a catalog do not exist here"),
-        ("OTHER", ""),
-    ],
+    [("REQUIRES_SINGLE_PART_NAMESPACE", "functions of a catalog do not exist here"), ("OTHER", "")],
 )
 def test_frequent_errors_of_spark_have_a_remedy(condition: str, remedy: str) -> None:
     error = _failed(Refused(condition), Path("/"), "orders", SourceLocation("a.py", 3))
     assert error.code == "QUERY_FAILED"
     assert (remedy in error.remedies[0]) if remedy else not error.remedies
+
+
+@pytest.mark.parametrize(
+    ("file", "setting"),
+    [
+        ("a.py", 'spark_conf={"spark.sql.ansi.enabled": "false"}'),
+        ("a.sql", "SET spark.sql.ansi.enabled = false;"),
+    ],
+)
+@pytest.mark.parametrize("condition", ["DATATYPE_MISMATCH.BINARY_OP_WRONG_TYPE", "CAST_INVALID_INPUT"])
+def test_an_error_of_ansi_mode_names_the_setting(file: str, setting: str, condition: str) -> None:
+    error = _failed(Refused(condition), Path("/"), "orders", SourceLocation(file, 3))
+    assert "where a platform has it off by default" in error.facts[-1]
+    assert setting in error.remedies[-2]
+    assert error.remedies[-1].endswith("in headrace.yml:   compatibility: {ansi: false}")
