@@ -23,6 +23,7 @@ from headrace.model.notes import suggestions
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery, Query, SqlQuery, running
 from headrace.plan.ansi import explain_condition
+from headrace.plan.drivers import find_missing
 from headrace.plan.intercept import Interception, in_force, suspended
 from headrace.plan.modes import Bounded, Loading, Running, SourceHook, TableAccess
 from headrace.plan.names import label_of, split_name
@@ -139,16 +140,15 @@ def _frame(query: Query, interception: Interception, name: str) -> Any:
             assert_never(query)
 
 
-_DRIVER_REMEDIES = [
-    "add its jar to the spec:   configuration: {spark.jars: /path/to/driver.jar}",
-    'and name its class in the query:   .option("driver", "org.postgresql.Driver")',
-]
-
-
 def _remedies(condition: str) -> list[str]:
     """What helps with errors that pipelines from Databricks often have."""
     if condition == "REQUIRES_SINGLE_PART_NAMESPACE":
         return ["write the expression of the function: functions of a catalog do not exist here"]
+    if condition == "DATA_SOURCE_NOT_FOUND":
+        return [
+            'add its package to the spec:   configuration: {spark.jars.packages: "GROUP:NAME:VERSION"}',
+            'or read a table of a database with format("jdbc")',
+        ]
     return []
 
 
@@ -172,14 +172,13 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
             line, column = _position_in_sql(error)
             if line and place.column is None:
                 facts.append(f"in the SQL text: line {line}, column {column}")
-        if (missing := missing_column(error, name, place, root)) is not None:
-            return missing
+        if (column_error := missing_column(error, name, place, root)) is not None:
+            return column_error
     elif (java := getattr(error, "java_exception", None)) is not None:
         # PySpark does not convert every exception of Spark's.
         text = str(java.getMessage())
-        if text == "No suitable driver" or text.endswith("Driver"):
-            text = f"the JDBC driver was not found: {text}"
-            remedies = _DRIVER_REMEDIES
+        if (missing := find_missing(text)) is not None:
+            text, remedies = missing
     else:
         text = f"{type(error).__name__}: {text}"
     summary, *rest = text.splitlines()

@@ -39,6 +39,7 @@ from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.model.state_mismatch import StateMismatch, find_mismatch
 from headrace.plan.ansi import explain_failure
+from headrace.plan.drivers import find_missing
 from headrace.plan.stages import Declared
 from headrace.sources.kind import FailedQuery
 from headrace.sources.records import BadRecord
@@ -273,6 +274,9 @@ def _known(failed: FailedQuery, declared: Declared) -> HeadraceError | None:
             "correct the row at its source or in the query, then run again:   headrace run",
             "or declare the condition as an expectation: expect_or_quarantine",
         )
+    if (driver := find_missing(failed.cause)) is not None:
+        problem, remedies = driver
+        return failed.error(FlowFailedError, problem, (_unchanged(declared),), *remedies)
     if "java.lang.OutOfMemoryError" in text or "SparkOutOfMemoryError" in text:
         return failed.error(
             OutOfMemoryError,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark.errors import AnalysisException
@@ -22,12 +23,37 @@ class Refused(AnalysisException):
 
 @pytest.mark.parametrize(
     ("condition", "remedy"),
-    [("REQUIRES_SINGLE_PART_NAMESPACE", "functions of a catalog do not exist here"), ("OTHER", "")],
+    [
+        ("REQUIRES_SINGLE_PART_NAMESPACE", "functions of a catalog do not exist here"),
+        ("DATA_SOURCE_NOT_FOUND", "spark.jars.packages"),
+        ("OTHER", ""),
+    ],
 )
 def test_frequent_errors_of_spark_have_a_remedy(condition: str, remedy: str) -> None:
     error = _failed(Refused(condition), Path("/"), "orders", SourceLocation("a.py", 3))
     assert error.code == "QUERY_FAILED"
     assert (remedy in error.remedies[0]) if remedy else not error.remedies
+
+
+class JavaFailed(Exception):
+    def __init__(self, message: str) -> None:
+        super().__init__("An error occurred while calling o79.load.\n at java.base/java.lang.Thread.run")
+        self.java_exception = SimpleNamespace(getMessage=lambda: message)
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        ("org.postgresql.Driver", 'configuration: {spark.jars.packages: "org.postgresql:postgresql:42.7.7"}'),
+        ("com.example.jdbc.Driver", "configuration: {spark.jars: /path/to/driver.jar}"),
+        ("No suitable driver", '.option("driver", "org.postgresql.Driver")'),
+    ],
+)
+def test_a_missing_jdbc_driver_is_an_error_with_the_line_for_the_spec(message: str, remedy: str) -> None:
+    error = _failed(JavaFailed(message), Path("/"), "orders", SourceLocation("a.py", 3))
+    assert error.summary == f"the query of `orders` failed: the JDBC driver was not found: {message}"
+    assert remedy in error.remedies[0]
+    assert "java.base" not in str(error)
 
 
 @pytest.mark.parametrize(

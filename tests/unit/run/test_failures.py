@@ -380,3 +380,15 @@ def test_a_batch_that_the_older_mode_would_compute_names_the_setting(
     assert error.code == "FLOW_FAILED"
     assert any("compatibility: {ansi: false}" in one for one in error.remedies) is is_of_ansi
     assert any("ANSI mode" in one for one in error.facts) is is_of_ansi
+
+
+def test_a_batch_without_its_jdbc_driver_names_the_line_for_the_spec() -> None:
+    text = (
+        "org.apache.spark.sql.streaming.StreamingQueryException: [STREAM_FAILED] failed\n"
+        "Caused by: java.lang.ClassNotFoundException: com.mysql.cj.jdbc.Driver\n\tat java.base/x.y(z)"
+    )
+    error = Failures(settings=None).as_error(Exception(text), FLOW)
+    assert error.code == "FLOW_FAILED"
+    assert error.summary.endswith("the JDBC driver was not found: com.mysql.cj.jdbc.Driver")
+    assert "com.mysql:mysql-connector-j" in error.remedies[0]
+    assert not any("java.base" in one for one in error.facts)
