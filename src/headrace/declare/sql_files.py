@@ -70,7 +70,7 @@ def declare_file(file: Path, active: ActivePipeline) -> None:
             f"{path} is not valid UTF-8",
             location=SourceLocation(path, 1),
             remedies=["save the file as UTF-8"],
-            params={"file": path, "exception": type(error).__name__},
+            params={"path": path, "exception": type(error).__name__},
         ) from error
     is_notebook = text.startswith("-- Databricks notebook source")
     with separate_names():
@@ -109,12 +109,14 @@ def open_literal(text: SqlText, error: SqlTokenError) -> SqlInvalidError:
         return SqlInvalidError(
             f"{error.opening} is not a value in hexadecimal: it may have the digits 0-9 and A-F only",
             location=text.locate(error.index, error.index + len(error.opening) - 1, None),
+            remedies=["write such as X'0AFF'"],
             params={"problem": "hexadecimal"},
         )
     kind = {"/*": "comment", "`": "name in backquotes"}.get(error.opening, "string")
     return SqlInvalidError(
         f"this {kind} has no end",
         location=text.locate(error.index, error.index + len(error.opening) - 1, None),
+        remedies=[f"end it with {'*/' if error.opening == '/*' else error.opening[-1]}"],
         params={"problem": "no end"},
     )
 

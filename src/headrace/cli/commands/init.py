@@ -54,14 +54,15 @@ def _from(source: Path, folder: Path, target: str | None) -> Result:
     from headrace.project.template.files import write_new
 
     specs = build_specs(source, folder, target)
-    written = write_new({spec.file: spec.text for spec in specs})
+    remedy = f"remove it, or write to another folder:   headrace init {folder}-2 --from {source}"
+    written = write_new({spec.file: spec.text for spec in specs}, remedy)
     steps = [f"headrace plan --project {spec.file.parent}" for spec in specs]
     return _result(", ".join(spec.name for spec in specs), written, list(describe_ignored(specs)), steps)
 
 
 def _result(name: str, written: tuple[Path, ...], notes: list[str], steps: list[str]) -> Result:
     lines = ["Wrote", *(f"  {file}" for file in written), *notes, "Next", *(f"  {step}" for step in steps)]
-    data = {"pipeline": name, "files": [str(file) for file in written], "notes": notes, "next": steps}
+    data = {"pipeline": name, "paths": [str(file) for file in written], "notes": notes, "next": steps}
     return Result(data=data, text="\n".join(lines))
 
 
