@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import codecs
 import contextlib
 import difflib
@@ -20,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import PurePath
 from types import FrameType
-from typing import IO
+from typing import IO, NoReturn
 
 import click
 
@@ -203,7 +204,10 @@ def main() -> None:
     # A command can handle its first signal itself. Signals that reach these handlers end the process.
     signal.signal(signal.SIGINT, _end_process)
     signal.signal(signal.SIGTERM, _end_process)
-    sys.exit(run(sys.argv[1:], output))
+    code = run(sys.argv[1:], output)
+    if code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
+        _leave(code)
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str], output: Output | None = None) -> int:
@@ -287,6 +291,22 @@ def set_up_logging(redactor: Redactor, *, debug: bool) -> None:
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
     raise Terminated
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process after a signal. The exit handlers run; Python itself is not taken down. A thread of
+    PySpark or of a native library that still works would end it with `PyGILState_Release`, a fatal error."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    timer = threading.Timer(_END_S, os._exit, (code,))
+    timer.daemon = True
+    timer.start()
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)
 
 
 def _end_process(number: int, frame: FrameType | None) -> None:
