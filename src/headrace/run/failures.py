@@ -250,11 +250,11 @@ def _known(failed: FailedQuery, declared: Declared) -> HeadraceError | None:
     text = failed.text
     if (mismatch := find_mismatch(text, "")) is not None and isinstance(declared, AppendFlow | AutoCdcFlow):
         return state_changed(declared, mismatch, (NOT_COMMITTED, *failed.logged))
-    if "No space left on device" in text:
+    if re.search(r"No space left on device|Disk quota exceeded", text):
         return failed.error(
             StorageUnwritableError,
-            "no space is left on the disk of the storage",
-            (NOT_COMMITTED,),
+            "no space is left on the disk of the storage, or on that of Spark's temporary files",
+            (*_disk_facts(failed.settings), NOT_COMMITTED),
             "free space on the disk, then start again:   headrace run",
         )
     of_sources = [error for kind in KINDS if (error := kind.explain_failure(failed)) is not None]
@@ -297,6 +297,13 @@ def _known(failed: FailedQuery, declared: Declared) -> HeadraceError | None:
             params=failed.params,
         )
     return None
+
+
+def _disk_facts(settings: ProjectSettings | None) -> tuple[str, ...]:
+    if settings is None:
+        return ()
+    root = settings.storage.root
+    return (f"storage: {root}", *root.full().facts)
 
 
 def state_changed(flow: StreamingFlow, mismatch: StateMismatch, facts: Sequence[str]) -> StateChangedError:
