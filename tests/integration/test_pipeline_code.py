@@ -92,7 +92,7 @@ def test_modules_that_only_queries_and_functions_import_run_on_workers(
     for number, sign in enumerate("!?"):
         # Written within one second, so that a cached module would not be noticed as old.
         (site.root / "late_shapes.py").write_text(
-            f"def shout(text):\n    from late_signs import sign  # on the worker\n    return sign(text) + {sign!r}\n"
+            f"def shout(text):\n    from late_signs import sign\n    return sign(text) + {sign!r}\n"
         )
         (site.root / "late_signs.py").write_text(f"def sign(text): return text.upper() + {sign!r}\n")
         site.put(f"{number}.json", {"id": number, "page": "p"})

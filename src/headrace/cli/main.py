@@ -242,7 +242,8 @@ def run(arguments: Sequence[str], output: Output | None = None) -> int:
     except Exception as error:
         if (code := _signal_behind(error)) is not None:
             return code
-        output.error(_driver_lost(error) or _internal_error(error, output.redactor))
+        known = _driver_lost(error) or _log_damaged(error)
+        output.error(known or _internal_error(error, output.redactor))
         return InternalError.exit_code
 
 
@@ -273,6 +274,15 @@ def _driver_lost(error: BaseException | None) -> HeadraceError | None:
 
             return driver_lost()
         error = error.__cause__ or error.__context__
+    return None
+
+
+def _log_damaged(error: BaseException) -> HeadraceError | None:
+    """The error for a damaged log of a table that an exception names."""
+    from headrace.storage.log_damage import find_damage_named
+
+    with contextlib.suppress(OSError, HeadraceError):
+        return find_damage_named(text_of(error))
     return None
 
 
