@@ -82,7 +82,7 @@ def test_a_torn_checkpoint_is_named(table: Location) -> None:
 
 def test_a_reader_of_commits_names_the_file(table: Location) -> None:
     file(table, f"{2:020d}.json").write_bytes(b'{"commitInfo": {"tim')
-    with pytest.raises(LogUnreadableError, match="00002.json cannot be read"):
+    with pytest.raises(LogUnreadableError, match=r"00002\.json cannot be read"):
         load_commit(table, 2)
 
 
