@@ -221,6 +221,10 @@ def test_the_error_of_a_file_outside_of_the_folder_has_its_line(write: Write) ->
     [
         ('@hr.table(clusterby=["a"])\ndef x(): ...', "did you mean `cluster_by`?"),
         ("@hr.tabel\ndef x(): ...", "did you mean `table`?"),
+        ("from headrace import tabel", "did you mean `table`?"),
+        ("from pyspark.sql import functions as F\nF.colunm", "did you mean `column`?"),
+        ("RATE = 1\nprint(RATES)", "did you mean `RATE`?"),
+        ("open('transformation/a.py')", "did you mean `transformations/a.py`?"),
         ("@hr.materialized_view(bogus=1)\ndef x(): ...", "materialized_view takes name, comment"),
         ('@hr.expect_drop("an id", "id > 0")\ndef x(): ...', "did you mean `expect_or_drop`?"),
     ],
