@@ -49,7 +49,7 @@ class User:
     def types(self, command: str) -> tuple[int, str]:
         self.typed.append(command)
         self.capsys.readouterr()
-        asks = ["--yes"] if command.split()[0] in ("full-refresh", "reset", "refresh") else []
+        asks = ["--yes"] if command.split()[0] in ("full-refresh", "reset", "refresh", "tables") else []
         code = run([*shlex.split(command), *asks, "--project", str(self.root)])
         out, err = self.capsys.readouterr()
         return code, out + err
@@ -123,3 +123,37 @@ def test_a_misspelt_column_of_an_expectation_prints_one_error(
     finally:
         for logger in loggers:
             logger.removeHandler(caplog.handler)
+
+
+RENAMED = """
+import headrace as hr
+
+hr.create_streaming_table("visits")
+
+@hr.append_flow(target="visits")
+def NAME():
+    return hr.read_files("landing", format="json", schema="id LONG, page STRING")
+"""
+
+
+def test_a_renamed_flow_continues_with_the_command_that_plan_names(site: Site, user: User) -> None:
+    site.write(RENAMED.replace("NAME", "web"))
+    site.put("a.json", {"id": 1, "page": "p"})
+    assert user.types("run")[0] == 0
+    site.write(RENAMED.replace("NAME", "shop"))
+    site.put("b.json", {"id": 2, "page": "p"})
+    _, plan = user.types("plan")
+    assert "`headrace run --rename-flow web=shop`" in plan
+    user.follows("run")
+    assert site.ids() == [1, 2]
+    assert user.typed[-1] == "run --rename-flow web=shop"
+    site.write(
+        "import headrace as hr\nfrom headrace import spark\n\n"
+        "@hr.materialized_view\ndef pages():\n    return spark.range(1)\n"
+    )
+    name = site.name().short
+    _, plan = user.types("plan")
+    assert f'name="{name}"' in plan and f"`headrace tables {name} --remove`" in plan
+    assert user.types("run")[0] == 0
+    assert user.types(f"tables {name} --remove")[0] == 0
+    assert not site.storage.table(site.name()).exists()

@@ -48,7 +48,7 @@ def suggestions(error: BaseException) -> list[str]:
         case ImportError(name=str(module)) if (missing := _IMPORTED.search(str(error))) is not None:
             return list(did_you_mean(missing[1], _attributes(sys.modules.get(module))))
         case FileNotFoundError(filename=str(path)):
-            near_path = nearest_path(Path(path))
+            near_path = nearest_path(path)
             return [] if near_path is None else [f"did you mean `{near_path}`?"]
     return []
 
@@ -72,13 +72,14 @@ def _names_at(error: BaseException) -> list[str]:
     return [one for one in (*frame.f_locals, *frame.f_globals, *frame.f_builtins) if not one.startswith("_")]
 
 
-def nearest_path(path: Path) -> Path | None:
+def nearest_path(path: str) -> str | None:
     """The path of an existing file or folder whose name is most like a missing one; ``None`` if none is."""
-    for part in (path, *path.parents):
+    missing = Path(path)
+    for part in (missing, *missing.parents):
         if part.parent.is_dir() and not part.exists():
             with contextlib.suppress(OSError):
                 names = [one.name for one in part.parent.iterdir() if not one.name.startswith(".")]
                 near = difflib.get_close_matches(part.name, names, n=1)
-                found = part.parent / near[0] / path.relative_to(part) if near else None
-                return found if found is not None and found.exists() else None
+                found = part.parent / near[0] / missing.relative_to(part) if near else None
+                return str(found) if found is not None and found.exists() else None
     return None

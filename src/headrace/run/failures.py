@@ -20,6 +20,7 @@ from headrace.errors import (
     FlowInterruptedError,
     HeadraceError,
     LeaseLostError,
+    LogUnreadableError,
     OutOfMemoryError,
     RecordUnparseableError,
     StateChangedError,
@@ -43,6 +44,7 @@ from headrace.sources.kind import FailedQuery
 from headrace.sources.records import BadRecord
 from headrace.sources.registry import KINDS, kind_of, show_record
 from headrace.sources.source import Source
+from headrace.storage.log_damage import find_damage, find_damage_named
 
 _TRANSIENT = re.compile(
     r"TimeoutException|Connection refused|SocketTimeout|No route to host|FAILED_TO_FETCH"
@@ -64,6 +66,8 @@ _UNREADABLE = re.compile(
 """Messages about a table, checkpoint or file whose disk does not answer, or refuses this process."""
 _TAKEN_OVER = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY|Concurrent update to the log")
 _FAILED_IN_VIEW = re.compile(re.escape(FAILED) + r'("(?:[^"\\]|\\.)*"): (\{.*?\})(?:\n|$| SQLSTATE)')
+_OF_LOG = re.compile(r"_delta_log|DELTA_|Malformed records are detected|is not a Parquet file|JsonParse")
+"""Messages that a damaged log can cause; other failures look at no log."""
 _MALFORMED = re.compile(r"MALFORMED_RECORD_IN_PARSING|Malformed records are detected in record parsing")
 _VIOLATED = re.compile(
     r"\[DELTA_(?:VIOLATE_CONSTRAINT_WITH_VALUES|NOT_NULL_CONSTRAINT_VIOLATED|EXCEED_CHAR_VARCHAR_LIMIT)\] "
@@ -139,7 +143,7 @@ class Failures:
         if (bad := BadRecord.find(text)) is not None:
             return bad.to_error(name, declared.location, remedies=show_record(bad.at))
         if _MALFORMED.search(text) is not None:
-            return _malformed(text, declared, reading)
+            return self._find_damage(text, declared) or _malformed(text, declared, reading)
         if any(_is_driver_lost(one) for one in (carried, failure)):
             return driver_lost(failed.logged)
         unread = carried or failure
@@ -147,7 +151,7 @@ class Failures:
             one.startswith("headrace.storage.") for one in _modules(unread)
         ):
             return _unreadable(failed, declared, f"the system's error: {unread}")
-        if (known := _known(failed, declared)) is not None:
+        if (known := _known(failed, declared) or self._find_damage(text, declared)) is not None:
             return known
         raised = raised_by(cause, expectations)
         facts = [failed.cause, *([] if raised is None else [raised])]
@@ -160,6 +164,16 @@ class Failures:
             remedies=("print the stack trace:   headrace run --debug",),
             params=failed.params,
         )
+
+    def _find_damage(self, text: str, declared: Declared) -> LogUnreadableError | None:
+        """The error for a damaged log of a table that the flow writes or reads, if a failure is about one."""
+        if self.settings is None or _OF_LOG.search(text) is None:
+            return None
+        target = None if isinstance(declared, TemporaryView) else declared.target
+        tables = [target, *(source.table for source in self.sources)]
+        logs = [self.settings.storage.table(one) for one in tables if one is not None]
+        found = (find_damage_named(text), *map(find_damage, logs))
+        return next((one.with_location(declared.location) for one in found if one is not None), None)
 
 
 def _unreadable(failed: FailedQuery, declared: Declared, fact: str) -> HeadraceError:

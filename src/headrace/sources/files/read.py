@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError, did_you_mean
@@ -128,7 +127,7 @@ def check_folder(folder: FileFolder) -> None:
     """Make sure that the folder is there, and is one."""
     base = folder.base
     if not folder.exists():
-        near = nearest_path(Path(base)) if base.startswith("/") else None
+        near = nearest_path(base) if base.startswith("/") else None
         raise FilesNotFoundError(
             f"the folder {base} does not exist",
             remedies=(
