@@ -139,6 +139,29 @@ def test_a_full_disk_is_named() -> None:
     assert "disk" in error.summary
 
 
+def test_a_damaged_log_is_named_if_the_failure_is_about_a_table_of_the_flow(
+    tmp_path: Path, make_project: Callable[[], ProjectSettings]
+) -> None:
+    settings = make_project()
+    own, other = (settings.storage.table(TableName("default", name)) for name in ("sales", "other"))
+    for table in (own, other):
+        (table / "_delta_log" / f"{0:020d}.json").replace('{"commitInfo": {"userMetadata": "a\u2028b"}}')
+    failures = Failures(settings=settings)
+    malformed = Exception(
+        "MALFORMED_RECORD_IN_PARSING: Malformed records are detected in record parsing: x.\n"
+    )
+
+    def found(error: Exception) -> str:
+        return failures.as_error(error, FLOW).code
+
+    (other / "_delta_log" / f"{1:020d}.json").replace("garbage")
+    assert (found(malformed), found(Exception("DELTA_ODD"))) == ("RECORD_UNPARSEABLE", "FLOW_FAILED")
+    assert found(Exception(f"cannot read file:{other}/_delta_log/0.json")) == "LOG_UNREADABLE"
+    (own / "_delta_log" / f"{1:020d}.json").replace("")
+    assert (found(malformed), found(Exception("DELTA_ODD"))) == ("LOG_UNREADABLE", "LOG_UNREADABLE")
+    assert found(Exception("division by zero")) == "FLOW_FAILED"
+
+
 def test_a_heap_that_is_too_small_is_named_with_its_setting() -> None:
     error = Failures(settings=None).as_error(
         Exception("Caused by: java.lang.OutOfMemoryError: Java heap space"), FLOW
