@@ -17,7 +17,7 @@ what to do. Its code is its name in capitals: ``TopicNotFoundError`` has the cod
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -95,10 +95,7 @@ class HeadraceError(Exception):
         lines = [self.headline]
         if self.location is not None:
             lines.append(f"  --> {self.location}")
-        lines += [f"  {line}" for fact in self.facts for line in fact.splitlines()]
-        lines += [
-            f"  {'help:' if index == 0 else '     '} {remedy}" for index, remedy in enumerate(self.remedies)
-        ]
+        lines += [*_fact_lines(self.facts), *_remedy_lines(self.remedies)]
         return "\n".join([*lines, f"  more: {more_command(self.code)}"])
 
     def with_(
@@ -148,6 +145,14 @@ class HeadraceError(Exception):
         }
 
 
+def _fact_lines(facts: Iterable[str]) -> Iterator[str]:
+    return (f"  {line}" for fact in facts for line in fact.splitlines())
+
+
+def _remedy_lines(remedies: Iterable[str]) -> Iterator[str]:
+    return (f"  {'help:' if index == 0 else '     '} {remedy}" for index, remedy in enumerate(remedies))
+
+
 def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None) -> tuple[str, ...]:
     """The remedy for a misspelt name: the known name that is most like it, else another remedy, if any."""
     import difflib
@@ -170,6 +175,12 @@ def _build_error(kind: type[_Error], fields: Mapping[str, Any]) -> _Error:
 
 NOT_COMMITTED = "the batch was not committed"
 """A fact of errors about a record or a file in a batch; errors of a preview do not have it."""
+
+ONE_PROCESS = "stop one of the two processes, then run again:   headrace run"
+"""The remedy where two processes run one flow."""
+
+INSTALL_NEWER = "install the newer version:   pip install --upgrade headrace"
+"""The remedy for a storage that a newer version of Headrace has written."""
 
 GONE = "the JVM exited without an error message"
 """The text of an exception whose message was in a JVM that has exited."""
@@ -223,6 +234,28 @@ class PlanFailedError(UsageError):
             params={"errors": [error.to_dict() for error in self.errors]},
         )
 
+    def with_errors(self, errors: Iterable[HeadraceError]) -> Self:
+        """The same failure, with its errors changed one by one."""
+        changed = tuple(errors)
+        copied = self.with_(params={**self.params, "errors": [error.to_dict() for error in changed]})
+        vars(copied)["errors"] = changed
+        return copied
+
+    @property
+    def of_all(self) -> HeadraceError:
+        """The facts and remedies that belong to no single error."""
+        own = {remedy for error in self.errors for remedy in error.remedies}
+        remedies = [remedy for remedy in self.remedies if remedy not in own]
+        return self.with_(facts=self.facts[len(self.errors) :], remedies=remedies)
+
+    def __str__(self) -> str:
+        lines = [self.headline]
+        for error in self.errors:
+            lines += ["", *(f"  {line}" for line in str(error).splitlines())]
+        rest = self.of_all
+        lines += [""] if rest.facts or rest.remedies else []
+        return "\n".join([*lines, *_fact_lines(rest.facts), *_remedy_lines(rest.remedies)])
+
 
 # fmt: off
 # The spec and the files of the pipeline
@@ -275,7 +308,6 @@ class SchemaMismatchError(UsageError): ...
 class FlowSchemasDifferError(UsageError): ...
 class ColumnNotFoundError(UsageError): ...
 class ColumnInvalidError(UsageError): ...
-class LayoutConflictError(UsageError): ...
 class StreamingUnsupportedError(UsageError): ...
 class SinkInvalidError(UsageError): ...
 class QueryInvalidError(UsageError): ...
@@ -366,6 +398,7 @@ class CommitLostError(TransientError): ...
 class StorageUnreadableError(TransientError): ...
 class StorageUnwritableError(SetupError): ...
 class StorageNewerError(RefusedError): ...
+class LogUnreadableError(RunError, ValueError): ...  # as other files that are damaged, where one is skipped
 class ReaderLagsError(RefusedError): ...
 class RetentionTooShortError(RefusedError): ...
 class TableInUseError(RefusedError): ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import codecs
 import contextlib
 import difflib
@@ -20,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import PurePath
 from types import FrameType
-from typing import IO
+from typing import IO, NoReturn
 
 import click
 
@@ -59,37 +60,52 @@ codecs.register_error(_TEXT, _as_text)
 codecs.register_error(_JSON, _as_json)
 
 
-COMMANDS = {
-    "init": "Write a new pipeline",
-    "plan": "Show what a run would do; writes nothing",
-    "preview": "Show rows of a query, without a run",
-    "run": "Bring the tables up to date, once or continuously",
-    "status": "Show datasets, flows, lag and freshness",
-    "verify": "Verify that every record was processed exactly once",
-    "events": "Print the event log",
-    "quality": "Show the counts of expectations",
-    "produce": "Write records to a topic",
-    "consume": "Print the records of a topic",
-    "ingest": "Create a table from a topic, without a pipeline file",
-    "infer": "Infer the schema of a topic or folder",
-    "read": "Show rows of a table",
-    "tables": "List the tables of the storage, or describe one table",
-    "sql": "Run SQL statements, and streams into tables",
-    "quarantine": "Show rejected rows, and replay or discard them",
-    "refresh": "Bring selected datasets up to date",
-    "reset": "Create a new checkpoint for a flow, and keep the rows",
-    "checkpoint": "Show, validate or repair the checkpoints of flows",
-    "full-refresh": "Rebuild a dataset from its sources",
-    "erase": "Delete rows of a table and of the tables downstream",
-    "maintain": "Compact and vacuum tables, and clean their logs",
-    "pin": "Keep a version of a table readable for a time",
-    "broker": "Manage the embedded Kafka broker",
-    "engine": "Manage the JVM in the background",
-    "explain": "Explain an error code",
-    "completion": "Print the script that completes commands in a shell",
-    "doctor": "Check whether this machine can run a pipeline",
-    "demo": "Run an example, kill it in mid-run, and verify the result",
+GROUPS = {
+    "Start": {
+        "init": "Write a new pipeline",
+        "infer": "Infer the schema of a topic or folder",
+        "ingest": "Create a table from a topic, without a pipeline file",
+        "demo": "Run an example, kill it in mid-run, and verify the result",
+    },
+    "Run": {
+        "plan": "Show what a run would do; writes nothing",
+        "preview": "Show rows of a query, without a run",
+        "run": "Bring the tables up to date, once or continuously",
+        "refresh": "Another spelling of `headrace run DATASET..`",
+    },
+    "Inspect": {
+        "status": "Show datasets, flows, lag and freshness",
+        "verify": "Verify that every record was processed exactly once",
+        "read": "Show rows of a table",
+        "tables": "List the tables of the storage, or describe one table",
+        "sql": "Run SQL statements, and streams into tables",
+        "events": "Print the event log",
+        "quality": "Show the counts of expectations",
+    },
+    "Repair": {
+        "quarantine": "Show rejected rows, and replay or discard them",
+        "reset": "Create a new checkpoint for a flow, and keep the rows",
+        "full-refresh": "Rebuild a dataset from its sources",
+        "checkpoint": "Show, validate or repair the checkpoints of flows",
+    },
+    "Maintain tables": {
+        "maintain": "Compact and vacuum tables, and clean their logs",
+        "pin": "Keep a version of a table readable for a time",
+        "erase": "Delete rows of a table and of the tables downstream",
+    },
+    "Kafka topics": {
+        "produce": "Write records to a topic",
+        "consume": "Print the records of a topic",
+        "broker": "Manage the embedded Kafka broker",
+    },
+    "This machine": {
+        "doctor": "Check whether this machine can run a pipeline",
+        "engine": "Manage the JVM in the background",
+        "explain": "Explain an error code",
+        "completion": "Print the script that completes commands in a shell",
+    },
 }
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 _MODULES = {
     "completion": "explain",
     "consume": "produce",
@@ -148,8 +164,11 @@ class LazyCommands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                # The texts of all groups begin at one column.
+                formatter.write_dl([(f"{name:<{width}}", text) for name, text in group.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Start here"):
@@ -203,7 +222,10 @@ def main() -> None:
     # A command can handle its first signal itself. Signals that reach these handlers end the process.
     signal.signal(signal.SIGINT, _end_process)
     signal.signal(signal.SIGTERM, _end_process)
-    sys.exit(run(sys.argv[1:], output))
+    code = run(sys.argv[1:], output)
+    if code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
+        _leave(code)
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str], output: Output | None = None) -> int:
@@ -238,7 +260,8 @@ def run(arguments: Sequence[str], output: Output | None = None) -> int:
     except Exception as error:
         if (code := _signal_behind(error)) is not None:
             return code
-        output.error(_driver_lost(error) or _internal_error(error, output.redactor))
+        known = _driver_lost(error) or _log_damaged(error)
+        output.error(known or _internal_error(error, output.redactor))
         return InternalError.exit_code
 
 
@@ -272,6 +295,15 @@ def _driver_lost(error: BaseException | None) -> HeadraceError | None:
     return None
 
 
+def _log_damaged(error: BaseException) -> HeadraceError | None:
+    """The error for a damaged log of a table that an exception names."""
+    from headrace.storage.log_damage import find_damage_named
+
+    with contextlib.suppress(OSError, HeadraceError):
+        return find_damage_named(text_of(error))
+    return None
+
+
 def set_up_logging(redactor: Redactor, *, debug: bool) -> None:
     """Warnings go to the error stream, also those of the user's files; py4j's own traces do not. py4j logs
     every connection that a JVM has closed, through the root logger, with a trace; the error that follows
@@ -287,6 +319,22 @@ def set_up_logging(redactor: Redactor, *, debug: bool) -> None:
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
     raise Terminated
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process after a signal. The exit handlers run; Python itself is not taken down. A thread of
+    PySpark or of a native library that still works would end it with `PyGILState_Release`, a fatal error."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    timer = threading.Timer(_END_S, os._exit, (code,))
+    timer.daemon = True
+    timer.start()
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)
 
 
 def _end_process(number: int, frame: FrameType | None) -> None:

@@ -38,7 +38,7 @@ from headrace.errors import (
 from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
 from headrace.model.maintenance import MaintenanceSettings
 from headrace.model.names import TableName
-from headrace.model.project import ProjectSettings
+from headrace.model.project import ANSI_SETTING, ProjectSettings
 from headrace.model.secrets import Redactor, is_secret_key
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
 from headrace.storage.layout import Storage
@@ -68,7 +68,7 @@ def find_spec(path: Path | None = None) -> Path:
         if len(found) > 1:
             raise SpecAmbiguousError(
                 f"{folder} has two specs: {' and '.join(found)}",
-                remedies=["remove one of them, or name one:   headrace run --spec FILE"],
+                remedies=[f"remove one of them, or name one:   headrace run --spec {found[0]}"],
                 params={"path": str(folder)},
             )
         if found:
@@ -196,6 +196,7 @@ def _bundle(document: Mapped, file: Path) -> Path | None:
     raise SpecInvalidError(
         f"`bundle` names {name}, which does not exist",
         location=document.keys["bundle"],
+        remedies=["correct the path, which is relative to the folder of the spec"],
         params={"bundle": name},
     )
 
@@ -223,13 +224,21 @@ def _profiles(document: Mapped) -> dict[str, Mapped]:
     if entry is None or (isinstance(entry, Scalar) and entry.value is None):
         return {}
     if not isinstance(entry, Mapped):
-        raise SpecInvalidError("profiles must be a mapping of names to settings", location=entry.location)
+        raise SpecInvalidError(
+            "profiles must be a mapping of names to settings",
+            location=entry.location,
+            remedies=["write such as   profiles: {prod: {storage: /srv/lake}}"],
+        )
     found = {}
     for name, value in entry.items.items():
         if isinstance(value, Scalar) and value.value is None:
             value = Mapped({}, {}, value.location)
         if not isinstance(value, Mapped):
-            raise SpecInvalidError(f"profile `{name}` must be a mapping", location=value.location)
+            raise SpecInvalidError(
+                f"profile `{name}` must be a mapping",
+                location=value.location,
+                remedies=[f"write such as   {name}: {{storage: /srv/lake}}"],
+            )
         found[name] = value
     return found
 
@@ -303,6 +312,9 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
     if profile == DEFAULT_PROFILE:
         kafka.setdefault("bootstrap.servers", EMBEDDED)
     places = {key: place for key, place in _locations(merged, "kafka").items() if key in kafka}
+    configuration = dict(spec.configuration)
+    if not spec.compatibility.ansi:
+        configuration.setdefault(ANSI_SETTING, "false")
     entry = merged.items.get("storage")
     libraries = tuple(library.pattern for library in spec.libraries) if spec.libraries else DEFAULT_LIBRARIES
     return ProjectSettings(
@@ -315,7 +327,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         libraries=libraries,
         database=spec.database or "default",
         catalog=spec.catalog,
-        configuration=dict(spec.configuration),
+        configuration=configuration,
         configuration_locations=_locations(merged, "configuration"),
         secrets=dict(spec.secrets),
         kafka=check_kafka(KafkaConnection(kafka, places), file.parent),
@@ -340,6 +352,8 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         consumer_groups=spec.consumer_groups,
         tables=build_tables(spec, file.parent, _locations(merged, "tables")),
         paths=build_paths(spec, file.parent, _locations(merged, "paths")),
+        # Spark reads paths in a server, whose working directory is that of the command.
+        started_in=Path.cwd() if file.name in SPARK_SPEC_NAMES else None,
         root_path=None if spec.root_path is None else Path(os.path.normpath(file.parent / spec.root_path)),
         redactor=redactor,
     )
@@ -360,4 +374,6 @@ def _trigger(spec: Spec, merged: Mapped) -> Trigger:
     except ValueError as error:
         place = _locations(merged, "configuration").get(INTERVAL_SETTING)
         key = f"configuration.{INTERVAL_SETTING}"
-        raise SpecInvalidError(f"`{key}` {error}", location=place, params={"key": key}) from None
+        raise SpecInvalidError(
+            f"`{key}` {error}", location=place, remedies=["write such as 5 seconds"], params={"key": key}
+        ) from None

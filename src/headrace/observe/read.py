@@ -24,11 +24,13 @@ from headrace.errors import (
     did_you_mean,
 )
 from headrace.model.names import TableName
+from headrace.model.notebook import html_table
 from headrace.model.project import ProjectSettings
 from headrace.storage.arrow_rows import read_stream
 from headrace.storage.layout import Storage
 from headrace.storage.locate import is_uri, locate
 from headrace.storage.location import Location, open_delta
+from headrace.storage.log_damage import find_damage
 from headrace.storage.table_log import load_commit, readable_versions
 
 if TYPE_CHECKING:
@@ -90,6 +92,9 @@ class Rows:
         cut = ", cut by the limit" if self.is_cut else ""
         size = f"{self.arrow.num_rows:,} x {', '.join(self.columns)}"
         return f"<Rows of {self.table} v{self.version}: {size}{cut}>"
+
+    def _repr_html_(self) -> str:
+        return rows_html(f"{self.table} v{self.version}", self.columns, self.rows, is_cut=self.is_cut)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -180,7 +185,7 @@ def table_schema(path: Location, version: int | None = None) -> tuple[DeltaTable
         table = open_delta(path, version)
         return table, json.loads(table.schema().to_json())
     except (DeltaError, OSError, ValueError) as error:
-        raise _unreadable(path.name, str(path), error) from error
+        raise find_damage(path) or _unreadable(path.name, str(path), error) from error
 
 
 def explain_failure(error: Exception, table: DeltaTable, name: str, where: str | None) -> HeadraceError:
@@ -251,6 +256,12 @@ def rows_to_json(
         "columns": [{"name": name, "type": kind} for name, kind in zip(columns, types, strict=True)],
         "rows": [{name: plain(value) for name, value in zip(columns, row, strict=True)} for row in rows],
     }
+
+
+def rows_html(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, is_cut: bool) -> str:
+    """Rows as a notebook shows them."""
+    cells = [tuple(one if isinstance(one, int | float) else shown(one) for one in row) for row in rows]
+    return html_table(title, columns, cells, ["the limit has cut further rows"] if is_cut else [])
 
 
 def plain(value: Any) -> Any:
@@ -412,7 +423,9 @@ def check_files(table: Location, version: int) -> None:
     raise ReadVersionGoneError(
         f"version {version} of the table {table.name} cannot be read: a vacuum has removed data files",
         facts=(f"missing: {missing}", *([f"can be read: {_span(whole[-1], whole[0])}"] if whole else ())),
-        remedies=("read the newest version:   headrace read TABLE",) if whole else ("headrace verify",),
+        remedies=(f"read the newest version:   headrace read {table.name}",)
+        if whole
+        else ("headrace verify",),
         params={"dataset": table.name, "version": version, "whole": [whole[-1], whole[0]] if whole else None},
     )
 
@@ -461,6 +474,7 @@ def _no_version(
     return ReadVersionUnknownError(
         f"the table {table.name} {what}",
         facts=(held,),
+        remedies=(f"read the newest version:   headrace read {table.name}",),
         params={"dataset": table.name, **params, "versions": [known[0], known[-1]] if known else None},
     )
 

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import click
 import pytest
 
 from headrace.cli import main
-from headrace.cli.main import COMMANDS, load_command, replace_unencodable
+from headrace.cli.main import COMMANDS, GROUPS, load_command, replace_unencodable
 from headrace.cli.output import RedactingFormatter, Result, TextOutput
 from headrace.cli.verb import Verb, VerbGroup
 from headrace.errors import RefusedError, SourceLocation, UsageError
@@ -65,6 +66,19 @@ def test_help_lists_every_command_and_loads_none() -> None:
     for name, text in COMMANDS.items():
         assert name in done.stdout
         assert text in done.stdout
+
+
+def test_help_groups_the_commands(headrace: Call) -> None:
+    text = headrace("--help").out
+    titles = [line.removesuffix(":") for line in text.splitlines() if re.fullmatch(r"\S.*:", line)]
+    assert titles == ["Options", *GROUPS, "Start here"]
+    lines = [line for line in text.splitlines() if line.lstrip().split("  ")[0].strip() in COMMANDS]
+    assert len({line.index(COMMANDS[line.split()[0]]) for line in lines}) == 1, "one column for all texts"
+
+
+def test_a_partial_run_has_one_documented_spelling(headrace: Call) -> None:
+    assert "--refresh" not in headrace("run", "--help").out.replace("--full-refresh", "")
+    assert headrace("refresh", "--help").exit_code == 0
 
 
 def test_help_is_fast() -> None:
@@ -117,7 +131,7 @@ def test_a_command_that_only_looks_loads_no_planner_and_no_writer(tmp_path: Path
     ("arguments", "code"),
     [
         (["plan", "--offline", "--exit-code"], "headrace plan --offline"),
-        (["run", "--full-refresh", "a", "--continuous"], "headrace run --full-refresh DATASET"),
+        (["run", "--full-refresh", "a", "--continuous"], "headrace run --full-refresh a"),
         (["produce", "orders"], "headrace produce --help"),
     ],
 )
@@ -485,3 +499,33 @@ while time.monotonic() < until:
         process.send_signal(number)
         assert process.wait(20) == 128 + number
         assert "was ended" in process.stderr.read()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_after_a_signal_exit_handlers_run_and_no_thread_is_waited_for(number: int) -> None:
+    """Python is not taken down below threads that still work: they would end it with a fatal error."""
+    code = """
+import atexit, sys, threading, time
+from headrace.cli import main
+from headrace.cli.output import Result
+from headrace.cli.verb import Verb
+
+def work():
+    atexit.register(print, "handlers ran")
+    threading.Thread(target=time.sleep, args=(300,)).start()
+    print("ready", flush=True)
+    time.sleep(300)
+
+command = Verb("doctor", callback=work)
+main.LazyCommands.get_command = lambda *_: command
+sys.argv = ["headrace", "doctor"]
+main.main()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+        assert (process.returncode, out, err.strip()) == (128 + number, "handlers ran\n", "")

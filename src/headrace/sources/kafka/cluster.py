@@ -52,7 +52,7 @@ class KafkaCluster:
         """Reads the timestamps of its records."""
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str | None]:
-        """The topic ids that tell a topic from a later one of the same name."""
+        """The topic ids, which show that a topic was deleted and created again."""
         described = self._described(list(topics))
         return {name: None if topic is None else str(topic.topic_id) for name, topic in described.items()}
 
@@ -237,7 +237,7 @@ class KafkaCluster:
         known, listed = self.topics(), " and ".join(f"`{topic}`" for topic in topics)
         remedies: list[str] = []
         for topic in topics:
-            remedies += did_you_mean(topic, known, f"create it:   headrace broker topics create {topic}")
+            remedies += did_you_mean(topic, known, self.connection.create_topic_remedy(topic))
         return TopicNotFoundError(
             f"the broker at {self.connection.bootstrap_servers} has no topic {listed}",
             remedies=remedies,
