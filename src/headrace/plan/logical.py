@@ -286,7 +286,7 @@ def _read_leaves(session: SparkSession, plan: Any, root: Node) -> tuple[Leaf, ..
         if folder == len(found):
             found.append(relation)
         # With one relation there is nothing to compare.
-        reader = _reader_id(session, kinds[position], relation) if len(streaming) > 1 else 0
+        reader = reader_id(session, kinds[position], relation) if len(streaming) > 1 else 0
         read = reads.index(reader) if reader in reads else len(reads)
         if read == len(reads):
             reads.append(reader)
@@ -305,7 +305,7 @@ def _read_leaves(session: SparkSession, plan: Any, root: Node) -> tuple[Leaf, ..
     return tuple(leaves)
 
 
-def _reader_id(session: SparkSession, kind: str, relation: Any) -> int:
+def reader_id(session: SparkSession, kind: str, relation: Any) -> int:
     """The identity of the JVM object that a read creates; Spark copies the relation and keeps this."""
     jvm: Any = session._jvm
     reader = relation.table() if kind == "StreamingRelationV2" else relation.dataSource()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.plan.intercept import LOCATION_OPTION
-from headrace.plan.logical import STREAMING_LEAVES, provider_and_options
+from headrace.plan.logical import STREAMING_LEAVES, provider_and_options, reader_id
 from headrace.runtime.gateway import frame_of_plan
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.registry import kind_for
@@ -31,9 +31,10 @@ def share_reads(
     shared: list[Any | None] = []
     for leaf in leaves:
         key = _key(session, leaf, stands_for_table)
-        source = None if key is None else firsts.setdefault(key, leaf).dataSource()
-        is_own = source is None or source.equals(leaf.dataSource())
-        shared.append(None if is_own else _with_source(session, leaf, source))
+        first = leaf if key is None else firsts.setdefault(key, leaf)
+        # Two reads can be equal objects, and still be two.
+        is_own = key is None or _reader(session, first) == _reader(session, leaf)
+        shared.append(None if is_own else _with_source(session, leaf, first.dataSource()))
     if not any(shared):
         return frame
     return frame_of_plan(session, _replaced(session, plan, iter(shared)))
@@ -50,6 +51,10 @@ def _key(session: SparkSession, leaf: Any, stands_for_table: Callable[[str], boo
     if not (kind_for(provider).reader.reads_tables or stands_for_table(path)):
         return None
     return provider, frozenset(options.items()), str(leaf.schema().json())
+
+
+def _reader(session: SparkSession, leaf: Any) -> int:
+    return reader_id(session, str(leaf.nodeName()), leaf)
 
 
 def _with_source(session: SparkSession, leaf: Any, source: Any) -> Any:
