@@ -338,9 +338,10 @@ def test_two_reads_of_one_source_are_refused_with_both_lines(
     ],
 )
 def test_the_hidden_column_of_files_is_refused_where_a_table_is_streamed(fault: Fault, query: str) -> None:
-    error = fault(f"{EVENTS}@hr.table\ndef wrong():\n    return {query}\n")
+    code = f"{EVENTS}@hr.table\ndef wrong():\n    return {query}\n"
+    error = fault(code)
     assert (error.code, error.params["column"]) == ("COLUMN_NOT_FOUND", "_metadata")
-    assert error.location is not None and error.location.line == len(EVENTS.splitlines()) + 3
+    assert error.location is not None and error.location.line == line_of(code, "_metadata")
     assert "where the files are read" in error.remedies[0]
 
 
