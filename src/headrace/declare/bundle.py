@@ -20,7 +20,7 @@ from headrace.storage.layout import Storage
 BUNDLES = ("databricks.yml", "databricks.yaml")
 _VARIABLE = re.compile(r"\$\{([\w.-]+)\}")
 _NO_VARIABLE = re.compile(r"\$\{(?!\w+\})")
-_SUFFIXES = ("", ".py", ".sql")
+_SUFFIXES = ("", ".py", ".sql", ".ipynb")
 _KEPT = frozenset(
     {"name", "catalog", "schema", "target", "libraries", "configuration", "parameters", "root_path"}
 )

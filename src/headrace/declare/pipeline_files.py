@@ -60,8 +60,8 @@ def _check_pattern(root: Path, pattern: str) -> None:
         problem, remedy = "is a folder", f"write {pattern.rstrip('/')}/** for all files below it"
     else:
         problem, remedy = (
-            "does not exist, or is not a Python or SQL file",
-            "name a .py or .sql file, or a glob such as transformations/**",
+            "does not exist, or is not a Python or SQL file, or a notebook",
+            "name a .py, .sql or .ipynb file, or a glob such as transformations/**",
         )
     raise PipelineFilesMissingError(
         f"`libraries` names {pattern}, which {problem}",

@@ -14,6 +14,7 @@ from headrace.declare.registry import ActivePipeline, current_pipeline, require_
 from headrace.errors import SchemaInvalidError, SpecInvalidError
 from headrace.model.declarations import DriftAction
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType
+from headrace.sources.kafka.mapped import map_connection
 from headrace.sources.kafka.subscription import compile_pattern, is_topic_name
 from headrace.sources.schemas import SchemaFile, load_schema
 
@@ -101,6 +102,8 @@ def read_kafka(
     arguments = arguments_of("hr.read_kafka")
     chosen = arguments.settings("options", options)
     active.settings.redactor.add_settings(chosen)
+    if (mapped := map_connection(chosen, active.settings, arguments.location)) is not None:
+        chosen = dict(mapped.options)
     _check(active, arguments, chosen, max_offsets_per_trigger, on_data_loss)
     with arguments.located():
         topics = _topics(arguments, topic, pattern, allow_no_match)

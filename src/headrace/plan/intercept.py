@@ -140,6 +140,16 @@ class Interception:
         with suspended():
             return self.sources(read)
 
+    def replaced_options(self, request: ReadRequest) -> Mapping[str, str] | None:
+        """All options that take the place of a reader's; ``None`` if it keeps its own."""
+        found = kind_for(request.format).reader.replaced_options(request, caller(self.root), self.settings)
+        if found is None:
+            return None
+        options, note = found
+        if note is not None:
+            self.note(note)
+        return options
+
     def reader_options(self, request: ReadRequest, location: SourceLocation | None = None) -> dict[str, str]:
         location = caller(self.root) if location is None else location
         self.settings.redactor.add_settings(request.options)

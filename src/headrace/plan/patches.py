@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any
 
@@ -389,10 +389,25 @@ def _load_files(
 
 def _complete(reader: Any, interception: Interception, request: ReadRequest) -> ReadRequest:
     """Add the protocol's options to a reader; returns the request with them."""
+    options = interception.replaced_options(request)
+    if options is not None:
+        _replace_options(reader, request, options)
+        request = replace(request, options=options)
     added = interception.reader_options(request)
     for key, value in added.items():
         reader.option(key, value)
     return request.with_options(added)
+
+
+def _replace_options(reader: Any, request: ReadRequest, options: Mapping[str, str]) -> None:
+    """Give a reader other options than the user has set: Spark's own reader cannot forget one."""
+    with suspended():
+        fresh = reader._spark.readStream if request.streaming else reader._spark.read
+        if request.schema is not None:
+            fresh.schema(request.schema)
+        fresh.format(request.format).options(**options)
+    reader._jreader = fresh._jreader
+    _state(reader).options = dict(options)
 
 
 def _absolute(given: Any, interception: Interception) -> Any:

@@ -176,7 +176,7 @@ class SourceKind(ABC):
 
     # -- sinks of the same format
 
-    def sink_options(self, settings: ProjectSettings) -> Mapping[str, str]:
+    def sink_options(self, sink: Sink, settings: ProjectSettings) -> Mapping[str, str]:
         """The options of a writer of this format that the user need not set."""
         return {}
 

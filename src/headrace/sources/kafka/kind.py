@@ -308,8 +308,9 @@ class KafkaKind(SourceKind):
             return failed.error(BrokerUnreachableError, what, (report,), "headrace doctor")
         return None
 
-    def sink_options(self, settings: ProjectSettings) -> Mapping[str, str]:
-        return settings.kafka.for_spark()
+    def sink_options(self, sink: Sink, settings: ProjectSettings) -> Mapping[str, str]:
+        # Nothing of the profile's connection is sent to another cluster.
+        return (other_cluster(sink.options, settings.kafka) or settings.kafka).for_spark()
 
     def check_sink(self, table: StreamingTable, sink: Sink, columns: Collection[str]) -> None:
         missing = "value" if "value" not in columns else "topic"

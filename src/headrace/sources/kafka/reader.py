@@ -8,12 +8,14 @@ from typing import Final
 
 from headrace.errors import HeadraceError, OptionInvalidError, OptionUnsupportedError, SourceLocation
 from headrace.model.kafka_settings import KafkaConnection, unshaded
+from headrace.model.project import ProjectSettings
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame
 from headrace.sources.answers import Sample, SourceSeen
 from headrace.sources.bad_records import SCHEMA_NUMBER, VALUE_LIMIT
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
 from headrace.sources.kafka.clusters import KafkaClusters, other_cluster
+from headrace.sources.kafka.mapped import check_protocol, map_connection
 from headrace.sources.kafka.meter import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, CLIENT, LOSS_POLICY
@@ -252,7 +254,14 @@ class KafkaReader(Reader):
         limit = defaults.record_limit or KAFKA_MAX_OFFSETS_PER_TRIGGER
         options = protocol_options(request, location, limit)
         check_values(request.options, request.streaming, location)
+        check_protocol(request.options, defaults.settings, location)
         return connection_options(request.options, defaults.settings.kafka) | own | options
+
+    def replaced_options(
+        self, request: ReadRequest, location: SourceLocation, settings: ProjectSettings
+    ) -> tuple[Mapping[str, str], str | None] | None:
+        found = map_connection(request.options, settings, location)
+        return None if found is None else (found.options, found.note)
 
     def sample(self, read: SourceRead, sampling: Sampling) -> Sample:
         subscription = Subscription.of(read.request.options)
