@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import linecache
 import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import headrace
+from headrace.declare.packages import missing_package
 from headrace.errors import FeatureUnsupportedError, HeadraceError, PipelineFileFailedError, SourceLocation
 from headrace.model.notes import suggestions
 from headrace.syntax.locations import display_path, is_installed
@@ -16,7 +18,9 @@ _HEADRACE = Path(headrace.__file__).parent
 _SHOWN_LINES = 6  # the lines of an exception's text that the error shows; Spark's texts can be very long
 
 
-def build_file_error(error: BaseException, file: Path, root: Path) -> HeadraceError:
+def build_file_error(
+    error: BaseException, file: Path, root: Path, packages: Callable[[], Mapping[str, SourceLocation]]
+) -> HeadraceError:
     shown = display_path(file, root)
     location = _location(error, file, root)
     if any(frame.name == _AUTO_CDC for frame in traceback.extract_tb(error.__traceback__)):
@@ -30,7 +34,7 @@ def build_file_error(error: BaseException, file: Path, root: Path) -> HeadraceEr
     kind = type(error).__name__
     remedies = suggestions(error)
     if isinstance(error, ModuleNotFoundError) and error.name:
-        remedies = [f"install the package of `{error.name}`, or put {error.name}.py beside the spec"]
+        rest, remedies = missing_package(error.name, packages())
     if isinstance(error, SyntaxError):
         summary = f"{location.path} is not valid Python: {error.msg}"
         rest = []

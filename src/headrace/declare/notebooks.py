@@ -10,12 +10,14 @@ from __future__ import annotations
 import linecache
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from headrace.declare.dbutils import NO_DISPLAY
 from headrace.declare.file_errors import build_file_error
 from headrace.declare.main_guard import compile_file
+from headrace.declare.packages import find_packages
 from headrace.declare.registry import ActivePipeline, activate_pipeline
 from headrace.declare.sql_files import declare_file, declare_text
 from headrace.errors import HeadraceError, PipelineFileFailedError, SourceLocation
@@ -51,7 +53,8 @@ def run_file(run: FileRun) -> None:
     except HeadraceError:
         raise
     except (Exception, SystemExit) as error:
-        raise build_file_error(error, run.file, run.active.settings.root) from error
+        packages = partial(find_packages, {run.file, *run.ran}, run.active.settings)
+        raise build_file_error(error, run.file, run.active.settings.root, packages) from error
 
 
 def _run_python(run: FileRun) -> None:
@@ -85,7 +88,7 @@ def _run_ipynb(run: FileRun) -> None:
 
 def _run_cell(run: FileRun, cell: NotebookCell, shown: str) -> None:
     for line, command in cell.skipped:
-        note = build_note(Cell(command.lstrip("%!"), "", line, line), shown)
+        note = build_note(Cell(command.split()[0].lstrip("%!"), "", line, line), shown)
         if run.active.registry is not None:
             run.active.registry.add_note(replace(note, text=f"the line `{command}` is not run"))
     if cell.magic == "python":

@@ -26,7 +26,7 @@ class NotebookCell:
     line: int  # the line of the magic command, or the first one
     text: str  # the lines as they are
     source: str  # the lines without magic commands
-    skipped: tuple[tuple[int, str], ...] = ()  # the lines with commands that are not run, and their names
+    skipped: tuple[tuple[int, str], ...] = ()  # the lines with commands that are not run
 
 
 class InvalidNotebookError(ValueError):
@@ -107,7 +107,7 @@ def _without_commands(lines: list[str]) -> Iterator[tuple[int, str]]:
         return
     for index, line in enumerate(lines):
         if _LINE_MAGIC.fullmatch(line):
-            yield index + 1, line.split()[0]
+            yield index + 1, line.strip()
             lines[index] = ""
 
 

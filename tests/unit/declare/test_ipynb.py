@@ -58,7 +58,7 @@ def test_the_cells_of_a_notebook_declare_its_tables(load: Load) -> None:
     assert next(one for one in found.datasets if one.name.name == "orders").comment == "all"  # type: ignore[union-attr]
     notes = {(str(one.location), one.text) for one in found.notes}
     assert notes == {
-        ("transformations/orders.ipynb#cell2:1", "the line `%pip` is not run"),
+        ("transformations/orders.ipynb#cell2:1", "the line `%pip install shop` is not run"),
         ("transformations/orders.ipynb#cell5:1", "the line `!ls` is not run"),
         ("transformations/orders.ipynb#cell6:1", "the cell `%sh` is not run"),
     }
