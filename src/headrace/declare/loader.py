@@ -16,6 +16,7 @@ from headrace.declare.main_guard import find_guard
 from headrace.declare.notebooks import FileRun, run_file
 from headrace.declare.pipeline_files import find_files, path_parts
 from headrace.declare.pipeline_imports import forget_modules, mark_modules, set_import_path
+from headrace.declare.registered_avro import decode_registered
 from headrace.declare.registry import ActivePipeline, Registry, activate_pipeline, spark
 from headrace.declare.sql_files import declare_file
 from headrace.declare.sql_functions import find_calls_in
@@ -140,7 +141,7 @@ def activate(active: ActivePipeline) -> Iterator[ActivePipeline]:
     """Make a pipeline the active one of this thread, for code that uses ``spark`` or reads a source."""
     with (
         activate_pipeline(active),
-        reading_formats({CLOUD_FILES: read_cloud_files}),
+        reading_formats({CLOUD_FILES: read_cloud_files}, decode_registered),
         finding_calls(find_calls_in),
     ):
         yield active

@@ -19,6 +19,7 @@ from typing import Any
 
 from headrace.errors import ArgumentInvalidError
 from headrace.model.texts import option_text
+from headrace.plan.function_patches import patch_functions
 from headrace.plan.intercept import Interception, current_interception, is_quiet, suspended
 from headrace.plan.modes import Bounded
 from headrace.plan.sql_queries import USE, run_text, use_in_python
@@ -34,9 +35,10 @@ Method = Callable[..., Any]
 _ACTIONS = (
     *("collect", "count", "foreach", "foreachPartition", "head", "first", "take", "tail", "show", "isEmpty"),
     *("toPandas", "toArrow", "toLocalIterator", "checkpoint", "localCheckpoint", "inputFiles", "pandas_api"),
-    *("approxQuantile", "corr", "cov", "crosstab", "transpose", "writeTo", "mergeInto"),
+    *("approxQuantile", "corr", "cov", "crosstab", "transpose"),
 )
-_ACTION_PROPERTIES = ("rdd", "write", "writeStream")
+_WRITES = ("writeTo", "mergeInto")
+_WRITE_PROPERTIES = ("write", "writeStream")
 _FILE_METHODS = ("json", "csv", "xml", "parquet", "orc", "text")
 _TIME_TRAVEL = frozenset({"versionasof", "timestampasof"})
 
@@ -81,6 +83,7 @@ def install() -> None:
             _patch_sessions()
             _patch_readers()
             _patch_frames()
+            patch_functions()
             _silence_loggers()
             _installed = True
 
@@ -123,8 +126,11 @@ def _patch_frames() -> None:
 
     for name in _ACTIONS:
         _patch(DataFrame, name, functools.partial(_action, f"{name}()"))
-    for name in _ACTION_PROPERTIES:
-        _patch_property(DataFrame, name, functools.partial(_action, name))
+    for name in _WRITES:
+        _patch(DataFrame, name, functools.partial(_write, f"{name}()"))
+    for name in _WRITE_PROPERTIES:
+        _patch_property(DataFrame, name, functools.partial(_write, name))
+    _patch_property(DataFrame, "rdd", functools.partial(_action, "rdd"))
     for name in ("createTempView", "createOrReplaceTempView"):
         _patch(DataFrame, name, _create_view)
     _patch(DataFrame, "dropDuplicatesWithinWatermark", _drop_duplicates)
@@ -433,6 +439,13 @@ def _action(
     what: str, interception: Interception, original: Method, self: Any, *args: Any, **kwargs: Any
 ) -> Any:
     interception.refuse_action(what)
+    return original(self, *args, **kwargs)
+
+
+def _write(
+    what: str, interception: Interception, original: Method, self: Any, *args: Any, **kwargs: Any
+) -> Any:
+    interception.refuse_write(what)
     return original(self, *args, **kwargs)
 
 

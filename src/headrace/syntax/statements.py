@@ -109,6 +109,16 @@ def parse_statement(cursor: Cursor) -> Statement:
     )
 
 
+_CREATED = {
+    "VOLUME": "remove it, and map its path in the spec:   paths: {/Volumes/CATALOG/SCHEMA/NAME: ./volume}",
+    "SCHEMA": "remove it: a schema exists when a table is in it",
+    "DATABASE": "remove it: a schema exists when a table is in it",
+    "CATALOG": "remove it, and name the catalog in the spec:   catalog: NAME",
+    "FUNCTION": "write its expression in the query, or a Python function with spark.udf.register",
+    "": "remove it: a pipeline declares tables, views and flows only",
+}
+"""What to do about statements that create something else."""
+
 _FLAGS = ("PRIVATE", "TEMPORARY", "TEMP", "STREAMING", "INCREMENTAL", "LIVE", "MATERIALIZED")
 
 
@@ -164,8 +174,12 @@ def _kind(cursor: Cursor, flags: Mapping[str, Token]) -> Kind:
     if cursor.at("VIEW"):
         return "materialized view" if "MATERIALIZED" in flags else "view"
     _check_spelling(cursor, (*_FLAGS, "TABLE", "VIEW", "FLOW"))
-    if cursor.token.kind == "word" and not flags:
-        raise cursor.unsupported(f"CREATE {cursor.token.value.upper()} in an SQL file")
+    if cursor.token.kind == "word" and (not flags or cursor.token.is_word("FUNCTION")):
+        word = cursor.token.value.upper()
+        word = f"{word} VOLUME" if cursor.at("EXTERNAL", "VOLUME") else word
+        raise cursor.unsupported(
+            f"CREATE {word} in an SQL file", _CREATED.get(word.split()[-1], _CREATED[""])
+        )
     raise cursor.unexpected("TABLE, VIEW or FLOW")
 
 
@@ -195,26 +209,37 @@ class TableClauses:
         }
 
     def column_list(self) -> None:
-        for item in self._cursor.group("a list of columns").items():
+        self.read_columns(self._cursor.group("a list of columns"))
+
+    def read_columns(self, columns: Cursor) -> None:
+        for item in columns.items():
             if item.done:
                 raise item.unexpected("a column or CONSTRAINT")
-            if not _at_constraint(item):
-                self._column(item.until(lambda item=item: _at_constraint(item)))  # type: ignore[misc]
+            column: list[str] = []
             while not item.done:
                 if _at_key(item):
                     self._key(item)
-                else:
+                elif item.at("CONSTRAINT"):
                     self._constraints.append(_constraint(item))
+                else:
+                    part = item.until(lambda item=item: _at_constraint(item))  # type: ignore[misc]
+                    # The rest of a column can be behind its key: `id INT PRIMARY KEY COMMENT 'x'`.
+                    column.append(part.rest if column else self._column(part))
+            if column:
+                self._columns.append(" ".join(column))
 
     def _key(self, item: Cursor) -> None:
         """A primary or foreign key: for readers only, as on Databricks, where no key is enforced."""
         first = item.token
         if item.take("CONSTRAINT"):
             item.name("the name of the constraint")
-        self._ignore(first, f"{item.next().value.upper()} KEY")
-        item.until(lambda: _at_constraint(item, "COMMENT"))
+        self._ignore(first, "FOREIGN KEY" if item.at("REFERENCES") else f"{item.token.value.upper()} KEY")
+        item.next()
+        ends = ("COMMENT", "CONSTRAINT", "PRIMARY", "FOREIGN")
+        item.until(lambda: item.token.is_word(*ends) or item.at("NOT", "NULL"))
 
-    def _column(self, item: Cursor) -> None:
+    def _column(self, item: Cursor) -> str:
+        """The text of a column with its type."""
         name = item.token
         if self._kind == "view":
             raise item.unsupported(
@@ -229,9 +254,11 @@ class TableClauses:
         for before, token, after in zip(item.tokens, item.tokens[1:], (*item.tokens[2:], None), strict=False):
             # Fields of a struct may have these names.
             is_field = before.is_symbol("<") or (after is not None and after.is_symbol(":"))
-            if token.is_word("GENERATED", "MASK", "DEFAULT", "PRIMARY", "REFERENCES") and not is_field:
-                raise item.unsupported(f"{token.value.upper()} in a column", token=token)
-        self._columns.append(text)
+            if token.is_word(*_IN_COLUMNS) and not is_field:
+                is_identity = any(one.is_word("IDENTITY") for one in item.tokens)
+                word = "GENERATED AS IDENTITY" if is_identity else token.value.upper()
+                raise item.unsupported(f"{word} in a column", *_IN_COLUMNS_REMEDIES[word], token=token)
+        return text
 
     def clause(self) -> None:
         cursor = self._cursor
@@ -277,6 +304,18 @@ class TableClauses:
         self.ignored.append((clause, self._cursor.locate(first)))
 
 
+_IN_COLUMNS_REMEDIES: Mapping[str, tuple[str, ...]] = {
+    "GENERATED AS IDENTITY": (
+        "remove the column: numbers in the order of writing would differ after a full refresh",
+        "for a key, hash the columns that identify a row: SELECT xxhash64(a, b) AS id, ..",
+    ),
+    "GENERATED": ("compute the column in the query: SELECT .., CAST(at AS DATE) AS day",),
+    "DEFAULT": ("give the value in the query: SELECT coalesce(x, 0) AS x",),
+    "MASK": ("mask the value in the query: SELECT sha2(x, 256) AS x",),
+}
+"""What is written in place of a clause of a column."""
+_IN_COLUMNS = ("GENERATED", "DEFAULT", "MASK")
+
 _CLAUSES = ("AS", "USING", "PARTITIONED", "CLUSTER", "COMMENT", "TBLPROPERTIES", "SCHEDULE", "LOCATION")
 _REFUSED: Mapping[str, tuple[str, ...]] = {
     "LOCATION": ("remove it: tables are stored below the storage of the pipeline",),
@@ -295,7 +334,11 @@ def _at_key(item: Cursor) -> bool:
     rest = item.tokens[item.index :]
     if item.at("CONSTRAINT"):
         rest = rest[2:]
-    return len(rest) > 1 and rest[0].is_word("PRIMARY", "FOREIGN") and rest[1].is_word("KEY")
+    if len(rest) < 2:
+        return False
+    # A column can have this name: `references STRING`.
+    is_reference = rest[0].is_word("REFERENCES") and item.index > 1 and rest[1].kind in ("word", "name")
+    return is_reference or (rest[0].is_word("PRIMARY", "FOREIGN") and rest[1].is_word("KEY"))
 
 
 def _constraint(item: Cursor) -> Constraint:
