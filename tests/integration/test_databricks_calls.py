@@ -1,0 +1,146 @@
+"""Calls of Spark that files from Databricks make: what runs, and what is refused with its line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import deltalake
+import pytest
+
+from headrace.errors import FeatureUnsupportedError, PlanFailedError, WriteInFileError
+from headrace.project.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SPEC = "name: calls\nschema: databricks_calls\nstorage: ./lake\n"
+STREAM = 'spark.readStream.format("rate").load().writeStream.option("checkpointLocation", "ck")'
+
+
+def write(root: Path, code: str) -> Path:
+    (root / "transformations").mkdir(exist_ok=True)
+    (root / "headrace.yml").write_text(SPEC)
+    (root / "transformations" / "a.py").write_text(code)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "what"),
+    [
+        (f'query = {STREAM}.format("parquet").start("out")\n', 3, "writeStream"),
+        (f'{STREAM}.toTable("out")\n', 3, "writeStream"),
+        (
+            'def save(rows):\n    rows.write.mode("overwrite").parquet("out")\n\nsave(spark.range(3))\n',
+            4,
+            "write",
+        ),
+        ('spark.range(3).writeTo("out").create()\n', 3, "writeTo()"),
+        ('spark.sql("CREATE TABLE out AS SELECT 1 AS a")\n', 3, "spark.sql with CreateTableAsSelect"),
+    ],
+)
+def test_a_file_that_writes_is_refused_with_its_line_before_it_writes(
+    spark: SparkSession, tmp_path: Path, code: str, line: int, what: str
+) -> None:
+    root = write(tmp_path, f"import dlt\n\n{code}\n@dlt.table\ndef t():\n    return spark.range(3)\n")
+    with Pipeline.load(root) as pipeline, pytest.raises(WriteInFileError) as caught:
+        pipeline.plan()
+    assert str(caught.value.location) == f"transformations/a.py:{line}"
+    assert caught.value.params["action"] == what
+    assert spark.streams.active == []
+    assert sorted(one.name for one in root.iterdir()) == ["headrace.yml", "transformations"]
+
+
+class _Registry(BaseHTTPRequestHandler):
+    """A registry with one subject of one version."""
+
+    schema = json.dumps({"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]})
+
+    def do_GET(self) -> None:
+        version = {"subject": "orders-value", "version": 1, "id": 3, "schema": self.schema}
+        body = json.dumps(version if self.path.endswith("/1") else [1]).encode()
+        self.send_response(200 if self.headers.get("Authorization", "").startswith("Basic ") else 401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def registry() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Registry)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+DECODED = """
+import dlt
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.functions import from_json
+
+OPTIONS = {{"confluent.schema.registry.basic.auth.user.info": "me:secret"}}
+RECORDS = [(bytearray(b"\\x00\\x00\\x00\\x00\\x03\\x0e"), '{{"a": 1}}')]
+
+
+@dlt.table
+def decoded():
+    rows = spark.createDataFrame(RECORDS, "value BINARY, text STRING")
+    return rows.select(
+        from_avro(F.col("value"), "orders-value", "{registry}", OPTIONS).id.alias("by_position"),
+        from_avro(data="value", subject="orders-value", schemaRegistryAddress="{registry}", options=OPTIONS)
+        .id.alias("by_name"),
+        from_json(col=F.col("text"), schema="a INT").a.alias("a"),
+        F.from_json("text", "a INT", {{"mode": "FAILFAST"}}).a.alias("b"),
+    )
+"""
+REFUSED = """
+
+@dlt.table
+def inferred():
+    rows = spark.range(1).selectExpr("CAST(id AS STRING) AS text")
+    return rows.select(F.from_json(F.col("text"), None, {{"schemaLocationKey": "x"}}))
+
+
+@dlt.table
+def other_options():
+    return spark.range(1).select(from_avro("id", "s", "{registry}", {{"schemaId": "1"}}))
+
+
+@dlt.table
+def in_sql():
+    return spark.sql("SELECT from_json('x', NULL, map('schemaLocationKey', 'x')) AS x")
+"""
+
+
+def test_records_are_decoded_by_databricks_functions(
+    spark: SparkSession, tmp_path: Path, registry: str
+) -> None:
+    root = write(tmp_path, DECODED.format(registry=registry))
+    with Pipeline.load(root) as pipeline:
+        assert pipeline.run().errors == ()
+    (row,) = (
+        deltalake.DeltaTable(root / "lake/tables/databricks_calls/decoded").to_pyarrow_table().to_pylist()
+    )
+    assert row == {"by_position": 7, "by_name": 7, "a": 1, "b": 1}
+    code = (DECODED + REFUSED).format(registry=registry)
+    write(tmp_path, code)
+    with Pipeline.load(root) as pipeline, pytest.raises(PlanFailedError) as caught:
+        pipeline.plan()
+    texts = ["F.from_json(F.col", '"schemaId": "1"', "SELECT from_json('x', NULL"]
+    lines = [code[: code.index(text)].count("\n") + 1 for text in texts]
+    found = {one.location.line: one for one in caught.value.errors if one.location is not None}
+    assert sorted(found) == lines
+    assert all(isinstance(one, FeatureUnsupportedError) for one in found.values())
+    assert "F.from_json without a schema" in found[lines[0]].summary
+    assert "the option `schemaid` is not supported with a schema registry" in found[lines[1]].summary
