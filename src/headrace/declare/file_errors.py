@@ -9,8 +9,16 @@ from pathlib import Path
 
 import headrace
 from headrace.declare.packages import missing_package
-from headrace.errors import FeatureUnsupportedError, HeadraceError, PipelineFileFailedError, SourceLocation
+from headrace.errors import (
+    FeatureUnsupportedError,
+    HeadraceError,
+    PathUnmappedError,
+    PipelineFileFailedError,
+    SourceLocation,
+)
 from headrace.model.notes import suggestions
+from headrace.model.project import ProjectSettings
+from headrace.storage.mapped_paths import mapped_path
 from headrace.syntax.locations import display_path, is_installed
 
 _AUTO_CDC = "create_auto_cdc_flow"
@@ -49,6 +57,15 @@ def build_file_error(
         remedies=[*remedies, f"correct {location}; --debug prints the stack trace"],
         params={"file": shown, "exception": kind},
     )
+
+
+def check_foreign(error: FileNotFoundError, file: Path, settings: ProjectSettings) -> None:
+    """Raise the error for a path of another system that no entry of `paths` has."""
+    if isinstance(error.filename, str):
+        try:
+            mapped_path(error.filename, settings, _location(error, file, settings.root))
+        except PathUnmappedError as unmapped:
+            raise unmapped from error
 
 
 def _location(error: BaseException, file: Path, root: Path) -> SourceLocation:

@@ -13,6 +13,7 @@ from headrace.declare.auto_loader import CLOUD_FILES, read_cloud_files
 from headrace.declare.dbutils import Dbutils
 from headrace.declare.lakeflow import importable
 from headrace.declare.main_guard import find_guard
+from headrace.declare.mapped_files import mapping_files
 from headrace.declare.notebooks import FileRun, run_file
 from headrace.declare.pipeline_files import find_files, path_parts
 from headrace.declare.pipeline_imports import forget_modules, mark_modules, set_import_path
@@ -95,6 +96,7 @@ def _load(
         # Spark's pipelines run files in the folder of the spec, so code opens files by relative paths.
         stack.enter_context(working_in(settings.root))
         stack.enter_context(importable(dbutils))
+        stack.enter_context(mapping_files(settings.paths))
         try:
             for file in files:
                 if code_language(file) == "sql":
