@@ -37,7 +37,7 @@ found = []
 with open(f"{ROOT}/a.json") as file:
     found.append(json.load(file)["name"])
 found.append(json.loads(Path(ROOT, "a.json").read_text())["name"])
-found.append(os.path.exists(f"{ROOT}/a.json") and os.path.isdir(ROOT) and not os.path.exists("/Volumes/other"))
+found.append(os.path.exists(f"{ROOT}/a.json") and os.path.isdir(ROOT) and not os.path.exists("/Volumes/x"))
 found.append(os.listdir(ROOT) == [one.name for one in os.scandir(ROOT)] == ["a.json"])
 found.append(glob.glob(f"{ROOT}/*.json") == [f"{ROOT}/a.json"])
 found.append([str(one) for one in Path(ROOT).glob("*.json")] == [f"{ROOT}/a.json"])
