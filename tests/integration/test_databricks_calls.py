@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import deltalake
 import pytest
 
-from headrace.errors import FeatureUnsupportedError, PlanFailedError, WriteInFileError
+from headrace.errors import FeatureUnsupportedError, OptionInvalidError, PlanFailedError, WriteInFileError
+from headrace.project.noop_check import find_up_to_date
 from headrace.project.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ SPEC = "name: calls\nschema: databricks_calls\nstorage: ./lake\n"
 STREAM = 'spark.readStream.format("rate").load().writeStream.option("checkpointLocation", "ck")'
 
 
-def write(root: Path, code: str) -> Path:
+def write(root: Path, code: str, spec: str = SPEC) -> Path:
     (root / "transformations").mkdir(exist_ok=True)
-    (root / "headrace.yml").write_text(SPEC)
+    (root / "headrace.yml").write_text(spec)
     (root / "transformations" / "a.py").write_text(code)
     return root
 
@@ -128,7 +129,7 @@ def test_records_are_decoded_by_databricks_functions(
 ) -> None:
     root = write(tmp_path, DECODED.format(registry=registry))
     with Pipeline.load(root) as pipeline:
-        assert pipeline.run().errors == ()
+        assert [one.to_dict() for one in pipeline.run().errors] == []
     (row,) = (
         deltalake.DeltaTable(root / "lake/tables/databricks_calls/decoded").to_pyarrow_table().to_pylist()
     )
@@ -144,3 +145,91 @@ def test_records_are_decoded_by_databricks_functions(
     assert all(isinstance(one, FeatureUnsupportedError) for one in found.values())
     assert "F.from_json without a schema" in found[lines[0]].summary
     assert "the option `schemaid` is not supported with a schema registry" in found[lines[1]].summary
+
+
+EVENT_HUBS = """
+import dlt
+
+HUB = {{
+    "kafka.bootstrap.servers": "shop.servicebus.windows.net:9093",
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.sasl.mechanism": "OAUTHBEARER",
+    "kafka.sasl.login.callback.handler.class": "kafkashaded.com.example.Login",
+    "sasl.jaas.config": "kafkashaded.org.apache.kafka.Login required;",
+    "kafka.request.timeout.ms": "60000",
+}}
+
+
+@dlt.table
+def hub_records():
+    reader = spark.readStream.format("kafka").options(**HUB).option("startingOffsets", "earliest")
+    return reader.option("subscribe", "{topic}").load().selectExpr("CAST(value AS STRING) AS value")
+
+
+dlt.create_sink("hub_alerts", "kafka", {{**HUB, "topic": "{alerts}"}})
+
+
+@dlt.append_flow(name="alerting", target="hub_alerts")
+def alerting():
+    return spark.readStream.table("hub_records")
+"""
+HUB_SPEC = """
+name: hub
+schema: {schema}
+storage: ./lake
+kafka:
+  bootstrap.servers: "{bootstrap}"
+  brokers:
+    "*.servicebus.windows.net:9093": embedded
+profiles:
+  other: {{kafka: {{bootstrap.servers: "{bootstrap}", client.id: other}}}}
+"""
+
+
+def test_brokers_in_files_have_the_connection_of_the_spec(
+    spark: SparkSession, tmp_path: Path, topic: Callable[..., str], bootstrap: str
+) -> None:
+    """The file's login names a class that does not exist: it is dropped, for the reader and the sink."""
+    from confluent_kafka import Consumer, Producer
+
+    names = {"topic": topic(1), "alerts": topic(1)}
+    spec = HUB_SPEC.format(bootstrap=bootstrap, schema=names["topic"].replace("-", "_"))
+    root = write(tmp_path, EVENT_HUBS.format(**names), spec)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(names["topic"], b"one")
+    assert producer.flush(30) == 0
+    note = "`shop.servicebus.windows.net:9093` has the connection of"
+    rule = "(kafka.brokers: *.servicebus.windows.net:9093)"
+    with Pipeline.load(root) as pipeline:
+        notes = [one.text for one in pipeline.plan().notes]
+        assert notes.count(f"{note} embedded {rule}") == 2
+        assert [one.to_dict() for one in pipeline.run().errors] == []
+        assert pipeline.verify().proven
+        assert find_up_to_date(pipeline.settings, pipeline._engine.connection) is not None
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": names["alerts"], "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([names["alerts"]])
+    sent = consumer.poll(30)
+    consumer.close()
+    assert sent is not None and sent.value() == b"one"
+    # Another connection is something to do.
+    (root / "headrace.yml").write_text(spec.replace(": embedded", ": other"))
+    with Pipeline.load(root) as pipeline:
+        assert find_up_to_date(pipeline.settings, pipeline._engine.connection) is None
+        assert f"{note} other {rule}" in {one.text for one in pipeline.plan().notes}
+    # Without an entry, a broker without TLS is named at once, with the line of the reader.
+    (root / "headrace.yml").write_text(spec.partition("  brokers:")[0])
+    file = root / "transformations" / "a.py"
+    file.write_text(
+        file.read_text()
+        .replace("shop.servicebus.windows.net:9093", bootstrap)
+        .replace("OAUTHBEARER", "PLAIN")
+        .partition("dlt.create_sink")[0]
+    )
+    with Pipeline.load(root) as pipeline, pytest.raises(PlanFailedError) as caught:
+        pipeline.plan()
+    (refused,) = caught.value.errors
+    assert isinstance(refused, OptionInvalidError)
+    assert str(refused.location) == "transformations/a.py:17"
+    assert refused.remedies[0] == f'add to the spec:   kafka: {{brokers: {{"{bootstrap}": embedded}}}}'

@@ -11,8 +11,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from headrace.errors import OptionInvalidError, PlanFailedError, TableNotFoundError
-from headrace.project.noop_check import find_up_to_date
+from headrace.errors import PlanFailedError, TableNotFoundError
 from headrace.project.pipeline import Pipeline
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -158,91 +157,3 @@ def test_all_missing_entries_are_listed_at_once(write: Write) -> None:
     assert "a.b.c: ./c   # transformations/a.py:17" in error.facts[-1]
     found = next(one for one in error.errors if isinstance(one, TableNotFoundError))
     assert str(found.location) == "transformations/a.py:17:26"
-
-
-EVENT_HUBS = """
-import dlt
-
-HUB = {{
-    "kafka.bootstrap.servers": "shop.servicebus.windows.net:9093",
-    "kafka.security.protocol": "SASL_SSL",
-    "kafka.sasl.mechanism": "OAUTHBEARER",
-    "kafka.sasl.login.callback.handler.class": "kafkashaded.com.example.Login",
-    "sasl.jaas.config": "kafkashaded.org.apache.kafka.Login required;",
-    "kafka.request.timeout.ms": "60000",
-}}
-
-
-@dlt.table
-def hub_records():
-    reader = spark.readStream.format("kafka").options(**HUB).option("startingOffsets", "earliest")
-    return reader.option("subscribe", "{topic}").load().selectExpr("CAST(value AS STRING) AS value")
-
-
-dlt.create_sink("hub_alerts", "kafka", {{**HUB, "topic": "{alerts}"}})
-
-
-@dlt.append_flow(name="alerting", target="hub_alerts")
-def alerting():
-    return spark.readStream.table("hub_records")
-"""
-HUB_SPEC = """
-name: hub
-schema: {schema}
-storage: ./lake
-kafka:
-  bootstrap.servers: "{bootstrap}"
-  brokers:
-    "*.servicebus.windows.net:9093": embedded
-profiles:
-  other: {{kafka: {{bootstrap.servers: "{bootstrap}", client.id: other}}}}
-"""
-
-
-def test_brokers_in_files_have_the_connection_of_the_spec(
-    write: Write, topic: Callable[..., str], bootstrap: str
-) -> None:
-    """The file's login names a class that does not exist: it is dropped, for the reader and the sink."""
-    from confluent_kafka import Consumer, Producer
-
-    names = {"topic": topic(1), "alerts": topic(1)}
-    spec = HUB_SPEC.format(bootstrap=bootstrap, schema=names["topic"].replace("-", "_"))
-    root = write(spec, a_py=EVENT_HUBS.format(**names))
-    producer = Producer({"bootstrap.servers": bootstrap})
-    producer.produce(names["topic"], b"one")
-    assert producer.flush(30) == 0
-    note = "`shop.servicebus.windows.net:9093` has the connection of"
-    rule = "(kafka.brokers: *.servicebus.windows.net:9093)"
-    with Pipeline.load(root) as pipeline:
-        notes = [one.text for one in pipeline.plan().notes]
-        assert notes.count(f"{note} embedded {rule}") == 2
-        assert pipeline.run().errors == ()
-        assert pipeline.verify().proven
-        assert find_up_to_date(pipeline.settings, pipeline._engine.connection) is not None
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": names["alerts"], "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe([names["alerts"]])
-    sent = consumer.poll(30)
-    consumer.close()
-    assert sent is not None and sent.value() == b"one"
-    # Another connection is something to do.
-    (root / "headrace.yml").write_text(spec.replace(": embedded", ": other"))
-    with Pipeline.load(root) as pipeline:
-        assert find_up_to_date(pipeline.settings, pipeline._engine.connection) is None
-        assert f"{note} other {rule}" in {one.text for one in pipeline.plan().notes}
-    # Without an entry, a broker without TLS is named at once, with the line of the reader.
-    (root / "headrace.yml").write_text(spec.partition("  brokers:")[0])
-    file = root / "transformations" / "a.py"
-    file.write_text(
-        file.read_text()
-        .replace("shop.servicebus.windows.net:9093", bootstrap)
-        .replace("OAUTHBEARER", "PLAIN")
-        .partition("dlt.create_sink")[0]
-    )
-    with Pipeline.load(root) as pipeline, pytest.raises(PlanFailedError) as caught:
-        pipeline.plan()
-    (refused,) = caught.value.errors
-    assert isinstance(refused, OptionInvalidError)
-    assert str(refused.location) == "transformations/a.py:17"
-    assert refused.remedies[0] == f'add to the spec:   kafka: {{brokers: {{"{bootstrap}": embedded}}}}'

@@ -18,7 +18,7 @@ from headrace.sources.kafka.clusters import KafkaClusters, other_cluster
 from headrace.sources.kafka.mapped import check_protocol, map_connection
 from headrace.sources.kafka.meter import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.sources.kafka.read import ALLOW_NO_TOPICS, CLIENT, LOSS_POLICY
+from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY, client_options
 from headrace.sources.kafka.starting import Start
 from headrace.sources.kafka.subscription import Subscription
 from headrace.sources.requests import (
@@ -97,12 +97,13 @@ def connection_options(options: Mapping[str, str], connection: KafkaConnection) 
     connection; its own settings are given to Kafka's client in the form that the client knows.
     """
     chosen = {key.lower() for key in options}
+    client = client_options(options)
     if (other := other_cluster(options, connection)) is not None:
-        return _lacking({**CLIENT, **other.for_spark()}, chosen)
+        return _lacking({**client, **other.for_spark()}, chosen)
     if not connection.bootstrap_servers:
         return {}
     # The servers are written as in the profile, since the plan compares them.
-    return {**_lacking({**CLIENT, **connection.for_spark()}, chosen), _SERVERS: connection.bootstrap_servers}
+    return {**_lacking({**client, **connection.for_spark()}, chosen), _SERVERS: connection.bootstrap_servers}
 
 
 def _lacking(options: Mapping[str, str], chosen: Set[str]) -> dict[str, str]:

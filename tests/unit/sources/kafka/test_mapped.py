@@ -12,6 +12,8 @@ from headrace.model.broker_map import BrokerMap
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import ProjectSettings
 from headrace.sources.kafka.mapped import check_protocol, map_connection
+from headrace.sources.kafka.read import client_options
+from headrace.sources.kafka.reader import connection_options
 from headrace.storage.layout import Storage
 
 HERE = SourceLocation("orders.py", 7)
@@ -89,3 +91,11 @@ def test_other_protocols_are_left_to_the_brokers() -> None:
     check_protocol({"subscribe": "a"}, SETTINGS, HERE)
     check_protocol({**FILE, "kafka.bootstrap.servers": "k.com:9093"}, SETTINGS, HERE)
     check_protocol(FILE, replace(SETTINGS, kafka=PROD), HERE)
+
+
+def test_a_longer_request_gets_a_longer_call() -> None:
+    """Samples for Event Hubs set 60 seconds, with which Kafka's client would refuse the default of the call."""
+    assert client_options({"Kafka.request.timeout.ms": "60000"})["kafka.default.api.timeout.ms"] == "60000"
+    assert client_options({"kafka.request.timeout.ms": "100"})["kafka.default.api.timeout.ms"] == "20000"
+    added = connection_options({"kafka.request.timeout.ms": "60000"}, SETTINGS.kafka)
+    assert added["kafka.default.api.timeout.ms"] == "60000" and "kafka.request.timeout.ms" not in added
