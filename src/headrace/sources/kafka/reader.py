@@ -97,13 +97,14 @@ def connection_options(options: Mapping[str, str], connection: KafkaConnection) 
     connection; its own settings are given to Kafka's client in the form that the client knows.
     """
     chosen = {key.lower() for key in options}
-    client = client_options(options)
     if (other := other_cluster(options, connection)) is not None:
-        return _lacking({**client, **other.for_spark()}, chosen)
+        return _lacking({**client_options(options), **other.for_spark()}, chosen)
     if not connection.bootstrap_servers:
         return {}
     # The servers are written as in the profile, since the plan compares them.
-    return {**_lacking({**client, **connection.for_spark()}, chosen), _SERVERS: connection.bootstrap_servers}
+    own = connection.for_spark()
+    client = client_options({**own, **options})
+    return {**_lacking({**client, **own}, chosen), _SERVERS: connection.bootstrap_servers}
 
 
 def _lacking(options: Mapping[str, str], chosen: Set[str]) -> dict[str, str]:

@@ -94,8 +94,10 @@ def test_other_protocols_are_left_to_the_brokers() -> None:
 
 
 def test_a_longer_request_gets_a_longer_call() -> None:
-    """Samples for Event Hubs set 60 seconds, with which Kafka's client would refuse the default of the call."""
+    """Samples for Event Hubs set 60 seconds: Kafka's client would refuse the default of the whole call."""
     assert client_options({"Kafka.request.timeout.ms": "60000"})["kafka.default.api.timeout.ms"] == "60000"
     assert client_options({"kafka.request.timeout.ms": "100"})["kafka.default.api.timeout.ms"] == "20000"
     added = connection_options({"kafka.request.timeout.ms": "60000"}, SETTINGS.kafka)
+    own = KafkaConnection({"bootstrap.servers": "a:1", "request.timeout.ms": "30000"})
+    assert connection_options({}, own)["kafka.default.api.timeout.ms"] == "30000"
     assert added["kafka.default.api.timeout.ms"] == "60000" and "kafka.request.timeout.ms" not in added
