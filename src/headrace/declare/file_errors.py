@@ -55,7 +55,7 @@ def build_file_error(
         location=location,
         facts=[line for line in rest if line.strip()][:_SHOWN_LINES],
         remedies=[*remedies, f"correct {location}; --debug prints the stack trace"],
-        params={"file": shown, "exception": kind},
+        params={"path": shown, "exception": kind},
     )
 
 

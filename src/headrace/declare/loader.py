@@ -57,7 +57,7 @@ def load_declarations(
                 "decorate a query function with @hr.table or @hr.materialized_view",
                 "or write CREATE STREAMING TABLE name AS SELECT ... in a .sql file",
             ],
-            params={"files": [display_path(file, settings.root) for file in files]},
+            params={"paths": [display_path(file, settings.root) for file in files]},
         )
     return declarations
 

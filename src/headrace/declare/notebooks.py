@@ -81,7 +81,7 @@ def _run_ipynb(run: FileRun) -> None:
             f"{shown} is not a valid notebook: {error}",
             location=SourceLocation(shown, 1),
             remedies=["export the notebook again, or save it as a Python file"],
-            params={"file": shown, "exception": type(error).__name__},
+            params={"path": shown, "exception": type(error).__name__},
         ) from error
     run.namespace.update({"display": NO_DISPLAY, "displayHTML": NO_DISPLAY})
     for cell in cells:

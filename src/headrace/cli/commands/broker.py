@@ -58,7 +58,7 @@ def stop(invocation: Invocation) -> Result:
         if was_running
         else "The broker was not running."
     )
-    return Result(data={"was_running": was_running, "directory": str(broker.directory)}, text=text)
+    return Result(data={"was_running": was_running, "path": str(broker.directory)}, text=text)
 
 
 @verb(group=broker, examples=("headrace broker status", "headrace broker status --json"), project=False)
@@ -87,7 +87,7 @@ def create(invocation: Invocation, name: str, partitions: int, config: tuple[str
         bootstrap = broker.start()
     broker.create_topic(name, partitions, settings)
     text = f"Created topic {name} with {counted(partitions, 'partition')}"
-    data = {"topic": name, "partitions": partitions, "config": settings, "bootstrap": bootstrap}
+    data = {"topic": name, "partitions": partitions, "config": settings, "bootstrap_servers": bootstrap}
     return Result(data=data, text=f"{text} on {bootstrap}")
 
 
@@ -100,10 +100,12 @@ def create(invocation: Invocation, name: str, partitions: int, config: tuple[str
 def list_topics(invocation: Invocation) -> Result:
     """List the topics with their partitions and records."""
     found = Broker().list_topics()
-    data = [
-        {"topic": one.name, "id": one.id, "partitions": one.partitions, "records": one.records}
-        for one in found
-    ]
+    data = {
+        "topics": [
+            {"topic": one.name, "id": one.id, "partitions": one.partitions, "records": one.records}
+            for one in found
+        ]
+    }
     if not found:
         return Result(data=data, text="No topics. Create one: headrace broker topics create NAME")
     width = max(len("topic"), *(len(one.name) for one in found))
@@ -125,11 +127,11 @@ def _read_settings(config: tuple[str, ...]) -> dict[str, str]:
 def _shown(found: BrokerStatus) -> Result:
     facts: dict[str, Any] = {
         "state": found.state,
-        "bootstrap": found.bootstrap,
+        "bootstrap_servers": found.bootstrap,
         "pid": found.pid,
         "memory_mb": found.memory_mb,
-        "directory": found.directory,
-        "log_file": found.log_file,
+        "path": found.directory,
+        "log": found.log_file,
     }
     if found.state == "stopped":
         text = f"stopped    headrace broker start    data in {found.directory}"
