@@ -13,7 +13,13 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from headrace.errors import FeatureUnsupportedError, OptionInvalidError, PlanFailedError, WriteInFileError
+from headrace.errors import (
+    FeatureUnsupportedError,
+    KafkaTlsError,
+    OptionInvalidError,
+    PlanFailedError,
+    WriteInFileError,
+)
 from headrace.project.noop_check import find_up_to_date
 from headrace.project.pipeline import Pipeline
 
@@ -220,8 +226,7 @@ def test_brokers_in_files_have_the_connection_of_the_spec(
     with Pipeline.load(root) as pipeline:
         assert find_up_to_date(pipeline.settings, pipeline._engine.connection) is None
         assert f"{note} other {rule}" in {one.text for one in pipeline.plan().notes}
-    # Without an entry, a broker without TLS is named at once, with the line of the reader: whether it is that of
-    # the profile, or another one.
+    # Without an entry, a broker without TLS is named at once, with the line of the reader.
     (root / "headrace.yml").write_text(spec.partition("  brokers:")[0])
     file = root / "transformations" / "a.py"
     text = file.read_text().partition("dlt.create_sink")[0].replace('"sasl.jaas', '"kafka.sasl.jaas')
