@@ -45,6 +45,8 @@ class CreateDataset(CreateStored):
     format: str | None = None
     # Clauses that have no effect here, with their locations.
     ignored: tuple[tuple[str, SourceLocation], ...] = ()
+    # The path of ``LOCATION`` and where it is written.
+    path: tuple[str, SourceLocation] | None = None
     query: Cursor | None = None  # the text after ``AS``; ``None`` if there is none
     is_private: bool = False  # whether other pipelines should not read the table
     cdc: CdcFlow | None = None  # the flow of ``FLOW AUTO CDC``, if the statement has one
@@ -215,31 +217,26 @@ class TableClauses:
         for item in columns.items():
             if item.done:
                 raise item.unexpected("a column or CONSTRAINT")
-            column: list[str] = []
+            if not _at_constraint(item):
+                self._column(item.until(lambda item=item: _at_constraint(item)))  # type: ignore[misc]
             while not item.done:
                 if _at_key(item):
                     self._key(item)
-                elif item.at("CONSTRAINT"):
-                    self._constraints.append(_constraint(item))
+                elif self._columns and _at_rest(item):
+                    self._columns[-1] += f" {item.until(lambda item=item: _at_constraint(item)).rest}"  # type: ignore[misc]
                 else:
-                    part = item.until(lambda item=item: _at_constraint(item))  # type: ignore[misc]
-                    # The rest of a column can be behind its key: `id INT PRIMARY KEY COMMENT 'x'`.
-                    column.append(part.rest if column else self._column(part))
-            if column:
-                self._columns.append(" ".join(column))
+                    self._constraints.append(_constraint(item))
 
     def _key(self, item: Cursor) -> None:
         """A primary or foreign key: for readers only, as on Databricks, where no key is enforced."""
         first = item.token
         if item.take("CONSTRAINT"):
             item.name("the name of the constraint")
-        self._ignore(first, "FOREIGN KEY" if item.at("REFERENCES") else f"{item.token.value.upper()} KEY")
-        item.next()
-        ends = ("COMMENT", "CONSTRAINT", "PRIMARY", "FOREIGN")
-        item.until(lambda: item.token.is_word(*ends) or item.at("NOT", "NULL"))
+        kind = item.next().value.upper()
+        self._ignore(first, "FOREIGN KEY" if kind == "REFERENCES" else f"{kind} KEY")
+        item.until(lambda: (_at_constraint(item) or _at_rest(item)) and not item.at("REFERENCES"))
 
-    def _column(self, item: Cursor) -> str:
-        """The text of a column with its type."""
+    def _column(self, item: Cursor) -> None:
         name = item.token
         if self._kind == "view":
             raise item.unsupported(
@@ -254,11 +251,11 @@ class TableClauses:
         for before, token, after in zip(item.tokens, item.tokens[1:], (*item.tokens[2:], None), strict=False):
             # Fields of a struct may have these names.
             is_field = before.is_symbol("<") or (after is not None and after.is_symbol(":"))
-            if token.is_word(*_IN_COLUMNS) and not is_field:
-                is_identity = any(one.is_word("IDENTITY") for one in item.tokens)
-                word = "GENERATED AS IDENTITY" if is_identity else token.value.upper()
-                raise item.unsupported(f"{word} in a column", *_IN_COLUMNS_REMEDIES[word], token=token)
-        return text
+            if token.is_word("GENERATED", "MASK", "DEFAULT", "CHECK") and not is_field:
+                has_identity = any(one.is_word("IDENTITY") for one in item.tokens)
+                what = "an IDENTITY column" if has_identity else f"{token.value.upper()} in a column"
+                raise item.unsupported(what, *_COLUMN_REMEDIES.get(what.split()[0], ()), token=token)
+        self._columns.append(text)
 
     def clause(self) -> None:
         cursor = self._cursor
@@ -274,6 +271,8 @@ class TableClauses:
                 self._once(first, "cluster_by", _columns(cursor))
         elif cursor.take("COMMENT"):
             self._once(first, "comment", cursor.string("the text of the comment"))
+        elif cursor.take("LOCATION"):
+            self._once(first, "path", (cursor.string("a path"), cursor.locate(first)))
         elif cursor.take("TBLPROPERTIES"):
             self._once(first, "properties", read_properties(cursor))
         elif cursor.at("SCHEDULE") or cursor.at("TRIGGER", "ON") or cursor.at("REFRESH", "POLICY"):
@@ -296,7 +295,7 @@ class TableClauses:
     def _once(self, first: Token, name: str, value: object) -> None:
         if name in self._clauses:
             raise self._cursor.invalid(f"{first.value.upper()} is given twice", first)
-        if self._kind == "view" and name in ("format", "partition_cols", "cluster_by"):
+        if self._kind == "view" and name in ("format", "partition_cols", "cluster_by", "path"):
             raise self._cursor.invalid(f"a view has no {first.value.upper()}: its rows are not stored", first)
         self._clauses[name] = value
 
@@ -304,21 +303,8 @@ class TableClauses:
         self.ignored.append((clause, self._cursor.locate(first)))
 
 
-_IN_COLUMNS_REMEDIES: Mapping[str, tuple[str, ...]] = {
-    "GENERATED AS IDENTITY": (
-        "remove the column: numbers in the order of writing would differ after a full refresh",
-        "for a key, hash the columns that identify a row: SELECT xxhash64(a, b) AS id, ..",
-    ),
-    "GENERATED": ("compute the column in the query: SELECT .., CAST(at AS DATE) AS day",),
-    "DEFAULT": ("give the value in the query: SELECT coalesce(x, 0) AS x",),
-    "MASK": ("mask the value in the query: SELECT sha2(x, 256) AS x",),
-}
-"""What is written in place of a clause of a column."""
-_IN_COLUMNS = ("GENERATED", "DEFAULT", "MASK")
-
 _CLAUSES = ("AS", "USING", "PARTITIONED", "CLUSTER", "COMMENT", "TBLPROPERTIES", "SCHEDULE", "LOCATION")
 _REFUSED: Mapping[str, tuple[str, ...]] = {
-    "LOCATION": ("remove it: tables are stored below the storage of the pipeline",),
     "OPTIONS": (),
     "WITH": (),
     "DEFAULT COLLATION": (),
@@ -326,19 +312,31 @@ _REFUSED: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _at_constraint(item: Cursor, *words: str) -> bool:
-    return item.at("CONSTRAINT") or _at_key(item) or item.token.is_word(*words)
+_COLUMN_REMEDIES: Mapping[str, tuple[str, ...]] = {
+    "an": ("remove the column, or compute a key in the query: uuid(), or a hash of the row's own columns",),
+    "GENERATED": ("compute the column in the query: SELECT .., expression AS name",),
+    "DEFAULT": ("give the value in the query: SELECT .., coalesce(name, VALUE) AS name",),
+    "CHECK": ("write CONSTRAINT name EXPECT (condition) ON VIOLATION FAIL UPDATE",),
+}
+
+
+def _at_constraint(item: Cursor) -> bool:
+    return item.at("CONSTRAINT") or _at_key(item)
+
+
+def _at_rest(item: Cursor) -> bool:
+    """Whether a part of a column follows that can stand behind its keys. ``NOT ENFORCED`` is of a key."""
+    return item.at("COMMENT") or item.at("NOT", "NULL")
 
 
 def _at_key(item: Cursor) -> bool:
     rest = item.tokens[item.index :]
     if item.at("CONSTRAINT"):
         rest = rest[2:]
-    if len(rest) < 2:
-        return False
-    # A column can have this name: `references STRING`.
-    is_reference = rest[0].is_word("REFERENCES") and item.index > 1 and rest[1].kind in ("word", "name")
-    return is_reference or (rest[0].is_word("PRIMARY", "FOREIGN") and rest[1].is_word("KEY"))
+    if len(rest) > 1 and rest[0].is_word("REFERENCES"):
+        # A column can have this name.
+        return item.index > 0
+    return len(rest) > 1 and rest[0].is_word("PRIMARY", "FOREIGN") and rest[1].is_word("KEY")
 
 
 def _constraint(item: Cursor) -> Constraint:
@@ -347,7 +345,8 @@ def _constraint(item: Cursor) -> Constraint:
     name = ".".join(item.name("the name of the constraint"))
     if not item.at("EXPECT"):
         raise item.unsupported(
-            f"the constraint {item.token.value.upper()}", "remove it, or write EXPECT (condition)"
+            f"the constraint {item.token.value.upper()}",
+            "remove it, or write EXPECT (condition) ON VIOLATION FAIL UPDATE",
         )
     item.expect("EXPECT")
     condition = item.group("a condition in parentheses")

@@ -237,7 +237,7 @@ class KafkaCluster:
         known, listed = self.topics(), " and ".join(f"`{topic}`" for topic in topics)
         remedies: list[str] = []
         for topic in topics:
-            remedies += did_you_mean(topic, known, f"create it:   headrace broker topics create {topic}")
+            remedies += did_you_mean(topic, known, self.connection.create_topic_remedy(topic))
         return TopicNotFoundError(
             f"the broker at {self.connection.bootstrap_servers} has no topic {listed}",
             remedies=remedies,

@@ -114,15 +114,15 @@ class KafkaSource(Source):
 
     @contextmanager
     def _located(self) -> Iterator[None]:
-        """Give the errors of a connection in the file the line of the reader: the spec has none for them."""
+        """Give the errors of a cluster that does not answer, or refuses access, the line of the reader."""
         try:
             yield
-        except (KafkaLoginError, KafkaTlsError) as error:
-            if self.servers is None or error.location is not None:
-                raise
-            remedy = f'or map the address in the spec:   kafka: {{brokers: {{"{self.servers}": embedded}}}}'
-            found = error.with_(location=self.location, remedies=[*error.remedies, remedy])
-            raise found from error.__cause__
+        except HeadraceError as error:
+            found = error.with_location(self.location)
+            if self.servers is not None and isinstance(error, KafkaLoginError | KafkaTlsError):
+                entry = f'kafka: {{brokers: {{"{self.servers}": embedded}}}}'
+                found = found.with_(remedies=[*found.remedies, f"or map the address in the spec:   {entry}"])
+            raise found from error
 
     def _cluster(self, systems: Systems) -> KafkaCluster:
         return systems.client(KafkaClusters).reach(self.connection)
@@ -151,6 +151,7 @@ class KafkaSource(Source):
             earliest=read(cluster.earliest(there)),
             latest=read(cluster.latest(there)),
             on_data_loss=self.on_data_loss,
+            connection=cluster.connection,
         )
 
     def find(self, systems: Systems, *, is_new: bool) -> Found:
