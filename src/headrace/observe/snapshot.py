@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, LogUnreadableError
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.recent_commits import RecentCommits, load_tail
@@ -335,6 +335,8 @@ def _read_nothing(path: Location) -> NoReturn:
 def _load(path: Location) -> RecentCommits | str:
     try:
         return load_tail(path)
+    except LogUnreadableError as error:
+        return error.headline
     except (OSError, ValueError) as error:
         return str(error)
 
