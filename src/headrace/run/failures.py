@@ -40,6 +40,8 @@ from headrace.model.declarations import (
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.model.state_mismatch import StateMismatch, find_mismatch
+from headrace.plan.ansi import explain_failure
+from headrace.plan.drivers import find_missing
 from headrace.plan.stages import Declared
 from headrace.sources.kind import FailedQuery
 from headrace.sources.records import BadRecord
@@ -155,14 +157,15 @@ class Failures:
         if (known := _known(failed, declared) or self._find_damage(text, declared)) is not None:
             return known
         raised = raised_by(cause, expectations)
-        facts = [failed.cause, *([] if raised is None else [raised])]
+        of_ansi, settings = explain_failure(cause, declared.location)
+        facts = [failed.cause, *([] if raised is None else [raised]), *of_ansi]
         if reading is not None:
             facts.append(f"the last batch that started is {reading}")
         return FlowFailedError(
             f"{name} failed",
             location=declared.location,
             facts=(*facts, *failed.logged),
-            remedies=("print the stack trace:   headrace run --debug",),
+            remedies=(*settings, "print the stack trace:   headrace run --debug"),
             params=failed.params,
         )
 
@@ -286,6 +289,9 @@ def _known(failed: FailedQuery, declared: Declared) -> HeadraceError | None:
             "correct the row at its source or in the query, then run again:   headrace run",
             "or declare the condition as an expectation: expect_or_quarantine",
         )
+    if (driver := find_missing(failed.cause)) is not None:
+        problem, remedies = driver
+        return failed.error(FlowFailedError, problem, (_unchanged(declared),), *remedies)
     if "java.lang.OutOfMemoryError" in text or "SparkOutOfMemoryError" in text:
         return failed.error(
             OutOfMemoryError,

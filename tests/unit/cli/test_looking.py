@@ -67,7 +67,7 @@ class TestVerify:
         shutil.rmtree(flow.table.path)
         called = headrace("verify")
         assert called.exit_code == 1
-        assert "✗ tables/default/bronze holds no Delta table" in called.out
+        assert "✗ the table bronze is gone: tables/default/bronze has no Delta log" in called.out
         assert "headrace full-refresh default.bronze" in called.out
         assert called.out.splitlines()[-1] == "Not proven: 1 finding."
 
@@ -94,7 +94,7 @@ class TestVerify:
     def test_an_unknown_dataset(self, flow: HandFlow, headrace: Call) -> None:
         called = headrace("verify", "bronse")
         assert called.exit_code == 2
-        assert "did you mean `default.bronze`?" in called.err
+        assert "did you mean `bronze`?" in called.err
 
     def test_nothing_to_verify(self, tmp_path: Path, headrace: Call) -> None:
         (tmp_path / "headrace.yml").write_text(SPEC)

@@ -615,6 +615,9 @@ def test_files_of_delta_live_tables_and_lakeflow_declare_the_same(load: Load) ->
         '@dlt.table(replace_using=["f"])\ndef x(): ...',
         'dlt.create_streaming_table("t", row_filter="f")',
         'dlt.replace_flow(target="t")',
+        'dlt.apply_changes("t", "s", ["a"], "b", system_sequence_by="c")',
+        'dlt.apply_changes("t", "s", ["a"], "b", columns_to_update=["c"])',
+        'dlt.apply_changes("t", "s", ["a"], "b", stored_as_scd_type="bitemporal")',
         'dlt.update_flow(target="t")',
     ],
 )
@@ -624,6 +627,18 @@ def test_what_would_change_results_on_databricks_and_is_not_supported_is_refused
     with pytest.raises(FeatureUnsupportedError) as caught:
         load(f"import dlt\n\n{call}\n")
     assert caught.value.location is not None and caught.value.location.line == 3
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import databricks.pipelines\n@databricks.pipelines.table\n",
+        "from databricks.pipelines import table\n@table\n",
+        "import pyspark\nfrom pyspark import pipelines\n@pyspark.pipelines.table\n",
+    ],
+)
+def test_modules_of_pipelines_are_imported_in_each_form(load: Load, code: str) -> None:
+    assert names(load(f"{code}def a(): ...\n")) == ["a"]
 
 
 def test_the_path_of_a_table_is_noted_unless_it_is_the_folder_of_the_table(load: Load) -> None:

@@ -381,3 +381,37 @@ def test_an_interruption_is_shown_by_its_cause() -> None:
         error.summary
         == "sales was interrupted: Exception: [DELTA_CONCURRENT_APPEND.WITHOUT_HINT] another writer"
     )
+
+
+@pytest.mark.parametrize(
+    ("condition", "is_of_ansi"),
+    [
+        ("CAST_INVALID_INPUT", True),
+        ("CANNOT_PARSE_TIMESTAMP", True),
+        ("DIVIDE_BY_ZERO", True),
+        ("ARITHMETIC_OVERFLOW.WITH_SUGGESTION", True),
+        ("INVALID_ARRAY_INDEX", True),
+        # Raised in both modes.
+        ("INVALID_INDEX_OF_ZERO", False),
+        ("CAST_OVERFLOW_IN_TABLE_INSERT", False),
+    ],
+)
+def test_a_batch_that_the_older_mode_would_compute_names_the_setting(
+    condition: str, is_of_ansi: bool
+) -> None:
+    error = Failures(settings=None).as_error(Exception(f"[{condition}] The value 'x' ..."), FLOW)
+    assert error.code == "FLOW_FAILED"
+    assert any("compatibility: {ansi: false}" in one for one in error.remedies) is is_of_ansi
+    assert any("ANSI mode" in one for one in error.facts) is is_of_ansi
+
+
+def test_a_batch_without_its_jdbc_driver_names_the_line_for_the_spec() -> None:
+    text = (
+        "org.apache.spark.sql.streaming.StreamingQueryException: [STREAM_FAILED] failed\n"
+        "Caused by: java.lang.ClassNotFoundException: com.mysql.cj.jdbc.Driver\n\tat java.base/x.y(z)"
+    )
+    error = Failures(settings=None).as_error(Exception(text), FLOW)
+    assert error.code == "FLOW_FAILED"
+    assert error.summary.endswith("the JDBC driver was not found: com.mysql.cj.jdbc.Driver")
+    assert "com.mysql:mysql-connector-j" in error.remedies[0]
+    assert not any("java.base" in one for one in error.facts)
