@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 
-from headrace.errors import LogUnreadableError
+from headrace.errors import HeadraceError, LogUnreadableError
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
 
@@ -28,6 +29,19 @@ def find_damage(table: Location) -> LogUnreadableError | None:
         if (fault := next(_faults(file), None)) is not None:
             return log_unreadable(file, fault)
     return None
+
+
+@contextmanager
+def naming_damage(table: Location) -> Iterator[None]:
+    """Raise the error for a damaged file of a table's log in place of the failure that it causes."""
+    try:
+        yield
+    except HeadraceError:
+        raise
+    except Exception as error:
+        if (damaged := find_damage(table)) is None:
+            raise
+        raise damaged from error
 
 
 def find_damage_named(text: str) -> LogUnreadableError | None:

@@ -138,7 +138,7 @@ class TestChoice:
         lake.table("bronze").flow()
         with pytest.raises(TableUnknownError) as raised:
             verify(datasets=[TableName("default", "bronz")])
-        assert raised.value.remedies == ("did you mean `default.bronze`?",)
+        assert raised.value.remedies == ("did you mean `bronze`?",)
 
     def test_a_storage_without_datasets_is_an_error(self, lake: Lake, verify: Verify) -> None:
         with pytest.raises(NothingToVerifyError):
