@@ -61,7 +61,7 @@ def flow_target(planned: PlannedFlow, context: UpdateContext, spark: SparkSessio
         case AppendFlow():
             if sink is None:
                 return AppendTarget(**vars(table), reads_target=planned.reads_target)
-            kind, connection = format_of(sink), kind_for(sink.format).sink_options(settings)
+            kind, connection = format_of(sink), kind_for(sink.format).sink_options(sink, settings)
 
             def send(rows: DataFrame, stamp: BatchStamp) -> None:
                 within = (
