@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from headrace.cli.main import run
 from headrace.errors import (
     BrokerPortInUseError,
     BrokerRunningError,
@@ -26,6 +28,7 @@ from headrace.errors import (
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import ProjectSettings
 from headrace.runtime.broker import Broker, ensure_embedded, resolve_embedded
+from headrace.runtime.broker_data import topic_ids
 from headrace.runtime.doctor import run_checks
 from waiting import DEADLINE_S
 
@@ -68,6 +71,7 @@ def test_a_restart_keeps_records_topics_and_port(own: Broker) -> None:
     produce(first, "sales", ["a", "b"])
     topics = own.list_topics()
     assert [(topic.name, topic.partitions, topic.records) for topic in topics] == [("sales", 1, 2)]
+    assert topic_ids(own.directory) == {"sales": topics[0].id}
     assert own.stop()
     assert not own.status().running
     assert own.start() == first
@@ -163,6 +167,19 @@ def test_topics_refuse_a_second_creation_and_a_wrong_name(broker: Broker, topic:
         broker.create_topic("no spaces")
 
 
+def test_a_topic_is_deleted_after_a_yes(
+    topic: Callable[..., str], bootstrap: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = topic(partitions=2)
+    produce(bootstrap, name, ["a", "b"])
+    assert run(["broker", "topics", "delete", name, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "NOT_CONFIRMED"
+    assert run(["broker", "topics", "delete", name, "--yes"]) == 0
+    assert capsys.readouterr().out == f"Deleted topic {name} with 2 partitions and 2 records.\n"
+    assert run(["broker", "topics", "delete", name, "--yes", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "TOPIC_NOT_FOUND"
+
+
 def test_transactions_work_on_one_node(bootstrap: str, topic: Callable[..., str]) -> None:
     name = topic()
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
@@ -184,7 +201,7 @@ def test_embedded_means_this_broker(broker: Broker, bootstrap: str, tmp_path: Pa
     found = resolve_embedded(embedded)
     assert found is not None
     assert found.bootstrap_servers == bootstrap
-    assert resolve_embedded(embedded, tmp_path / "none") is None
+    assert resolve_embedded(replace(embedded, broker=tmp_path / "none")) is None
     elsewhere = KafkaConnection({"bootstrap.servers": "kafka.test:9092"})
     assert ensure_embedded(elsewhere) is elsewhere
 

@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import SourceLocation
+from headrace.model.broker import BrokerChoice
 from headrace.model.changes import DuplicateKeys
 from headrace.model.declarations import NullRule, RejectionLimit
 from headrace.model.kafka_settings import KafkaConnection
@@ -59,6 +60,9 @@ class ProjectSettings:
     # The secrets of `dbutils.secrets`, by scope and key.
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     kafka: KafkaConnection = field(default_factory=KafkaConnection)
+    broker: BrokerChoice | None = (
+        None  # the embedded broker of the pipeline, also if this profile uses another
+    )
     trigger: Trigger = field(default_factory=Trigger)  # when batches start, for flows without a trigger
     view_interval_s: float = 10.0  # minimum seconds between two refreshes of a materialized view
     on_data_loss: OnDataLoss = "refuse"  # what happens if a source has lost records that were not read yet

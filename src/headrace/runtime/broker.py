@@ -8,7 +8,7 @@ import json
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,9 @@ from headrace.errors import (
     BrokerStartError,
     BrokerUnreachableError,
     TopicExistsError,
+    TopicNotFoundError,
     UsageError,
+    did_you_mean,
 )
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.runtime.broker_setup import Ports, format_storage, java_command, write_properties
@@ -68,7 +70,7 @@ class Topic:
 class Broker:
     """The embedded broker in one folder.
 
-    `directory`: the folder of its state, data and log; by default in the user's data folder.
+    `directory`: the folder of its state, data and log; by default that of commands without a pipeline.
     `port`: the port for clients; by default that of the last start, or a free one.
     `bound`: whether the broker ends with this process; for tests.
     """
@@ -195,6 +197,24 @@ class Broker:
             for name, topic in sorted(found.items())
         )
 
+    def find_topic(self, name: str) -> Topic:
+        topics = {one.name: one for one in self.list_topics()}
+        if name not in topics:
+            raise topic_unknown(name, tuple(topics))
+        return topics[name]
+
+    def delete_topic(self, name: str) -> None:
+        from confluent_kafka import KafkaError, KafkaException
+
+        admin = self._admin()
+        try:
+            admin.delete_topics([name], request_timeout=_REQUEST_TIMEOUT_S)[name].result()
+        except KafkaException as error:
+            reason: Any = error.args[0]
+            if reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise topic_unknown(name, ()) from error
+            raise self._unreachable(reason) from error
+
     def _start(self) -> str:
         ports = self._choose_ports()
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -311,22 +331,31 @@ class Broker:
         )
 
 
-def resolve_embedded(connection: KafkaConnection, directory: Path | None = None) -> KafkaConnection | None:
+def resolve_embedded(connection: KafkaConnection) -> KafkaConnection | None:
     """Returns the connection with a real address, or None if the embedded broker is stopped."""
     if not connection.is_embedded:
         return connection
-    status = Broker(directory).status()
+    status = Broker(connection.broker).status()
     if not status.running or status.bootstrap is None:
         return None
     return connection.with_bootstrap_servers(status.bootstrap)
 
 
-def ensure_embedded(connection: KafkaConnection, directory: Path | None = None) -> KafkaConnection:
+def ensure_embedded(connection: KafkaConnection) -> KafkaConnection:
     """Returns the connection with a real address; starts the embedded broker if it is needed."""
     if not connection.is_embedded:
         return connection
-    return resolve_embedded(connection, directory) or connection.with_bootstrap_servers(
-        Broker(directory).start()
+    return resolve_embedded(connection) or connection.with_bootstrap_servers(
+        Broker(connection.broker).start()
+    )
+
+
+def topic_unknown(name: str, known: Sequence[str]) -> TopicNotFoundError:
+    return TopicNotFoundError(
+        f"the embedded broker has no topic `{name}`; nothing was changed",
+        facts=[f"its topics: {', '.join(known)}"] if known else ["it has no topics"],
+        remedies=did_you_mean(name, known) or ["headrace broker topics list"],
+        params={"topic": name, "known": list(known)},
     )
 
 
