@@ -90,7 +90,7 @@ def test_from_init_to_a_full_refresh(
     assert {"debug", "info"} <= {line["level"] for line in logged}
     assert [line["flow"] for line in logged if line["event"] == "BatchStarted"] == ["bronze", "silver"]
     assert "headrace.run" not in text, "what a person sees stays short"
-    assert "bronze  drained: 100 rows in 1 batch" in text
+    assert "bronze  up to date: 100 rows in 1 batch" in text
     assert "completed in" in text
     assert gold(pipeline) == (Decimal("50.00"), SALES + 100)
 

@@ -13,7 +13,7 @@ import headrace as hr
 from headrace.cli.main import run as cli
 from headrace.model.names import TableName
 from headrace.plan.stored import load_stored_at
-from headrace.project.noop_check import find_up_to_date
+from headrace.project.noop_check import find_up_to_date, require_spark
 from headrace.project.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -96,6 +96,11 @@ def test_it_stands_until_something_changes(pipeline: Pipeline, bootstrap: str) -
     code.write_text(text.replace("groupBy", "where('true').groupBy"))
     assert not is_standing(pipeline), "a view has another query"
     assert pipeline.run().views[0].outcome == "refreshed"
+    assert is_standing(pipeline)
+
+    require_spark(pipeline.settings)
+    assert not is_standing(pipeline), "a signal has stopped the last run"
+    assert pipeline.run().flows[0].outcome == "up to date"
     assert is_standing(pipeline)
 
     newest = sorted((pipeline.settings.storage.root.local_path / "checkpoints").rglob("commits/*"))[-1]

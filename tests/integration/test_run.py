@@ -56,7 +56,7 @@ def test_each_batch_tells_what_it_committed(shop: Shop) -> None:
     assert deltalake.DeltaTable(shop.table("bronze")).version() == versions[-1]
     (finished,) = shop.happened(FlowFinished)
     assert isinstance(finished, FlowFinished)
-    assert (finished.outcome, finished.rows, finished.batches) == ("drained", 30, 2)
+    assert (finished.outcome, finished.rows, finished.batches) == ("up to date", 30, 2)
 
 
 def test_reporting_never_fails_a_flow(
@@ -84,7 +84,7 @@ def test_reporting_never_fails_a_flow(
     monkeypatch.setattr(LagGauge, "measure", fail)
     with Pipeline.load(shop.root) as pipeline:
         result = pipeline.run(emit=fail)
-    assert [(flow.outcome, flow.rows) for flow in result.flows] == [("drained", 4)], result.errors
+    assert [(flow.outcome, flow.rows) for flow in result.flows] == [("up to date", 4)], result.errors
     assert shop.run_well().flows[0].outcome == "up to date"
 
 
@@ -285,7 +285,7 @@ def other():
     shop.produce(10)
     result = shop.run()
     assert [(flow.flow, flow.outcome) for flow in result.flows] == [
-        ("bronze", "drained"),
+        ("bronze", "up to date"),
         ("other", "failed"),
     ]
     shop.check(proof=False)
@@ -309,8 +309,15 @@ def test_a_stop_leaves_a_batch_that_has_not_begun_to_the_next_start(shop: Shop) 
     (finished,) = shop.happened(UpdateFinished)
     assert isinstance(finished, UpdateFinished)
     assert (finished.outcome, finished.duration_s < DEADLINE_S) == ("stopped", True)
-    shop.run_well()
+    with Pipeline.load(shop.root) as pipeline:
+        assert flow_states(pipeline) == {"bronze": "stopped", "silver": "stopped"}
+        shop.run_well()
+        assert flow_states(pipeline) == {"bronze": "up to date", "silver": "up to date"}
     shop.check(silver=True)
+
+
+def flow_states(pipeline: Pipeline) -> dict[str, str]:
+    return {flow.flow: flow.state for dataset in pipeline.status().datasets for flow in dataset.flows}
 
 
 CONSTANT = """

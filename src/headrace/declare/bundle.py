@@ -1,24 +1,20 @@
-"""Specs for pipelines of Databricks: from an asset bundle (`databricks.yml`), or from a folder of files."""
+"""Asset bundles of Databricks (`databricks.yml`) as specs."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.declare.outside_names import entry_lines, find_outside
-from headrace.declare.pipeline_files import find_files
-from headrace.declare.spec_values import Mapped, Scalar, Sequence, Value, build_values
-from headrace.errors import SourceLocation, SpecAmbiguousError, SpecInvalidError, SpecNotFoundError
-from headrace.model.project import ProjectSettings
+from headrace.declare.bundle_variables import BundleVariables
+from headrace.declare.pipeline_files import relative_path
+from headrace.declare.spec_values import Mapped, Scalar, Sequence, Value, build_values, shown_path
+from headrace.errors import SourceLocation, SpecAmbiguousError, SpecInvalidError
 from headrace.model.texts import option_text
-from headrace.storage.layout import Storage
 
 BUNDLES = ("databricks.yml", "databricks.yaml")
-_VARIABLE = re.compile(r"\$\{([\w.-]+)\}")
 _NO_VARIABLE = re.compile(r"\$\{(?!\w+\})")
 _SUFFIXES = ("", ".py", ".sql")
 _KEPT = frozenset(
@@ -30,152 +26,73 @@ _KEPT = frozenset(
 @dataclass(frozen=True)
 class BundlePipeline:
     key: str
-    values: Mapping[str, Any]
-    folder: Path
+    values: Mapped
+    file: Path  # the file that declares it
 
 
 @dataclass(frozen=True)
-class NewSpec:
-    name: str
+class Bundle:
+    """A bundle with its included files, for one target."""
+
     file: Path
-    text: str
-    ignored: tuple[str, ...] = ()
-    unset: tuple[str, ...] = ()
+    target: str
+    pipelines: tuple[BundlePipeline, ...]
+    variables: BundleVariables
 
-
-@dataclass
-class _Variables:
-    values: dict[str, str]
-    unset: dict[str, None] = field(default_factory=dict)
-
-    def fill(self, value: Any) -> Any:
-        """The value with all variables; one without a value becomes a variable of the environment."""
-        match value:
-            case str():
-                # The default of a variable can name another one.
-                return _VARIABLE.sub(self._one, _VARIABLE.sub(self._one, value))
-            case Mapping():
-                return {key: self.fill(item) for key, item in value.items()}
-            case list():
-                return [self.fill(item) for item in value]
-            case _:
-                return value
-
-    def _one(self, found: re.Match[str]) -> str:
-        name = found[1]
-        if name in self.values:
-            return self.values[name]
-        if "." not in name:
-            return found[0]
-        # Databricks takes the values of variables from the same names.
-        is_variable = name.startswith("var.")
-        bare = f"BUNDLE_VAR_{name[4:]}" if is_variable else re.sub(r"\W", "_", name).upper()
-        self.unset[bare] = None
-        return f"${{{bare}}}"
-
-
-def build_specs(source: Path, folder: Path, target: str | None = None) -> tuple[NewSpec, ...]:
-    """The specs for the pipelines of a bundle, or for a folder of Python and SQL files."""
-    bundle = next((source / name for name in BUNDLES if (source / name).is_file()), source)
-    if bundle.is_dir():
-        pattern = f"{_relative(bundle, folder)}/**".removeprefix("./")
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", bundle.absolute().name).strip("_.-") or "pipeline"
-        return (_spec(folder, _Settings({"name": name}, (("glob", pattern),)), f"the folder {bundle}"),)
-    if not bundle.is_file():
-        raise SpecNotFoundError(f"{bundle} does not exist", params={"path": str(bundle)})
-    pipelines, variables, chosen = _load(bundle, target)
-    if not pipelines:
-        raise SpecInvalidError(f"{bundle} declares no pipeline", params={"path": str(bundle)})
-    specs = []
-    for one in pipelines:
-        own = folder / one.key if len(pipelines) > 1 else folder
-        specs.append(_spec(own, _settings(one, own, variables), f"{bundle}, target {chosen}"))
-    return tuple(specs)
+    def settings(self, pipeline: BundlePipeline, folder: Path) -> BundleSettings:
+        """The settings of a pipeline, for a spec in a folder."""
+        self.variables.unset.clear()
+        values = self.variables.fill(pipeline.values)
+        assert isinstance(values, Mapped)
+        name = _text(values.items.get("name")) or pipeline.key
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-") or pipeline.key
+        settings = {"name": _scalar(name, _location(values, "name"))}
+        for ours, theirs in (("catalog", ("catalog",)), ("database", ("schema", "target"))):
+            found = next((key for key in theirs if _text(values.items.get(key))), None)
+            if found:
+                settings[ours] = _scalar(_text(values.items[found]), values.items[found].location)
+        code = _directory(values, pipeline.file)
+        if root_path := _text(values.items.get("root_path")):
+            code = _directory(values.items["root_path"], pipeline.file) / root_path
+            settings["root_path"] = _scalar(relative_path(code, folder), values.items["root_path"].location)
+        libraries = tuple(_libraries(values.items.get("libraries"), pipeline.file, folder))
+        if not libraries:
+            everything = f"{relative_path(code, folder)}/**".removeprefix("./")
+            libraries = (("glob", _scalar(everything, values.location)),)
+        return BundleSettings(
+            values=settings,
+            libraries=libraries,
+            configuration={
+                key: _configured(value)
+                for part in ("configuration", "parameters")
+                for key, value in mapping(values.items.get(part)).items.items()
+            },
+            ignored=tuple(sorted(set(values.items) - _KEPT)),
+            unset=tuple(self.variables.unset),
+            packages=dict(_packages(values)),
+        )
 
 
 @dataclass(frozen=True)
-class _Settings:
-    values: Mapping[str, str]  # the keys and values of a spec, without `libraries` and `configuration`
+class BundleSettings:
+    values: Mapping[str, Scalar]  # the keys and values of a spec, without `libraries` and `configuration`
     # The patterns of its files, with `glob` or `file`, relative to a folder.
-    libraries: tuple[tuple[str, str], ...]
-    configuration: Mapping[str, str] = field(default_factory=dict)
+    libraries: tuple[tuple[str, Scalar], ...]
+    configuration: Mapping[str, Value] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     unset: tuple[str, ...] = ()
+    packages: Mapping[str, SourceLocation] = field(default_factory=dict)
 
-
-def _settings(pipeline: BundlePipeline, folder: Path, variables: _Variables) -> _Settings:
-    variables.unset.clear()
-    values = variables.fill(pipeline.values)
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", str(values.get("name", pipeline.key))).strip("_.-")
-    settings = {"name": name or pipeline.key}
-    for ours, theirs in (("catalog", ("catalog",)), ("database", ("schema", "target"))):
-        found = next((str(values[key]) for key in theirs if values.get(key)), None)
-        if found:
-            settings[ours] = found
-    root = pipeline.folder / str(values["root_path"]) if values.get("root_path") else None
-    if root is not None:
-        settings["root_path"] = _relative(root, folder)
-    libraries = []
-    for library in values.get("libraries") or ():
-        for kind, given in library.items():
-            path = given.get("include") or given.get("path") if isinstance(given, Mapping) else given
-            if kind in ("notebook", "file", "glob") and path:
-                pattern = _pattern(str(path), pipeline.folder, folder, is_glob=kind == "glob")
-                libraries.append(("glob" if kind == "glob" else "file", pattern))
-    if not libraries:
-        libraries = [("glob", f"{_relative(root or pipeline.folder, folder)}/**".removeprefix("./"))]
-    given = {**(values.get("configuration") or {}), **(values.get("parameters") or {})}
-    return _Settings(
-        values=settings,
-        libraries=tuple(libraries),
-        # What is no variable of a bundle is text there.
-        configuration={str(key): _NO_VARIABLE.sub("$${", option_text(value)) for key, value in given.items()},
-        ignored=tuple(sorted(set(values) - _KEPT)),
-        unset=tuple(variables.unset),
-    )
-
-
-def _spec(folder: Path, given: _Settings, origin: str) -> NewSpec:
-    settings = given.values
-    file = folder.absolute() / "headrace.yml"
-    project = ProjectSettings(
-        name=settings["name"],
-        file=file,
-        profile="dev",
-        storage=Storage.at("./lake", folder),
-        libraries=tuple(pattern for _, pattern in given.libraries),
-    )
-    lines = [f"# from {origin}", *(f"{key}: {value}" for key, value in settings.items()), "storage: ./lake"]
-    lines.append("libraries:")
-    lines += [
-        f"  - glob: {{include: {one}}}" if kind == "glob" else f"  - file: {one}"
-        for kind, one in given.libraries
-    ]
-    if given.configuration:
-        quoted = ((key, value.replace("'", "''")) for key, value in given.configuration.items())
-        lines += ["configuration:", *(f"  {key}: '{value}'" for key, value in quoted)]
-    found = [
-        one
-        for one in find_outside(find_files(project), file.parent)
-        if one.kind == "path" or one.text.partition(".")[0] != settings.get("catalog")
-    ]
-    entries = list(entry_lines(found))
-    if entries:
-        lines += ["", "# Write the paths that have the data.", *entries]
-    text = "\n".join(lines) + "\n"
-    return NewSpec(settings["name"], folder / "headrace.yml", text, given.ignored, given.unset)
-
-
-def _pattern(path: str, start: Path, folder: Path, *, is_glob: bool) -> str:
-    named = start / path
-    if is_glob:
-        return _relative(named, folder)
-    found = next((one for suffix in _SUFFIXES if (one := Path(f"{named}{suffix}")).is_file()), named)
-    return _relative(found, folder)
-
-
-def _relative(path: Path, folder: Path) -> str:
-    return os.path.relpath(path.absolute(), folder.absolute())
+    def document(self, at: SourceLocation) -> Mapped:
+        """The settings as the document of a spec."""
+        libraries: list[Value] = []
+        for kind, pattern in self.libraries:
+            include = _mapped({"include": pattern}, pattern.location) if kind == "glob" else pattern
+            libraries.append(_mapped({kind: include}, pattern.location))
+        found: dict[str, Value] = {**self.values, "libraries": Sequence(tuple(libraries), at)}
+        if self.configuration:
+            found["configuration"] = _mapped(self.configuration, at)
+        return _mapped(found, at)
 
 
 def find_bundle(file: Path) -> tuple[Path, str | None] | None:
@@ -186,113 +103,162 @@ def find_bundle(file: Path) -> tuple[Path, str | None] | None:
     bundle = next((one for one in folders if one.is_file()), None)
     if bundle is None or file.suffix not in (".yml", ".yaml"):
         return None
-    declared = (_document(file).get("resources") or {}).get("pipelines") or {}
+    declared = mapping(mapping(_document(file).items.get("resources")).items.get("pipelines")).items
     return (bundle, next(iter(declared)) if len(declared) == 1 else None) if declared else None
 
 
 def target_names(bundle: Path) -> tuple[str, ...]:
-    return tuple(_document(bundle).get("targets") or {})
+    return tuple(mapping(_document(bundle).items.get("targets")).items)
 
 
-def read_bundle(
-    bundle: Path, folder: Path, target: str | None, pipeline: str | None
-) -> tuple[Mapped, list[str]]:
-    """A pipeline of a bundle as the document of a spec, and its settings that have no meaning here."""
-    pipelines, variables, _ = _load(bundle, target)
-    keys = [one.key for one in pipelines]
-    if not pipelines or (pipeline is not None and pipeline not in keys):
+def read_bundle(bundle: Path, folder: Path, target: str | None, pipeline: str | None) -> BundleSettings:
+    """The settings of a pipeline of a bundle, for a spec in a folder."""
+    loaded = load_bundle(bundle, target)
+    keys = [one.key for one in loaded.pipelines]
+    shown = shown_path(bundle)
+    if not keys or (pipeline is not None and pipeline not in keys):
         problem = f"declares no pipeline `{pipeline}`" if pipeline and keys else "declares no pipeline"
         raise SpecInvalidError(
-            f"{bundle} {problem}",
+            f"{shown} {problem}",
+            location=SourceLocation(shown, 1),
             facts=[f"its pipelines: {', '.join(keys)}"] if keys else [],
+            remedies=[f"write the key of one of them:   pipeline: {keys[0]}"] if keys else [],
             params={"path": str(bundle), "pipeline": pipeline, "known": keys},
         )
     if pipeline is None and len(keys) > 1:
         raise SpecAmbiguousError(
-            f"{bundle} has {len(keys)} pipelines: {', '.join(keys)}",
+            f"{shown} has {len(keys)} pipelines: {', '.join(keys)}",
+            facts=[f"{one.key} is declared in {one.values.location}" for one in loaded.pipelines],
             remedies=[
-                f"name one:   headrace run --spec {bundle.name} --set pipeline={keys[0]}",
-                "or name the file that declares it alone:   headrace run --spec resources/NAME.pipeline.yml",
+                f"name one:   headrace run --spec {shown} --set pipeline={keys[0]}",
+                f"or write headrace.yml with two lines:   bundle: {bundle.name}   and   pipeline: {keys[0]}",
             ],
             params={"path": str(bundle), "pipelines": keys},
         )
-    chosen = next(one for one in pipelines if pipeline in (None, one.key))
-    found = _settings(chosen, folder, variables)
-    at = SourceLocation(str(bundle), 1)
-
-    def mapped(values: Mapping[str, Value]) -> Mapped:
-        return Mapped(values, dict.fromkeys(values, at), at)
-
-    def texts(values: Mapping[str, str]) -> dict[str, Value]:
-        return {key: Scalar(value, value, at) for key, value in values.items()}
-
-    libraries: list[Value] = []
-    for kind, pattern in found.libraries:
-        path = Scalar(pattern, pattern, at)
-        libraries.append(mapped({kind: mapped({"include": path}) if kind == "glob" else path}))
-    document: dict[str, Value] = {**texts(found.values), "libraries": Sequence(tuple(libraries), at)}
-    if found.configuration:
-        document["configuration"] = mapped(texts(found.configuration))
-    return mapped(document), list(found.ignored)
+    return loaded.settings(next(one for one in loaded.pipelines if pipeline in (None, one.key)), folder)
 
 
-def _load(bundle: Path, target: str | None) -> tuple[tuple[BundlePipeline, ...], _Variables, str]:
-    main = _document(bundle)
-    documents = [(bundle, main)]
-    for pattern in main.get("include") or ():
-        files = sorted(bundle.parent.glob(str(pattern)))
-        documents += [(file, _document(file)) for file in files if file != bundle]
-    targets = main.get("targets") or {}
-    marked = next((name for name, one in targets.items() if one and one.get("default")), None)
+def load_bundle(file: Path, target: str | None) -> Bundle:
+    main = _document(file)
+    documents = [(file, main)]
+    for pattern in _texts(main.items.get("include")):
+        found = sorted(file.parent.glob(pattern))
+        documents += [(one, _document(one)) for one in found if one.is_file() and one != file]
+    targets = mapping(main.items.get("targets")).items
+    marked = next((name for name, one in targets.items() if _is_default(one)), None)
     chosen = target or marked or next(iter(targets), "dev")
     if target is not None and target not in targets:
         known = ", ".join(targets) or "none"
         raise SpecInvalidError(
-            f"{bundle} has no target `{target}`",
+            f"{file} has no target `{target}`",
             facts=[f"its targets: {known}"],
             params={"target": target, "known": list(targets)},
         )
-    overrides = targets.get(chosen) or {}
-    values = {"bundle.target": chosen, "bundle.name": str((main.get("bundle") or {}).get("name", ""))}
-    for _, document in (*documents, (bundle, overrides)):
-        for name, given in (document.get("variables") or {}).items():
-            value = given.get("default") if isinstance(given, Mapping) else given
-            value = os.environ.get(f"BUNDLE_VAR_{name}", value)
-            if value is not None:
-                values[f"var.{name}"] = option_text(value)
-    found: dict[str, BundlePipeline] = {}
-    for file, document in (*documents, (bundle, overrides)):
-        for key, given in ((document.get("resources") or {}).get("pipelines") or {}).items():
-            before = found.get(key)
-            folder = before.folder if before else file.parent
-            found[key] = BundlePipeline(key, {**(before.values if before else {}), **(given or {})}, folder)
-    for name in ("workspace.file_path", "workspace.root_path"):
-        values[name] = str(bundle.parent.absolute())
-    return tuple(found.values()), _Variables(values), chosen
+    documents.append((file, mapping(targets.get(chosen))))
+    declared: dict[str, Value] = {}
+    files: dict[str, Path] = {}
+    merged = Mapped({})
+    for one, document in documents:
+        declared |= mapping(document.items.get("variables")).items
+        for key in mapping(mapping(document.items.get("resources")).items.get("pipelines")).items:
+            files.setdefault(key, one)
+        merged = _joined(merged, document)
+    pipelines = mapping(mapping(merged.items.get("resources")).items.get("pipelines")).items
+    return Bundle(
+        file,
+        chosen,
+        tuple(BundlePipeline(key, mapping(values), files[key]) for key, values in pipelines.items()),
+        BundleVariables(merged, declared, chosen, file.parent.absolute()),
+    )
 
 
-def _document(file: Path) -> dict[str, Any]:
+def mapping(value: Value | None) -> Mapped:
+    """The value if it is a mapping, else an empty one: a key may have no value."""
+    return value if isinstance(value, Mapped) else Mapped({})
+
+
+def _joined(base: Mapped, over: Mapped) -> Mapped:
+    """Mappings are merged key by key and lists are joined, as Databricks does; other values are replaced."""
+    items = dict(base.items)
+    for key, value in over.items.items():
+        below = items.get(key)
+        if isinstance(value, Mapped) and isinstance(below, Mapped):
+            items[key] = _joined(below, value)
+        elif isinstance(value, Sequence) and isinstance(below, Sequence):
+            items[key] = Sequence((*below.items, *value.items), below.location)
+        else:
+            items[key] = value
+    return Mapped(items, {**over.keys, **base.keys}, base.location if base.items else over.location)
+
+
+def _document(file: Path) -> Mapped:
+    shown = shown_path(file)
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecInvalidError(f"{file} cannot be read", params={"path": str(file)}) from error
-    return dict(_plain(build_values(text, str(file))))
+        raise SpecInvalidError(f"{shown} cannot be read", params={"path": str(file)}) from error
+    return build_values(text, shown)
 
 
-def _plain(value: Value) -> Any:
-    match value:
-        case Mapped():
-            return {key: _plain(item) for key, item in value.items.items()}
-        case Scalar():
-            return value.value
-        case _:
-            return [_plain(item) for item in value.items]
+def _libraries(value: Value | None, file: Path, folder: Path) -> list[tuple[str, Scalar]]:
+    found: list[tuple[str, Scalar]] = []
+    for library in value.items if isinstance(value, Sequence) else ():
+        for kind, given in mapping(library).items.items():
+            named = given
+            if isinstance(given, Mapped):
+                named = given.items.get("include") or given.items.get("path") or given
+            if kind not in ("notebook", "file", "glob") or not _text(named):
+                continue
+            path = _directory(library, file) / _text(named)
+            if kind != "glob":
+                path = next((one for suffix in _SUFFIXES if (one := Path(f"{path}{suffix}")).is_file()), path)
+            pattern = _scalar(relative_path(path, folder), named.location)
+            found.append(("glob" if kind == "glob" else "file", pattern))
+    return found
 
 
-def describe_ignored(specs: tuple[NewSpec, ...]) -> Iterator[str]:
-    for spec in specs:
-        if spec.ignored:
-            yield f"{spec.file}: no meaning here: {', '.join(spec.ignored)}"
-        if spec.unset:
-            names = ", ".join(f"${{{name}}}" for name in spec.unset)
-            yield f"{spec.file}: set these variables in the environment or in .env: {names}"
+def _directory(value: Value, file: Path) -> Path:
+    """The folder where the relative paths of a value start: that of the file in which it is written."""
+    written = Path(value.location.path) if value.location.path else file
+    return written.absolute().parent
+
+
+def _packages(values: Mapped) -> list[tuple[str, SourceLocation]]:
+    environment = mapping(values.items.get("environment"))
+    given = environment.items.get("dependencies")
+    items = given.items if isinstance(given, Sequence) else ()
+    return [(_text(one), one.location) for one in items if _text(one)]
+
+
+def _configured(value: Value) -> Value:
+    if not isinstance(value, Scalar) or value.value is None:
+        return value
+    # What is no variable of a bundle is text there.
+    return _scalar(_NO_VARIABLE.sub("$${", option_text(value.value)), value.location)
+
+
+def _is_default(target: Value) -> bool:
+    marked: Any = mapping(target).items.get("default")
+    return isinstance(marked, Scalar) and marked.value is True
+
+
+def _texts(value: Value | None) -> list[str]:
+    return [_text(one) for one in value.items] if isinstance(value, Sequence) else []
+
+
+def _text(value: Value | None) -> str:
+    """The text of a scalar; empty for other values."""
+    return option_text(value.value) if isinstance(value, Scalar) and value.value is not None else ""
+
+
+def _scalar(text: str, location: SourceLocation) -> Scalar:
+    return Scalar(text, text, location)
+
+
+def _location(values: Mapped, key: str) -> SourceLocation:
+    found = values.items.get(key)
+    return values.location if found is None else found.location
+
+
+def _mapped(values: Mapping[str, Value], at: SourceLocation) -> Mapped:
+    return Mapped(values, {key: value.location for key, value in values.items()}, at)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from headrace.errors import FeatureUnsupportedError, PipelineValueUnsetError
@@ -13,32 +14,156 @@ from headrace.storage.mapped_paths import mapped_path
 from headrace.syntax.locations import caller
 
 
-class Dbutils:
-    """The utilities of Databricks, with the ``configuration`` and ``secrets`` of the spec as their values."""
+class _Part:
+    """A part of ``dbutils``; it refuses by name what it does not have."""
 
-    def __init__(self, settings: ProjectSettings) -> None:
-        self.widgets = _Widgets(settings)
-        self.secrets = _Secrets(settings)
-        self.fs = _Files(settings)
-        self.library = SimpleNamespace(restartPython=lambda: None)
-        self._root = settings.root
+    def __init__(self, settings: ProjectSettings, name: str, remedies: Sequence[str] = ()) -> None:
+        self._settings = settings
+        self._name = name
+        self._remedies = remedies
 
     def __getattr__(self, name: str) -> Any:
         # Tools probe for dunder attributes (copy, pickle, inspect).
         if name.startswith("_"):
             raise AttributeError(name)
-        raise FeatureUnsupportedError(
-            f"this version does not support dbutils.{name}",
-            location=caller(self._root),
-            params={"what": f"dbutils.{name}"},
+        raise _unsupported(self._settings, f"{self._name}.{name}", self._remedies)
+
+
+class Dbutils(_Part):
+    """The utilities of Databricks, with the ``configuration`` and ``secrets`` of the spec as their values."""
+
+    def __init__(self, settings: ProjectSettings) -> None:
+        super().__init__(settings, "dbutils")
+        self.widgets = _Widgets(settings)
+        self.secrets = _Secrets(settings)
+        self.fs = _Files(settings, "dbutils.fs", ["use Python's own modules, such as pathlib"])
+        self.library = _Library(settings, "dbutils.library", ["install the package beside Headrace"])
+        self.notebook = _Notebook(settings, "dbutils.notebook", ["include other files with %run or import"])
+        self.entry_point = self.notebook.entry_point
+        self.jobs = _Jobs(settings, "dbutils.jobs")
+
+
+class _Library(_Part):
+    def restartPython(self) -> None:
+        """A pipeline has one Python process, which has its packages when it starts."""
+
+
+class _Notebook(_Part):
+    """The notebook that is loaded: its path and its user are known."""
+
+    @property
+    def entry_point(self) -> Any:
+        return _EntryPoint(self)
+
+    def getContext(self) -> _Context:
+        return _Context(self._settings, "the notebook context")
+
+
+class _EntryPoint:
+    """``entry_point.getDbutils().notebook()``, which notebooks call to get their context."""
+
+    def __init__(self, notebook: _Notebook) -> None:
+        self._notebook = notebook
+
+    def getDbutils(self) -> _EntryPoint:
+        return self
+
+    def notebook(self) -> _Notebook:
+        return self._notebook
+
+
+class _Context(_Part):
+    """Facts about a notebook; each is an `_Option`, without a value if only Databricks knows it."""
+
+    def notebookPath(self) -> _Option:
+        # Databricks shows the path of a notebook without the end of its file's name.
+        return self._option("notebookPath", str(Path(caller(None).path).with_suffix("")))
+
+    def userName(self) -> _Option:
+        return self._option("userName", getpass.getuser())
+
+    def tags(self) -> _Tags:
+        return _Tags(self)
+
+    def toJson(self) -> str:
+        path, user = self.notebookPath().get(), self.userName().get()
+        return json.dumps(
+            {
+                "attributes": {"notebook_path": path, "user": user},
+                "extraContext": {"notebook_path": path},
+                "tags": {"user": user},
+            }
         )
 
+    safeToJson = toJson
 
-class _Widgets:
+    def _option(self, name: str, value: str | None) -> _Option:
+        return _Option(self._settings, f"{name} of a notebook", value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda: self._option(name, None)
+
+
+class _Tags:
+    def __init__(self, context: _Context) -> None:
+        self._context = context
+
+    def get(self, name: str) -> _Option:
+        return self._context._option(f"the tag {name}", getpass.getuser() if name == "user" else None)
+
+    def apply(self, name: str) -> str:
+        return self.get(name).get()
+
+
+class _Option:
+    """A value that may be missing, with the methods that it has in Scala."""
+
+    def __init__(self, settings: ProjectSettings, name: str, value: str | None) -> None:
+        self._settings = settings
+        self._name = name
+        self._value = value
+
+    def get(self) -> str:
+        if self._value is None:
+            raise _unsupported(self._settings, self._name, ["only Databricks has it: remove the call"])
+        return self._value
+
+    def getOrElse(self, default: Any) -> Any:
+        return default if self._value is None else self._value
+
+    def isDefined(self) -> bool:
+        return self._value is not None
+
+    def isEmpty(self) -> bool:
+        return self._value is None
+
+
+class _Jobs(_Part):
+    """Values of the tasks of a job: outside of a job, Databricks gives the ``debugValue``."""
+
+    @property
+    def taskValues(self) -> _TaskValues:
+        return _TaskValues(self._settings, "dbutils.jobs.taskValues")
+
+
+class _TaskValues(_Part):
+    def get(self, taskKey: str, key: str, default: Any = None, debugValue: Any = None) -> Any:
+        if debugValue is None:
+            line = "give the call a debugValue, or read a value of the spec with spark.conf.get"
+            raise _unsupported(self._settings, "dbutils.jobs.taskValues.get without debugValue", [line])
+        return debugValue
+
+    def set(self, key: str, value: Any) -> None:
+        """No effect outside of a job, as on Databricks."""
+
+
+class _Widgets(_Part):
     """Widgets: a value is from ``configuration`` in the spec, or else the default that the file gives."""
 
     def __init__(self, settings: ProjectSettings) -> None:
-        self._settings = settings
+        super().__init__(settings, "dbutils.widgets")
         self._defaults: dict[str, str] = {}
 
     def text(self, name: str, defaultValue: Any = "", label: str | None = None) -> None:
@@ -87,26 +212,13 @@ class FileInfo(NamedTuple):
         return not self.isDir()
 
 
-class _Files:
+class _Files(_Part):
     """Files: ``ls`` lists a folder, whose path the spec may map."""
-
-    def __init__(self, settings: ProjectSettings) -> None:
-        self._settings = settings
 
     def ls(self, dir: str) -> list[FileInfo]:
         given = Path(mapped_path(dir, self._settings, caller(self._settings.root)))
         found = sorted(given.iterdir()) if given.is_dir() else [given]
         return [_file_info(entry) for entry in found]
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise FeatureUnsupportedError(
-            f"this version does not support dbutils.fs.{name}",
-            location=caller(self._settings.root),
-            remedies=["use Python's own modules, such as pathlib"],
-            params={"what": f"dbutils.fs.{name}"},
-        )
 
 
 def _file_info(entry: Path) -> FileInfo:
@@ -116,11 +228,28 @@ def _file_info(entry: Path) -> FileInfo:
     return FileInfo(f"{entry}{slash}", f"{entry.name}{slash}", size, int(found.st_mtime * 1000))
 
 
-class _Secrets:
+class SecretScope(NamedTuple):
+    name: str
+
+
+class SecretMetadata(NamedTuple):
+    key: str
+
+
+class _Secrets(_Part):
     """Secrets: their values are from ``secrets`` in the spec, by scope and key."""
 
     def __init__(self, settings: ProjectSettings) -> None:
-        self._settings = settings
+        super().__init__(settings, "dbutils.secrets")
+
+    def list(self, scope: str) -> Sequence[SecretMetadata]:
+        names = (name.partition("/") for name in self._settings.secrets)
+        return [SecretMetadata(key) for one, _, key in names if one == scope]
+
+    def listScopes(self) -> Sequence[SecretScope]:
+        return [
+            SecretScope(one) for one in dict.fromkeys(n.partition("/")[0] for n in self._settings.secrets)
+        ]
 
     def get(self, scope: str, key: str) -> str:
         name = f"{scope}/{key}"
@@ -131,6 +260,15 @@ class _Secrets:
 
     def getBytes(self, scope: str, key: str) -> bytes:
         return self.get(scope, key).encode()
+
+
+def _unsupported(settings: ProjectSettings, what: str, remedies: Sequence[str]) -> FeatureUnsupportedError:
+    return FeatureUnsupportedError(
+        f"this version does not support {what}",
+        location=caller(settings.root),
+        remedies=remedies,
+        params={"what": what},
+    )
 
 
 def _unset(settings: ProjectSettings, what: str, name: str, line: str) -> PipelineValueUnsetError:

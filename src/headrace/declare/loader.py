@@ -10,9 +10,10 @@ import linecache
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
@@ -22,6 +23,7 @@ import headrace
 from headrace.declare.auto_loader import CLOUD_FILES, read_cloud_files
 from headrace.declare.dbutils import NO_DISPLAY, Dbutils
 from headrace.declare.lakeflow import importable
+from headrace.declare.packages import find_packages, missing_package
 from headrace.declare.pipeline_files import find_files, path_parts
 from headrace.declare.pipeline_imports import forget_modules, mark_modules, set_import_path
 from headrace.declare.registry import ActivePipeline, Registry, activate_pipeline, spark
@@ -163,7 +165,8 @@ def run_file(file: Path, namespace: dict[str, Any], active: ActivePipeline, ran:
     except HeadraceError:
         raise
     except (Exception, SystemExit) as error:
-        raise build_file_error(error, file, active.settings.root) from error
+        packages = partial(find_packages, {file, *ran}, active.settings)
+        raise build_file_error(error, file, active.settings.root, packages) from error
 
 
 class _Cells:
@@ -243,7 +246,9 @@ _HEADRACE = Path(headrace.__file__).parent
 _SHOWN_LINES = 6  # the lines of an exception's text that the error shows; Spark's texts can be very long
 
 
-def build_file_error(error: BaseException, file: Path, root: Path) -> HeadraceError:
+def build_file_error(
+    error: BaseException, file: Path, root: Path, packages: Callable[[], Mapping[str, SourceLocation]]
+) -> HeadraceError:
     shown = display_path(file, root)
     location = _location(error, file, root)
     if any(frame.name == _AUTO_CDC for frame in traceback.extract_tb(error.__traceback__)):
@@ -257,7 +262,7 @@ def build_file_error(error: BaseException, file: Path, root: Path) -> HeadraceEr
     kind = type(error).__name__
     remedies = suggestions(error)
     if isinstance(error, ModuleNotFoundError) and error.name:
-        remedies = [f"install the package of `{error.name}`, or put {error.name}.py beside the spec"]
+        rest, remedies = missing_package(error.name, packages())
     if isinstance(error, SyntaxError):
         summary = f"{location.path} is not valid Python: {error.msg}"
         rest = []

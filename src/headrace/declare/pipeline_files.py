@@ -40,6 +40,10 @@ def _matches(settings: ProjectSettings, pattern: str) -> Iterator[Path]:
             yield path
 
 
+def relative_path(path: Path, folder: Path) -> str:
+    return os.path.relpath(path.absolute(), folder.absolute())
+
+
 def path_parts(file: Path, root: Path) -> tuple[str, ...]:
     """The parts of a file's path from the pipeline's folder, without those that lead out of it."""
     return tuple(part for part in Path(os.path.relpath(file, root)).parts if part != "..")

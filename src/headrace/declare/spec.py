@@ -26,6 +26,7 @@ from headrace.declare.spec_values import (
     collect_from_text,
     collect_literals,
     load_dotenv,
+    shown_path,
 )
 from headrace.errors import (
     HeadraceError,
@@ -137,7 +138,7 @@ def _load(
         # The folder of the bundle is that of the pipeline.
         file, chosen_pipeline = named_bundle
         text = f"bundle: {file.name}\n" + (f"pipeline: {chosen_pipeline}\n" if chosen_pipeline else "")
-    shown = _shown(file)
+    shown = shown_path(file)
     text = _text(file, shown) if text is None else text
     try:
         document = build_values(text, shown)
@@ -148,7 +149,7 @@ def _load(
     bundle = _bundle(document, file)
     targets = () if bundle is None else target_names(bundle)
     collect_literals(document, redactor)
-    dotenv = load_dotenv(file.parent, _shown(file.parent / DOTENV))
+    dotenv = load_dotenv(file.parent, shown_path(file.parent / DOTENV))
     profiles = _profiles(document)
     check_keys(document, Spec, also=("profiles",))
     for name, entry in profiles.items():  # all of them: a misspelt key in `prod` is found in `dev`
@@ -162,17 +163,19 @@ def _load(
     written = merged
     for key, value in overrides.items():
         merged = _merged(merged, _override(key, value, redactor))
-    ignored: list[str] = []
+    given = None
     if bundle is not None:
         target = chosen if (profile or named) and chosen in targets else None
-        given, ignored = read_bundle(bundle, file.parent, target, _plain_value(merged, "pipeline"))
-        merged = _merged(given, merged)
+        given = read_bundle(bundle, file.parent, target, _plain_value(merged, "pipeline"))
+        merged = _merged(given.document(SourceLocation(shown_path(bundle), 1)), merged)
     filler = Filler(file.parent, dotenv, redactor)
     try:
         spec = Spec.model_validate(filler.fill(merged))
     except ValidationError as error:
         raise build_error(error, merged, shown) from error
-    settings = replace(_settings(spec, file, chosen, merged, redactor), ignored=tuple(ignored))
+    settings = _settings(spec, file, chosen, merged, redactor)
+    if given is not None:
+        settings = replace(settings, ignored=given.ignored, packages=given.packages)
     storages = [settings.storage]
     if "storage" in overrides:
         with suppress(HeadraceError):
@@ -225,7 +228,7 @@ def _plain_value(document: Mapped, key: str) -> str | None:
 
 
 def profile_names(file: Path) -> list[str]:
-    profiles = _profiles(build_values(_text(file, _shown(file)), _shown(file)))
+    profiles = _profiles(build_values(_text(file, shown_path(file)), shown_path(file)))
     return sorted({DEFAULT_PROFILE, *profiles})
 
 
@@ -235,11 +238,6 @@ def _text(file: Path, shown: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SpecInvalidError(f"{shown} cannot be read: {reason}", params={"path": shown}) from error
-
-
-def _shown(file: Path) -> str:
-    """The spec's path as the user would type it."""
-    return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)
 
 
 def _profiles(document: Mapped) -> dict[str, Mapped]:

@@ -26,10 +26,17 @@ from headrace.errors import (
 from headrace.model.secrets import Redactor, is_secret_key
 
 DOTENV = ".env"
+BUNDLE_PREFIX = "BUNDLE_VAR_"
+"""Environment variables with this prefix are the variables of a bundle."""
 _VARIABLE = re.compile(r"\$(\$)?\{([^}]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FILE = "file:"
 _LARGEST = 1 << 20  # the size limit in bytes of a file that holds a value
+
+
+def shown_path(file: Path) -> str:
+    """The path of a file as the user would type it."""
+    return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)
 
 
 def load_dotenv(folder: Path, shown: str) -> dict[str, str]:
@@ -177,13 +184,22 @@ class Filler:
             remedies=[
                 f"export {first}=..",
                 f"or write {first}=.. into {self._folder / '.env'}",
-                f"or give a default in the spec: ${{{first}:-default}}",
+                *_defaults(first, self._unset[first][0][1]),
             ],
             params={
                 "variable": first,
                 "variables": {name: [key for key, _ in uses] for name, uses in self._unset.items()},
             },
         )
+
+
+def _defaults(name: str, location: SourceLocation) -> list[str]:
+    """How to give a variable a default; those of a bundle have their own names there."""
+    in_bundle = Path(location.path).name.startswith("databricks.")
+    if name.startswith(BUNDLE_PREFIX):
+        variable = name.removeprefix(BUNDLE_PREFIX)
+        return [f"or give it a value in the bundle:   variables: {{{variable}: {{default: VALUE}}}}"]
+    return [] if in_bundle else [f"or give a default in the spec: ${{{name}:-default}}"]
 
 
 def collect_literals(value: Value, redactor: Redactor, path: tuple[str, ...] = ()) -> None:

@@ -14,8 +14,7 @@ from headrace.model.texts import counted, duration_text
 
 Level = Literal["DEBUG", "INFO", "WARN", "ERROR", "METRICS"]
 State = Literal[
-    "waiting", "starting", "running", "retrying", "fresh",
-    "drained", "stopped", "up to date", "skipped", "failed",
+    "waiting", "starting", "running", "retrying", "up to date", "stopped", "skipped", "failed",
 ]  # fmt: skip
 """The states of a flow or a view."""
 

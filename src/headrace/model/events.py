@@ -29,7 +29,7 @@ class ViewEvent(TableEvent):
 
 class _Failed(Event, level="ERROR", is_notable=True, state="failed"):
     details = "status=FAILED error"
-    message = "Flow '{subject}' has FAILED: {error}"
+    message = "Flow '{subject}' failed: {error}"
     line = "failed: {error}"
 
     error: Mapping[str, Any]
@@ -37,7 +37,7 @@ class _Failed(Event, level="ERROR", is_notable=True, state="failed"):
 
 class _Skipped(Event, level="WARN", is_notable=True, state="skipped"):
     details = "status=SKIPPED reason"
-    message = "Flow '{subject}' is SKIPPED: {reason}."
+    message = "Flow '{subject}' was skipped: {reason}."
     line = "skipped: {reason}"
 
     reason: str  # names the table that was never written, and the flow that failed
@@ -62,7 +62,7 @@ class UpdateStarted(Event, log_type="create_update"):
 
 class UpdateFinished(Event, log_type="update_progress"):
     details = "state={final_state} duration_ms"
-    message = "Update {update} is {final_state}."
+    message = "Update {update} {verb} {outcome}."
     line = "{outcome} in {duration_s:duration}"
 
     outcome: Literal["completed", "failed", "stopped"]
@@ -71,6 +71,10 @@ class UpdateFinished(Event, log_type="update_progress"):
     @property
     def severity(self) -> Level:
         return "ERROR" if self.outcome == "failed" else "INFO"
+
+    @property
+    def verb(self) -> str:
+        return "has" if self.outcome == "failed" else "is"
 
     @property
     def final_state(self) -> str:
@@ -83,7 +87,7 @@ class UpdateFinished(Event, log_type="update_progress"):
 
 class FlowStarted(FlowEvent, state="starting"):
     details = "status=STARTING checkpoint"
-    message = "Flow '{flow}' is STARTING."
+    message = "Flow '{flow}' is starting."
 
     checkpoint: str
 
@@ -335,10 +339,10 @@ class FlowFailed(_Failed, FlowEvent): ...
 
 class FlowFinished(FlowEvent):
     details = "status={final_status} outcome batches"
-    message = "Flow '{flow}' {verb} {final_status}."
+    message = "Flow '{flow}' is {outcome}{work}."
     line = "{outcome}{work}"
 
-    outcome: Literal["drained", "stopped", "up to date"]
+    outcome: Literal["up to date", "stopped"]
     rows: int
     batches: int
 
@@ -347,12 +351,8 @@ class FlowFinished(FlowEvent):
         return "STOPPED" if self.outcome == "stopped" else "COMPLETED"
 
     @property
-    def verb(self) -> str:
-        return "is" if self.outcome == "stopped" else "has"
-
-    @property
     def work(self) -> str:
-        if self.outcome == "up to date":
+        if not self.batches:
             return ""
         return f": {counted(self.rows, 'row')} in {counted(self.batches, 'batch')}"
 
@@ -365,11 +365,11 @@ class ViewRefreshing(ViewEvent, level="DEBUG", state="running"):
     """The view is being computed; its readers still see the old rows."""
 
     details = "status=RUNNING"
-    message = "Flow '{dataset}' is RUNNING."
+    message = "Flow '{dataset}' is running."
     technique = "COMPLETE_RECOMPUTE"
 
 
-class ViewRefreshed(Committed, ViewEvent, state="fresh"):
+class ViewRefreshed(Committed, ViewEvent, state="up to date"):
     """The rows of the view were replaced; the counts are those of its commit."""
 
     line = "refreshed: {rows:row}  took {duration_s:duration}  v{version}"
@@ -379,7 +379,7 @@ class ViewUpToDate(ViewEvent, state="up to date"):
     """The view was not computed: nothing that it reads has changed."""
 
     details = "status=COMPLETED outcome={state}"
-    message = "Flow '{dataset}' has COMPLETED: it is up to date."
+    message = "Flow '{dataset}' is up to date: nothing that it reads has changed."
     line = "up to date"
     technique = "NO_OP"
 

@@ -88,6 +88,8 @@ class ProjectSettings:
     paths: PathMap = field(default_factory=PathMap)  # the paths of other systems, with their locations here
     root_path: Path | None = None  # A further folder from which files import modules
     ignored: tuple[str, ...] = ()  # the settings of an asset bundle that have no meaning here
+    # The packages that an asset bundle installs for the pipeline, as requirements of pip.
+    packages: Mapping[str, SourceLocation] = field(default_factory=dict)
     # Replaces the secrets among these settings.
     redactor: Redactor = field(default_factory=Redactor, repr=False, compare=False)
 

@@ -70,7 +70,7 @@ class DatasetChecked(FlowEvent, log_type="dataset_check", is_notable=True):
 
     @property
     def outcome(self) -> str:
-        return "passed" if self.passed else "FAILED"
+        return "passed" if self.passed else "failed"
 
 
 Operation = Literal[
@@ -83,7 +83,7 @@ Operation = Literal[
 class OperationProgressed(TableEvent, log_type="operation_progress"):
     """A command that changes a dataset has begun or ended."""
 
-    message = "{operation} of '{dataset}' {verb} {status}{end}"
+    message = "{operation} of '{dataset}' has {state_word}{end}"
 
     operation: Operation
     status: Literal["STARTED", "COMPLETED", "FAILED"]
@@ -96,8 +96,8 @@ class OperationProgressed(TableEvent, log_type="operation_progress"):
         return "INFO" if self.error is None else "ERROR"
 
     @property
-    def verb(self) -> str:
-        return "is" if self.status == "STARTED" else "has"
+    def state_word(self) -> str:
+        return self.status.lower()
 
     @property
     def end(self) -> str:

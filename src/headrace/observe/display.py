@@ -40,7 +40,7 @@ _STYLES = {
     "reconnecting": "yellow",
     "skipped": "yellow",
     "running": "green",
-    "fresh": "green",
+    "up to date": "green",
 }
 _NOTES_KEPT = 20  # lines that a notebook shows above the table
 
@@ -232,7 +232,7 @@ def row_cells(row: BoardRow, now: datetime) -> Mapping[str, str]:
     if row.is_waiting_for_broker and row.reconnecting is not None:
         state = f"reconnecting {duration_text((now - row.reconnecting).total_seconds())}"
     rate, latency, age = row.rate(now), row.latency_p50(), row.backlog_age()
-    is_over = row.state in ("drained", "stopped", "up to date", "failed", "skipped")
+    is_over = row.state in ("stopped", "up to date", "failed", "skipped")
     last = none
     if row.version is not None and row.committed is not None:
         last = f"v{row.version}  {duration_text((now - row.committed).total_seconds())} ago"

@@ -93,7 +93,7 @@ class RowBuilder:
         match event:
             case BatchStarted() | BatchCommitted() if event.flow not in self._running:
                 self._running.add(event.flow)
-                text = f"Flow '{event.flow}' is RUNNING."
+                text = f"Flow '{event.flow}' is running."
                 yield self._row(event, "flow_progress", {"status": "RUNNING"}, text, batch_id=None)
             case ViewEvent(technique=str(technique)):
                 chosen = {"maintenance_type": f"MAINTENANCE_TYPE_{technique}", "is_chosen": True}
@@ -121,13 +121,13 @@ class RowBuilder:
                 name = origin.get("flow_name") or origin["dataset_name"]
                 text = f"{kind.partition('_')[0].capitalize()} '{name}' is defined."
                 yield self._row(event, kind, details, text, **origin)
-        yield self._row(event, "update_progress", {"state": "RUNNING"}, f"Update {event.update} is RUNNING.")
+        yield self._row(event, "update_progress", {"state": "RUNNING"}, f"Update {event.update} is running.")
         targets = {} if self.plan is None else {one.flow.name: one.flow.target for one in self.plan.flows}
         queued = [(flow, targets.get(flow)) for flow in event.flows] + [(str(v), v) for v in event.views]
         for flow, dataset in queued:
             origin = {"flow_name": flow, "dataset_name": None if dataset is None else str(dataset)}
             yield self._row(
-                event, "flow_progress", {"status": "QUEUED"}, f"Flow '{flow}' is QUEUED.", **origin
+                event, "flow_progress", {"status": "QUEUED"}, f"Flow '{flow}' is queued.", **origin
             )
 
     def _row(

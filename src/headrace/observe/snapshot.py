@@ -205,7 +205,7 @@ class _Looks:
 
     def missing_datasets(self) -> Iterator[DatasetStatus]:
         """The tables that the newest update has failed to create."""
-        failed = {failure.dataset: key for key, failure in self._failures.items() if failure.is_latest}
+        failed = {one.dataset: key for key, one in self._failures.items() if one.never_opened}
         for name, key in failed.items():
             if name in self._tails:
                 continue
@@ -221,9 +221,9 @@ class _Looks:
     def _never_opened(self, name: TableName, opened: Collection[str] = ()) -> Iterator[FlowStatus]:
         """The flows of a table that have failed in the newest update, before they had a checkpoint."""
         for flow, failure in sorted(self._failures.items()):
-            if failure.dataset == name and flow not in (*opened, str(name)) and failure.is_latest:
+            if failure.dataset == name and flow not in (*opened, str(name)) and failure.never_opened:
                 driver = self._observer.find(self._storage.lease(name, flow))
-                state = _state(driver, failure, None)
+                state = _state(driver, failure, None, None)
                 yield FlowStatus(
                     flow=flow,
                     state=state,
@@ -247,7 +247,7 @@ class _Looks:
         lag = None if metadata is None else self._lag(name, flow, metadata)
         return FlowStatus(
             flow=flow,
-            state=_state(driver, failure, batch),
+            state=_state(driver, failure, batch, lag),
             checkpoint=checkpoint,
             batch=batch,
             version=commit.version
@@ -287,7 +287,7 @@ class _Looks:
             if changed or found.table_id != ids[key]:
                 late.append(key)
         return ViewStatus(
-            state=failed or ("stale" if late else "fresh"),
+            state=failed or ("behind" if late else "up to date"),
             version=commit.version,
             refreshed=commit.at,
             inputs=inputs,
@@ -381,15 +381,23 @@ def _flows(tail: RecentCommits) -> list[tuple[str, str]]:
     )
 
 
-def _state(driver: Driver | None, failure: LastFailure | None, batch: int | None) -> FlowState:
+def _state(
+    driver: Driver | None, failure: LastFailure | None, batch: int | None, lag: Lag | None
+) -> FlowState:
     if driver is not None and not driver.is_certain:
         return "unknown"
     if driver is not None:
-        ended = failure is None or failure.state in ("failed", "skipped")
+        ended = failure is None or failure.state in ("failed", "skipped", "stopped")
         return "running" if failure is None or ended else failure.state
     if failure is not None and failure.state in ("failed", "skipped"):
         return failure.state
-    return "new" if batch is None else "stopped"
+    if failure is not None and failure.state == "stopped":
+        return "stopped"
+    if batch is None:
+        return "new"
+    if lag is None:
+        return "unknown"
+    return "behind" if lag.count else "up to date"
 
 
 def _version(metadata: Mapping[str, Any]) -> int | None:

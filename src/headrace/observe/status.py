@@ -17,7 +17,8 @@ from headrace.observe.read import fields_to_json
 from headrace.state.lease import Driver
 from headrace.storage.layout import Storage
 
-ViewState = Literal["fresh", "stale", "failed", "new", "skipped"]
+ViewState = Literal["new", "up to date", "behind", "failed", "skipped"]
+"""``behind``: a table that it reads has changed since its last refresh."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,22 +94,32 @@ class DatasetStatus:
 
 _logger = logging.getLogger(__name__)
 
-FlowState = Literal["new", "running", "retrying", "reconnecting", "stopped", "failed", "skipped", "unknown"]
-"""``unknown``: its lease cannot be read, or its process has shown no heartbeat, and may still run."""
+FlowState = Literal[
+    "new", "running", "retrying", "reconnecting",
+    "up to date", "behind", "stopped", "failed", "skipped", "unknown",
+]  # fmt: skip
+"""``up to date``: its lag is 0. ``behind``: records are left. ``stopped``: a signal has ended its last
+run. ``unknown``: its lag is not known; or its lease cannot be read, or its process has shown no heartbeat and
+may still run."""
 
 _UPDATES = 5  # the number of newest updates that are looked at
 
 
 @dataclass(frozen=True, kw_only=True)
 class LastFailure:
-    """The last failure of a flow or a view that no success has followed."""
+    """The last failure of a flow or a view that no success has followed, or the signal that stopped it."""
 
-    # The error in the form of `HeadraceError.to_dict`; `None` if it was skipped.
+    # The error in the form of `HeadraceError.to_dict`; `None` if it was skipped or stopped.
     error: Mapping[str, Any] | None
-    state: Literal["failed", "retrying", "reconnecting", "skipped"]
+    state: Literal["failed", "retrying", "reconnecting", "skipped", "stopped"]
     dataset: TableName  # the target of the flow, or the view itself
     is_latest: bool = False  # whether it happened in the newest update
     reason: str | None = None
+
+    @property
+    def never_opened(self) -> bool:
+        """Whether a flow without a checkpoint is shown because of it."""
+        return self.is_latest and self.state != "stopped"
 
 
 def load_failures(storage: Storage) -> dict[str, LastFailure]:
@@ -186,9 +197,10 @@ def _outcome(row: Row) -> _Outcome | None:
     return _Outcome(row["flow"], row["update"], row["at"], row["seq"], failure)
 
 
-_STATES: Mapping[str, Literal["failed", "retrying", "reconnecting", "skipped"]] = {
+_STATES: Mapping[str, Literal["failed", "retrying", "reconnecting", "skipped", "stopped"]] = {
     "FAILED": "failed",
     "SKIPPED": "skipped",
+    "STOPPED": "stopped",
     "retrying": "retrying",
     "reconnecting": "reconnecting",
 }

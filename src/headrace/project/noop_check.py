@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -113,11 +113,20 @@ def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[st
     plan.project.storage.last_plan(plan.project.root).replace_json(record)
 
 
+def require_spark(settings: ProjectSettings) -> None:
+    """Make the next run start Spark, and so write its end to the event log: the last one was stopped."""
+    file = settings.storage.last_plan(settings.root)
+    with suppress(OSError, ValueError):
+        file.replace_json({**file.read_json(), "stopped": True})
+
+
 def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnection]) -> UpToDate | None:
     """The flows and views of a pipeline whose run has nothing to do; ``None`` if Spark is needed to decide.
     `connect`: gives the connection to the broker; called only if a flow reads Kafka."""
     try:
         record = settings.storage.last_plan(settings.root).read_json()
+        if record.get("stopped"):
+            return None
         declared = _declared(settings)
         if record["digest"] is None or record["digest"] != _digest(settings, declared):
             return None

@@ -127,6 +127,7 @@ class Updates:
     ) -> RunResult:
         from headrace.observe.event_log import EventLog
         from headrace.observe.log import update_log
+        from headrace.project.noop_check import require_spark
         from headrace.run.task_metrics import WorkMeter, record_costs
         from headrace.run.update import execute
 
@@ -154,6 +155,8 @@ class Updates:
             if result.outcome == "failed":
                 # Even if the next run has nothing to do, it starts Spark, and the event log says so.
                 settings.storage.last_plan(settings.root).delete()
+            elif result.outcome == "stopped":
+                require_spark(settings)
             return replace(result, log_file=update_log(settings, update))
 
 

@@ -129,8 +129,8 @@ MakeBatches = Callable[[OpenedFlow, SparkSession, Lease, StopSignal, BatchLimits
 
 @dataclass(kw_only=True)
 class FlowRunner:
-    """Runs one flow until it is drained, stopped, or fails; may be run again after a failure. `is_outdated`:
-    whether the flow needs a new plan, because a table that it reads has new columns."""
+    """Runs one flow until it is up to date, stopped, or fails; may be run again after a failure.
+    `is_outdated`: whether the flow needs a new plan, because a table that it reads has new columns."""
 
     planned: PlannedFlow
     gate: OpeningGate
@@ -162,10 +162,9 @@ class FlowRunner:
         outcome = self._run_query(lease, stop)
         # One snapshot is recorded when the one before is applied.
         batches = -1
-        while outcome == "drained" and self._reruns_when_drained and self.progress.batches > batches:
+        while outcome == "up to date" and self._reruns_when_drained and self.progress.batches > batches:
             batches = self.progress.batches
-            again = self._run_query(lease, stop)
-            outcome = "drained" if again == "up to date" else again
+            outcome = self._run_query(lease, stop)
         return outcome
 
     def _run_query(self, lease: Lease, stop: StopSignal) -> Outcome:
@@ -306,7 +305,7 @@ class FlowRunner:
         if stop.requested:
             return "stopped"
         self.checks.run_due(self.opener.spark, stop, now=True)
-        return "drained"
+        return "up to date"
 
     def _fold(self, opened: OpenedFlow) -> bool:
         """Write the ledger, and return whether that is done; the next start writes what is missing."""

@@ -185,7 +185,7 @@ def _at(values: Any, path: str) -> datetime | None:
     return found if found is None or found.tzinfo else found.replace(tzinfo=UTC)
 
 
-Outcome = Literal["drained", "stopped", "up to date", "plan again"]
+Outcome = Literal["up to date", "stopped", "plan again"]
 """How a flow ends without an error."""
 
 

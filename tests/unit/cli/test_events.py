@@ -50,11 +50,11 @@ def log(tmp_path: Path) -> None:
 def test_events_are_lines(headrace: Call) -> None:
     lines = headrace("events").out.splitlines()
     assert [line.split("  ", 2)[1].strip() for line in lines] == ["INFO", "INFO", "METRICS", "ERROR", "ERROR"]
-    assert lines[0].endswith("Flow 'orders' is STARTING.")
+    assert lines[0].endswith("Flow 'orders' is starting.")
     assert lines[2].endswith(
         "Flow 'orders' has committed batch 0 to 'default.orders': 6 rows, 1 quarantined, 2 dropped."
     )
-    assert lines[3].endswith("Flow 'orders' has FAILED: [TOPIC_RECREATED] another topic")
+    assert lines[3].endswith("Flow 'orders' failed: [TOPIC_RECREATED] another topic")
     assert len(headrace("events", "--limit", "2").out.splitlines()) == 2
     none = headrace("events", "--flow", "other")
     assert (none.out, none.exit_code) == ("", 0)

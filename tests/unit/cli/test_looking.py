@@ -109,7 +109,7 @@ class TestStatus:
         called = headrace("status")
         assert called.exit_code == 0
         (line,) = [line for line in called.out.splitlines() if line.startswith("bronze")]
-        assert line.split()[:6] == ["bronze", "stopped", "10", "-", "-", "0"]
+        assert line.split()[:6] == ["bronze", "unknown", "10", "-", "unknown", "0"]
         assert "lag unknown: no Kafka broker answers at 127.0.0.1:9" in called.out
 
     def test_json(self, flow: HandFlow, headrace: Call) -> None:

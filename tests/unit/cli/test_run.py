@@ -113,7 +113,9 @@ def test_handlers_are_put_back() -> None:
 
 
 def result(outcome: str, error: RefusedError | None = None) -> RunResult:
-    flow = FlowResult(flow="orders", outcome="failed" if error else "drained", rows=5, batches=1, error=error)
+    flow = FlowResult(
+        flow="orders", outcome="failed" if error else "up to date", rows=5, batches=1, error=error
+    )
     return RunResult(update="u", outcome=outcome, flows=(flow,), views=(), duration_s=1)  # type: ignore[arg-type]
 
 

@@ -6,9 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from headrace.declare.bundle import build_specs, describe_ignored
+from headrace.declare.loader import load_declarations
+from headrace.declare.new_specs import build_specs, describe_ignored
 from headrace.declare.spec import load_project
-from headrace.errors import ProfileUnknownError, SpecAmbiguousError, SpecInvalidError
+from headrace.errors import (
+    PipelineFileFailedError,
+    ProfileUnknownError,
+    SpecAmbiguousError,
+    SpecInvalidError,
+    SpecVariableUnsetError,
+)
 
 BUNDLE = """
 bundle: {name: shop}
@@ -86,7 +93,7 @@ def test_a_pipeline_of_a_bundle_becomes_a_spec(bundle: Path, monkeypatch: pytest
 def test_a_target_has_its_own_variables_and_settings(bundle: Path) -> None:
     (spec,) = build_specs(bundle, bundle.parent / "here", "prod")
     assert "catalog: prod_main\ndatabase: sales_prod\n" in spec.text
-    assert "configuration:\n  mode: 'all'\n" in spec.text
+    assert "  mode: 'all'\n" in spec.text
     assert "  - file: ../src/orders.py\n" in spec.text
     with pytest.raises(SpecInvalidError):
         build_specs(bundle, bundle.parent, "other")
@@ -118,7 +125,8 @@ def test_a_bundle_is_read_as_a_spec(bundle: Path, monkeypatch: pytest.MonkeyPatc
     assert settings.ignored == ("serverless",)
     prod = load_project(bundle, profile="prod", overrides={"configuration.landing": "./here"})
     assert (prod.catalog, prod.database) == ("prod_main", "sales_prod")
-    assert prod.configuration == {"mode": "all", "landing": "./here"}
+    # Databricks merges the settings of a target key by key.
+    assert prod.configuration == {"mode": "all", "landing": "./here", "warehouse": "w"}
     with pytest.raises(ProfileUnknownError):
         load_project(bundle, profile="other")
 
@@ -146,8 +154,109 @@ def test_one_of_several_pipelines_is_named(bundle: Path, monkeypatch: pytest.Mon
     with pytest.raises(SpecAmbiguousError) as caught:
         load_project(bundle)
     assert caught.value.params["pipelines"] == ["sales", "second"]
-    assert "headrace run --spec databricks.yml --set pipeline=sales" in caught.value.remedies[0]
+    assert f"headrace run --spec {bundle} --set pipeline=sales" in caught.value.remedies[0]
+    assert "pipeline: sales" in caught.value.remedies[1]
     assert load_project(bundle, overrides={"pipeline": "second"}).name == "dev_more"
     assert load_project(second).name == "dev_more"
-    with pytest.raises(SpecInvalidError):
+    with pytest.raises(SpecInvalidError) as wrong:
         load_project(bundle, overrides={"pipeline": "third"})
+    assert wrong.value.remedies == ("write the key of one of them:   pipeline: sales",)
+
+
+COMPLEX = """
+bundle: {name: shop}
+common: &common
+  region: eu
+  owner: ${workspace.current_user.short_name}
+variables:
+  catalog: {default: main}
+  files:
+    type: complex
+    default: [{file: {path: src/orders.py}}, {file: {path: src/views.sql}}]
+  settings:
+    type: complex
+    default: {folder: "/Volumes/${var.catalog}", sizes: [1, 2]}
+resources:
+  schemas:
+    bronze: {name: "bronze_${bundle.target}", catalog_name: "${var.catalog}"}
+  volumes:
+    landing: {name: landing, catalog_name: "${var.catalog}", schema_name: "${resources.schemas.bronze.name}"}
+  pipelines:
+    sales:
+      catalog: ${resources.schemas.bronze.catalog_name}
+      schema: ${resources.schemas.bronze.name}
+      libraries: ${var.files}
+      environment: {dependencies: [faker==30.1]}
+      configuration:
+        <<: *common
+        folder: ${var.settings.folder}/raw
+        size: ${var.settings.sizes[1]}
+        volume: ${resources.volumes.landing.volume_path}
+        table: ${resources.schemas.bronze.id}.orders
+        files: ${workspace.file_path}/src
+targets:
+  dev:
+    default: true
+  prod:
+    variables: {settings: {folder: /mnt, sizes: [3, 4]}}
+"""
+
+
+def test_variables_have_the_values_of_the_whole_bundle(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle.write_text(COMPLEX)
+    monkeypatch.setenv("WORKSPACE_CURRENT_USER_SHORT_NAME", "ada")
+    settings = load_project(bundle)
+    assert (settings.catalog, settings.database) == ("main", "bronze_dev")
+    assert settings.libraries == ("src/orders.py", "src/views.sql")
+    assert settings.configuration == {
+        "region": "eu",
+        "owner": "ada",
+        "folder": "/Volumes/main/raw",
+        "size": "2",
+        "volume": "/Volumes/main/bronze_dev/landing",
+        "table": "main.bronze_dev.orders",
+        "files": f"{bundle.parent}/src",
+    }
+    prod = load_project(bundle, profile="prod").configuration
+    assert (prod["folder"], prod["size"]) == ("/mnt/raw", "4")
+
+
+def test_a_variable_without_a_value_is_shown_where_it_is_written(bundle: Path) -> None:
+    with pytest.raises(SpecVariableUnsetError) as caught:
+        load_project(bundle)
+    line = PIPELINE.splitlines().index("        warehouse: ${var.warehouse}") + 1
+    file = bundle.parent / "resources" / "sales.pipeline.yml"
+    assert (caught.value.location.path, caught.value.location.line) == (str(file), line)
+    assert caught.value.remedies[-1].endswith("variables: {warehouse: {default: VALUE}}")
+    # In the default of another variable.
+    bundle.write_text(BUNDLE.replace("/Volumes/${var.catalog}/landing", "/Volumes/${var.warehouse}/landing"))
+    file.write_text(PIPELINE.replace("${var.warehouse}", "x").replace("${var.landing}", "${var.landing}/raw"))
+    with pytest.raises(SpecVariableUnsetError) as caught:
+        load_project(bundle)
+    assert (caught.value.location.path, caught.value.location.line) == (str(bundle), 6)
+    bundle.write_text(BUNDLE.replace("{default: main}", "{default: '${var.landing}'}"))
+    with pytest.raises(SpecInvalidError, match="refers to itself"):
+        load_project(bundle)
+
+
+def test_a_folder_whose_bundle_has_no_pipeline_becomes_a_spec(bundle: Path) -> None:
+    bundle.write_text("bundle: {name: shop}\nresources: {jobs: {}}\n")
+    (spec,) = build_specs(bundle.parent, bundle.parent)
+    assert "/src/orders.py" not in spec.text and "other.raw.customers" in spec.text
+    with pytest.raises(SpecInvalidError) as caught:
+        build_specs(bundle, bundle.parent)
+    assert caught.value.remedies == (f"name the folder of the files:   headrace init --from {bundle.parent}",)
+
+
+def test_the_error_for_a_missing_package_names_it(bundle: Path) -> None:
+    bundle.write_text(COMPLEX)
+    source = "# Databricks notebook source\n# MAGIC %pip install python-barcodes\n# COMMAND ----------\n"
+    (bundle.parent / "src" / "orders.py").write_text(f"{source}import faker")
+    with pytest.raises(PipelineFileFailedError) as caught:
+        load_declarations(load_project(bundle), lambda: pytest.fail())
+    assert caught.value.remedies[0] == "install it beside Headrace:   pip install faker==30.1"
+    assert caught.value.facts[0].endswith("databricks.yml:24:36 installs faker==30.1")
+    (bundle.parent / "src" / "orders.py").write_text(f"{source}import barcodes.types")
+    with pytest.raises(PipelineFileFailedError) as caught:
+        load_declarations(load_project(bundle), lambda: pytest.fail())
+    assert caught.value.facts == ("src/orders.py:2 installs python-barcodes",)

@@ -756,6 +756,28 @@ for entry in dbutils.fs.ls("/mnt/landing"):
     assert [one.comment for one in found] == ["x/ 0", "y 4"]
 
 
+CONTEXT = """
+import getpass, json
+import headrace as hr
+context = dbutils.notebook.entry_point.getDbutils().notebook().getContext()
+path = context.notebookPath().get()
+assert path == dbutils.notebook.getContext().notebookPath().getOrElse(None)
+assert json.loads(context.safeToJson())["attributes"]["notebook_path"] == path
+assert json.loads(context.toJson())["tags"]["user"] == getpass.getuser()
+assert context.userName().get() == context.tags().get("user").get() == context.tags().apply("user")
+assert context.tags().get("jobId").isEmpty() and context.clusterId().getOrElse("none") == "none"
+assert dbutils.jobs.taskValues.get("task", "key", debugValue=3) == 3
+assert [one.key for one in dbutils.secrets.list("shop")] == ["login"]
+assert [one.name for one in dbutils.secrets.listScopes()] == ["shop"]
+hr.create_streaming_table("t", comment=path)
+"""
+
+
+def test_a_notebook_knows_its_path_and_user(load: Load_of_notebooks, tmp_path: Path) -> None:
+    (table,) = load(CONTEXT, "name: shop\nsecrets: {shop/login: hunter2!}\n").datasets
+    assert table.comment == str(tmp_path / "transformations" / "tables")
+
+
 @pytest.mark.parametrize(
     ("code", "error", "name"),
     [
@@ -763,6 +785,13 @@ for entry in dbutils.fs.ls("/mnt/landing"):
         ("dbutils.secrets.get('shop', 'login')", PipelineValueUnsetError, "shop/login"),
         ("dbutils.fs.ls('/mnt/a')", PathUnmappedError, None),
         ("dbutils.fs.rm('a')", FeatureUnsupportedError, None),
+        ("dbutils.notebook.run('a', 60)", FeatureUnsupportedError, None),
+        ("dbutils.notebook.exit('done')", FeatureUnsupportedError, None),
+        ("dbutils.widgets.slider('a')", FeatureUnsupportedError, None),
+        ("dbutils.library.installPyPI('a')", FeatureUnsupportedError, None),
+        ("dbutils.jobs.taskValues.get('task', 'key')", FeatureUnsupportedError, None),
+        ("dbutils.notebook.getContext().apiToken().get()", FeatureUnsupportedError, None),
+        ("dbutils.notebook.getContext().tags().get('jobId').get()", FeatureUnsupportedError, None),
     ],
 )
 def test_what_dbutils_lacks_is_an_error_with_its_line(

@@ -81,9 +81,9 @@ def test_a_batch_whose_records_are_all_quarantined_is_shown() -> None:
     assert row_cells(row, at(5))["rows written"] == "0 (8 quarantined)"
     assert "+0 rows  7 quarantined" in lines(started(), first)[-1]
     end = FlowFinished(
-        update="u", at=at(5), flow="bronze", dataset=BRONZE, outcome="drained", rows=0, batches=2
+        update="u", at=at(5), flow="bronze", dataset=BRONZE, outcome="up to date", rows=0, batches=2
     )
-    assert lines(started(), first, second, end)[-1].endswith("drained: 0 rows in 2 batches, 8 quarantined")
+    assert lines(started(), first, second, end)[-1].endswith("up to date: 0 rows in 2 batches, 8 quarantined")
 
 
 def test_the_age_of_a_backlog_is_no_latency() -> None:
@@ -120,8 +120,8 @@ def test_states_follow_what_happens() -> None:
         ),
         (FlowFailed(update="u", flow="bronze", dataset=BRONZE, error=error), "failed"),
         (
-            FlowFinished(update="u", flow="bronze", dataset=BRONZE, outcome="drained", rows=7, batches=1),
-            "drained",
+            FlowFinished(update="u", flow="bronze", dataset=BRONZE, outcome="up to date", rows=7, batches=1),
+            "up to date",
         ),
     ]
     board = board_after(started())

@@ -80,7 +80,7 @@ ONE_UPDATE: list[Event] = [
     batch(0, expectations=tuple(COUNTS), latency_s=(3.0, 0.25)),
     BatchStarted(update="u1", flow="orders", dataset=ORDERS, batch=1),
     batch(1, lag=0),
-    FlowFinished(update="u1", flow="orders", dataset=ORDERS, outcome="drained", rows=16, batches=2),
+    FlowFinished(update="u1", flow="orders", dataset=ORDERS, outcome="up to date", rows=16, batches=2),
     ViewRefreshed(update="u1", dataset=GOLD, version=1, rows=3, duration_s=0.1),
     UpdateFinished(update="u1", outcome="completed", duration_s=1.5),
 ]
@@ -90,6 +90,7 @@ def test_a_flow_goes_through_its_statuses(storage: Storage) -> None:
     write(storage, *ONE_UPDATE)
     statuses = [event.details["status"] for event in read(storage, flow="orders")]
     assert statuses == ["QUEUED", "STARTING", "RUNNING", "RUNNING", "RUNNING", "COMPLETED"]
+    assert read(storage, flow="orders")[-1].message == "Flow 'orders' is up to date: 16 rows in 2 batches."
     assert [event.details["status"] for event in read(storage, flow="gold")] == ["QUEUED", "COMPLETED"]
     others = [(event.type, event.details.get("state")) for event in read(storage) if event.flow is None]
     assert others == [

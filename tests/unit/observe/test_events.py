@@ -34,7 +34,7 @@ EVENTS: list[Event] = [
         lag=7, latency_s=(1.0, 0.1), changes=RowChanges(inserted=3),
     ),
     FlowFailed(update="u1", flow="b", dataset=NAME, error={"code": "X", "params": {"a": [1]}}),
-    FlowFinished(update="u1", flow="a", dataset=NAME, outcome="drained", rows=3, batches=1),
+    FlowFinished(update="u1", flow="a", dataset=NAME, outcome="up to date", rows=3, batches=1),
     ViewRefreshed(update="u1", dataset=NAME, version=1, rows=2, duration_s=0.1),
     ForeignCommitSeen(update="u1", dataset=NAME, version=4, operation="OPTIMIZE", engine="x"),
     UpdateFinished(update="u1", outcome="failed", duration_s=2.5),

@@ -20,6 +20,7 @@ from headrace.model.event_forms import Event
 from headrace.model.events import (
     BatchCommitted,
     FlowFailed,
+    FlowFinished,
     FlowReconnected,
     FlowReconnecting,
     FlowRetrying,
@@ -109,7 +110,7 @@ def test_what_a_dataset_holds(lake: Lake, flow: HandFlow) -> None:
     assert freshness is not None
     assert 0 <= freshness < 60
     (one,) = found.flows
-    assert (one.flow, one.batch, one.version, one.state) == ("bronze", 1, 3, "stopped")
+    assert (one.flow, one.batch, one.version, one.state) == ("bronze", 1, 3, "unknown")
 
 
 def test_rows_are_those_that_deletion_vectors_leave(lake: Lake, flow: HandFlow) -> None:
@@ -185,10 +186,13 @@ class TestState:
         [{"beaten_s": 20.0}, {"started": 1}, {"pid": 2**22 + 1}],
         ids=["silent", "pid used again", "no such process"],
     )
-    def test_a_dead_lease_is_a_stopped_flow(self, lake: Lake, flow: HandFlow, changes: Any) -> None:
+    def test_a_flow_with_a_dead_lease_does_not_run(
+        self, lake: Lake, flow: HandFlow, changes: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         flow.append({0: (0, 10)})
         write_lease(lake, **changes)
-        assert status(lake).state == "stopped"
+        holds(monkeypatch, {"sales": {0: 12}})
+        assert status(lake).state == "behind"
         assert status(lake).rate is None
 
     @pytest.mark.parametrize("changes", [{"pid": "none"}, {"boot": "another"}], ids=["unreadable", "silent"])
@@ -200,6 +204,31 @@ class TestState:
         write_lease(lake, **changes)
         assert status(lake).state == "unknown"
 
+    def test_a_flow_that_does_not_run_is_up_to_date_or_behind(
+        self, lake: Lake, flow: HandFlow, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        flow.append({0: (0, 10)})
+        for ends, state in (({0: 10}, "up to date"), ({0: 12}, "behind")):
+            holds(monkeypatch, {"sales": ends})
+            assert status(lake).state == state
+        holds(monkeypatch, None)
+        assert (status(lake).state, status(lake).lag) == ("unknown", None)
+
+    def test_only_a_signal_makes_a_flow_stopped(
+        self, lake: Lake, flow: HandFlow, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def ended(outcome: Any) -> FlowFinished:
+            return FlowFinished(
+                update="a", flow="bronze", dataset=BRONZE, outcome=outcome, rows=10, batches=1
+            )
+
+        flow.append({0: (0, 10)})
+        fail(lake, "a", ended("stopped"))
+        holds(monkeypatch, {"sales": {0: 10}})
+        assert (status(lake).state, status(lake).error) == ("stopped", None)
+        fail(lake, "b", ended("up to date"))
+        assert status(lake).state == "up to date"
+
     def test_a_failed_flow_says_why(self, lake: Lake, flow: HandFlow) -> None:
         flow.append({0: (0, 10)})
         error = {"code": "TOPIC_RECREATED", "summary": "another topic"}
@@ -207,7 +236,7 @@ class TestState:
         fail(lake, "a", started, FlowFailed(update="a", flow="bronze", dataset=BRONZE, error=error))
         assert (status(lake).state, status(lake).error) == ("failed", error)
         fail(lake, "b", FlowStarted(update="b", flow="bronze", dataset=BRONZE, checkpoint="c"))
-        assert (status(lake).state, status(lake).error) == ("stopped", None)
+        assert (status(lake).state, status(lake).error) == ("unknown", None)
 
     def test_a_flow_that_failed_before_it_had_a_checkpoint_says_why(self, lake: Lake) -> None:
         """A first run makes the table, and fails before it reads."""
@@ -282,7 +311,7 @@ class TestState:
 
 
 class TestViews:
-    def test_fresh_until_an_input_changes(self, lake: Lake, flow: HandFlow) -> None:
+    def test_up_to_date_until_an_input_changes(self, lake: Lake, flow: HandFlow) -> None:
         flow.append({0: (0, 10)})
         gold = lake.table("gold", kind="materialized_view", coordinates=False)
         inputs = {"default.bronze": {"table_id": flow.table.id, "version": 2}}
@@ -290,11 +319,11 @@ class TestViews:
         gold.commit([gold.write(rows(range(3)))], operation="WRITE", metadata=words)
         found = dataset(lake, "gold")
         assert found.view is not None
-        assert (found.view.state, found.view.version, found.rows) == ("fresh", 1, 3)
+        assert (found.view.state, found.view.version, found.rows) == ("up to date", 1, 3)
         flow.append({0: (10, 20)})
         found = dataset(lake, "gold")
         assert found.view is not None
-        assert (found.view.state, found.view.late) == ("stale", ("default.bronze",))
+        assert (found.view.state, found.view.late) == ("behind", ("default.bronze",))
 
 
 def test_a_damaged_table_is_told_beside_the_others(lake: Lake, flow: HandFlow) -> None:

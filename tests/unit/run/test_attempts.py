@@ -104,8 +104,8 @@ def make(at: At, tmp_path: Path) -> Any:
 
 def test_a_flow_that_ends_well_is_finished(make: Any) -> None:
     update = make()
-    result = update.run(Runner(["drained"]))
-    assert (result.outcome, result.error) == ("drained", None)
+    result = update.run(Runner(["up to date"]))
+    assert (result.outcome, result.error) == ("up to date", None)
     assert update.count(FlowFinished) == 1
 
 
@@ -117,19 +117,19 @@ def test_a_flow_that_needs_a_new_plan_is_not_finished(make: Any) -> None:
 
 def test_what_passes_is_tried_again_after_longer_and_longer_waits(make: Any) -> None:
     update = make("continuous")
-    result = update.run(Runner([AWAY] * 8 + ["drained"]))  # type: ignore[list-item]
-    assert result.outcome == "drained"
+    result = update.run(Runner([AWAY] * 8 + ["up to date"]))  # type: ignore[list-item]
+    assert result.outcome == "up to date"
     assert update.stop.waits == [1, 2, 4, 8, 16, 30, 30, 30]
     assert update.count(FlowRetrying) == 8
 
 
-@pytest.mark.parametrize(("mode", "outcome"), [("continuous", "drained"), ("triggered", "failed")])
+@pytest.mark.parametrize(("mode", "outcome"), [("continuous", "up to date"), ("triggered", "failed")])
 def test_a_continuous_run_waits_for_a_storage_that_cannot_be_written(
     make: Any, mode: str, outcome: str
 ) -> None:
     update = make(mode)
-    result = update.run(Runner([StorageUnwritableError("the disk is full"), "drained"]))
-    assert (result.outcome, len(update.stop.waits)) == (outcome, 1 if outcome == "drained" else 0)
+    result = update.run(Runner([StorageUnwritableError("the disk is full"), "up to date"]))
+    assert (result.outcome, len(update.stop.waits)) == (outcome, 1 if outcome == "up to date" else 0)
 
 
 @pytest.mark.parametrize(("was_opened", "starts"), [(True, TRIGGERED_ATTEMPTS), (False, 1)])
@@ -146,7 +146,7 @@ def test_attempts_for_what_is_missing_are_counted_alone(make: Any) -> None:
     """A disk that answers with errors first, and is away then."""
     update, lost = make("continuous"), TableLostError("the table is missing")
     errors = [AWAY] * (TRIGGERED_ATTEMPTS + 1) + [lost] * (TRIGGERED_ATTEMPTS - 1)
-    runner = Runner([*errors, "drained"], was_opened=True)
+    runner = Runner([*errors, "up to date"], was_opened=True)
     assert (update.run(runner).error, runner.starts) == (None, len(errors) + 1)
 
 
@@ -164,7 +164,7 @@ def test_a_batch_in_between_makes_the_waits_short_again(make: Any) -> None:
         return AWAY
 
     update = make("continuous")
-    update.run(Runner([AWAY, AWAY, AWAY, after_a_batch, AWAY, "drained"]))
+    update.run(Runner([AWAY, AWAY, AWAY, after_a_batch, AWAY, "up to date"]))
     assert update.stop.waits == [1, 2, 4, 1, 2]
 
 

@@ -50,7 +50,7 @@ def init(invocation: Invocation, folder: Path, source: Path | None, target: str 
 
 
 def _from(source: Path, folder: Path, target: str | None) -> Result:
-    from headrace.declare.bundle import build_specs, describe_ignored
+    from headrace.declare.new_specs import build_specs, describe_ignored
     from headrace.project.template.files import write_new
 
     specs = build_specs(source, folder, target)

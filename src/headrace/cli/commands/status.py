@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 _NONE = "-"
 _STYLES = {
     "running": "green",
-    "fresh": "green",
+    "up to date": "green",
     "retrying": "yellow",
     "reconnecting": "yellow",
     "skipped": "yellow",
-    "stale": "yellow",
+    "behind": "yellow",
     "orphaned": "yellow",
     "unknown": "yellow",
     "failed": "bold red",
@@ -43,8 +43,11 @@ _STYLES = {
 def status(invocation: Invocation, tables: bool) -> Result:
     """Show datasets, flows, lag and freshness.
 
-    Reads the storage, and asks the broker for the lag; starts nothing. If the broker does not answer, the lag
-    is unknown. A dataset or flow is orphaned if its declaration was missing in the last run of the whole
+    Reads the storage, and asks the broker for the lag; starts nothing.
+
+    A flow is up to date if it has read all records of its sources, behind if records are left, and stopped
+    if a signal such as Ctrl-C has ended its last run. If the broker does not answer, its lag and state are
+    unknown. A dataset or flow is orphaned if its declaration was missing in the last run of the whole
     pipeline; its rows are kept. The exit code is 1 if the cluster refuses the login.
     """
     if tables:
@@ -82,6 +85,8 @@ def _rendered(
     remarks += warnings
     if snapshot.silence is not None:
         remarks.append(f"lag unknown: {snapshot.silence}")
+    elif uncounted := [one.flow for one in _flows(snapshot) if one.state == "unknown" and one.driver is None]:
+        remarks.append(f"lag unknown: the sources of {', '.join(uncounted)} do not tell what is left to read")
     if log is not None:
         remarks.append(f"log of the last update: {log}")
     head = f"{snapshot.pipeline} · {snapshot.storage}"
@@ -124,9 +129,14 @@ def _rows(dataset: DatasetStatus, now: datetime, default_schema: str) -> Iterato
         )
 
 
+def _flows(snapshot: Snapshot) -> Iterator[FlowStatus]:
+    for dataset in snapshot.datasets:
+        yield from dataset.flows
+
+
 def _lag(flow: FlowStatus) -> str:
     if flow.lag is None:
-        return _NONE
+        return _NONE if flow.batch is None else "unknown"
     return f"{flow.lag:,}" + ("" if flow.lag_bytes is None else " file" if flow.lag == 1 else " files")
 
 
@@ -161,10 +171,10 @@ def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:
             if flow.state == "reconnecting":
                 yield from (f"  {fact}" for fact in flow.error.get("facts", [])[:1])
             yield from (f"  help: {remedy}" for remedy in flow.error.get("remedies", [])[:1])
-        if flow.state == "unknown":
+        if flow.state == "unknown" and flow.driver is not None:
             yield f"{flow.flow}: {flow.driver} holds its lease, and no heartbeat of it was seen"
         if flow.late:
-            yield f"{flow.flow}: dropped {counted(flow.late, 'row')} later than the watermark"
+            yield f"{flow.flow}: dropped {counted(flow.late, 'late row')} (older than the watermark)"
         if flow.pending is not None and flow.driver is None:
             yield f"{flow.flow}: batch {flow.pending} was planned but not committed; the next run repeats it"
 

@@ -54,7 +54,7 @@ class LineScreen(Screen):
     def killed(self) -> None:
         with self._lock:
             board = self._board
-            rows = {name: replace(row, state="stopped", recent=()) for name, row in board.rows.items()}
+            rows = {name: replace(row, state="waiting", recent=()) for name, row in board.rows.items()}
             self._board = replace(board, rows=rows)
 
     def doing(self, text: str) -> None:
@@ -147,7 +147,7 @@ def closing_data(result: DemoResult) -> dict[str, Any]:
             for crash in result.crashes
         ],
         "replay": result.replay,
-        "drained": result.drained,
+        "up_to_date": result.drained,
         "rejected": result.rejected,
         "replayed": result.replayed,
         "proof": result.proof.to_json(),
