@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from headrace.model.project import ProjectSettings
 from headrace.runtime.broker import Broker, ensure_embedded, resolve_embedded
 from headrace.runtime.broker_data import topic_ids
 from headrace.runtime.doctor import run_checks
-from waiting import DEADLINE_S
+from waiting import DEADLINE_S, until
 
 MakeBroker = Callable[[], Broker]
 
@@ -50,15 +50,16 @@ def produce(bootstrap: str, topic: str, values: list[str]) -> None:
     assert producer.flush(30) == 0
 
 
-def consume(bootstrap: str, topic: str, count: int, **settings: str) -> list[str]:
+def consume(bootstrap: str, topic: str, count: int, *, attempts: int = 30, **settings: str) -> list[str]:
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": "false", **settings}
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[str] = []
-    deadline = time.monotonic() + 30
-    while len(found) < count and time.monotonic() < deadline:
+    # An empty answer is the end of the topic, or of a wait for the broker.
+    while len(found) < count and attempts > 0:
         message = consumer.poll(1.0)
+        attempts -= message is None
         if message is not None and message.error() is None:
             found.append((message.value() or b"").decode())
     consumer.close()
@@ -108,6 +109,61 @@ def test_it_lives_on_after_its_starter_and_a_second_start_finds_it(own: Broker) 
     assert answers == {own.status().bootstrap}
     assert own.status().running
     assert own.start() in answers
+    assert own.stop()
+    assert not watchers(own), "nothing stays behind"
+
+
+def watchers(broker: Broker) -> list[int]:
+    """The processes that watch over a broker."""
+    lines = {one.pid: one.info["cmdline"] or [] for one in psutil.process_iter(["cmdline"])}
+    module = "headrace.runtime.broker_watch"
+    return [pid for pid, line in lines.items() if module in line and str(broker.directory) in line]
+
+
+def test_it_ends_by_itself_when_no_program_uses_it(own: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_BROKER_IDLE", "0.02")
+    unbound = Broker(own.directory)
+    first = unbound.start()
+    assert unbound.status().idle_minutes == 0.02
+    until(lambda: own.status().state == "stopped", "it has ended")
+    until(lambda: not watchers(own), "its watcher has ended")
+    assert own.start() == first, "the next command starts it again"
+
+
+def test_a_copied_or_moved_folder_has_a_broker_of_its_own(own: Broker, tmp_path: Path) -> None:
+    first = own.start()
+    own.create_topic("sales", 1)
+    produce(first, "sales", ["a"])
+    copied = Broker(Path(shutil.copytree(own.directory, tmp_path / "copied")), bound=True)
+    assert (copied.status().state, copied.stop()) == ("stopped", False)
+    second = copied.start()
+    try:
+        assert second != first
+        produce(second, "sales", ["b"])
+        assert consume(second, "sales", 2) == ["a", "b"]
+        assert consume(first, "sales", 2, attempts=1) == ["a"]
+    finally:
+        copied.stop()
+    old = own.status().pid
+    assert old is not None
+    moved = Broker(own.directory.rename(tmp_path / "moved"), bound=True)
+    assert moved.status().state == "stopped"
+    third = moved.start()
+    try:
+        assert not psutil.pid_exists(old) or psutil.Process(old).status() == psutil.STATUS_ZOMBIE
+        assert consume(third, "sales", 1) == ["a"]
+    finally:
+        moved.stop()
+
+
+def test_a_folder_that_cannot_be_written_is_named(own: Broker, tmp_path: Path) -> None:
+    own.directory.write_text("a file")
+    for work in (own.start, lambda: Broker(own.directory / "below").start()):
+        with pytest.raises(BrokerStartError) as caught:
+            work()
+        assert str(own.directory) in caught.value.summary
+        assert any("runtime: {broker: FOLDER}" in remedy for remedy in caught.value.remedies)
+    own.directory.unlink()
 
 
 def test_status_without_a_broker_starts_nothing(own: Broker) -> None:

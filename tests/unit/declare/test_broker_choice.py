@@ -11,6 +11,7 @@ from headrace.declare.spec import load_project
 from headrace.model.broker import Reason
 from headrace.project.ingest_code import build_spec
 from headrace.runtime import places
+from headrace.runtime.broker_data import find_in_shared
 from headrace.state.identity import CheckpointIdentity, SourceIdentity, write_checkpoint
 from headrace.storage.layout import Storage, TableName
 
@@ -111,6 +112,19 @@ def test_a_pipeline_with_topics_of_another_broker_does_not_take_the_shared_one(
     assert chosen(folder)[1] == "pipeline"
     (folder / "lake/checkpoints/default.orders/orders/0001/headrace.json").write_text("{")
     assert chosen(folder)[1] == "pipeline", "a damaged checkpoint is reported by the command that needs it"
+
+
+def test_a_topic_that_only_the_shared_broker_has_is_found_there(tmp_path: Path, shared: Path) -> None:
+    own = tmp_path / "a/.headrace/broker"
+    assert find_in_shared(["orders"], own) == ([], [])
+    hold(shared, "orders", OLD)
+    (fact,), (remedy,) = find_in_shared(["orders", "returns"], own)
+    assert f"has `orders`: {shared}" in fact
+    assert remedy.endswith(f"runtime: {{broker: {shared}}}")
+    folder = write_spec(tmp_path / "a", remedy.rpartition(":   ")[2] + "\n")
+    assert chosen(folder) == (shared, "spec"), "the remedy works as it is printed"
+    for broker in (None, shared):
+        assert find_in_shared(["orders"], broker) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,9 @@ def broker() -> None:
     """Manage the embedded Kafka broker of a pipeline.
 
     A real Apache Kafka broker with one node. Each pipeline has its own, with its data in .headrace/broker
-    beside the spec. A command that needs the broker starts it. Outside of a pipeline, the commands use a
-    shared broker in the data folder of the user.
+    beside the spec. A command that needs the broker starts it. The broker ends after 30 minutes without
+    clients (HEADRACE_BROKER_IDLE=MINUTES; 0: never), and keeps its data. Outside of a pipeline, the commands
+    use a shared broker in the data folder of the user.
     """
 
 
@@ -194,6 +195,7 @@ def _shown(found: BrokerStatus, choice: BrokerChoice) -> Result:
         "bootstrap": found.bootstrap,
         "pid": found.pid,
         "memory_mb": found.memory_mb,
+        "idle_minutes": found.idle_minutes,
         "directory": found.directory,
         "log_file": found.log_file,
     }
@@ -201,8 +203,9 @@ def _shown(found: BrokerStatus, choice: BrokerChoice) -> Result:
         text = f"stopped    headrace broker start\ndata in {found.directory}"
     else:
         memory = f", {found.memory_mb} MB" if found.memory_mb else ""
+        idle = f"    ends after {found.idle_minutes:g} minutes without clients" if found.idle_minutes else ""
         text = (
-            f"{found.state} on {found.bootstrap}    process {found.pid}{memory}\n"
+            f"{found.state} on {found.bootstrap}    process {found.pid}{memory}{idle}\n"
             f"data in {found.directory}    log {found.log_file}"
         )
     text = f"{choice.describe()}: {text}"

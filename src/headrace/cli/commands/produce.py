@@ -20,6 +20,7 @@ from headrace.cli.verb import Invocation, verb
 from headrace.errors import TopicNotFoundError
 from headrace.model.texts import counted
 from headrace.runtime.broker import Broker
+from headrace.runtime.broker_data import find_in_shared
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.consumer import Start, TopicReader, TopicRecord
 
@@ -138,9 +139,12 @@ def _open_topic(topic: str, kafka: ReachedKafka, output: Output) -> tuple[bool, 
         helpful = not_found(error, kafka, cluster)
         if not kafka.is_embedded:
             raise helpful from error
-        Broker().create_topic(topic)
+        Broker(kafka.connection.broker).create_topic(topic)
         near = f"; {helpful.remedies[0]}" if helpful.remedies[0].startswith("did you mean") else ""
         output.note(f"Created topic {topic} with 1 partition on {kafka.servers}{near}")
+        facts, remedies = find_in_shared([topic], kafka.connection.broker)
+        for line in (*facts, *remedies):
+            output.note(line)
         return True, 0
 
 
