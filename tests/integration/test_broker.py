@@ -30,7 +30,7 @@ from headrace.model.project import ProjectSettings
 from headrace.runtime.broker import Broker, ensure_embedded, resolve_embedded
 from headrace.runtime.broker_data import topic_ids
 from headrace.runtime.doctor import run_checks
-from waiting import DEADLINE_S, until
+from waiting import DEADLINE_S
 
 MakeBroker = Callable[[], Broker]
 
@@ -109,25 +109,6 @@ def test_it_lives_on_after_its_starter_and_a_second_start_finds_it(own: Broker) 
     assert answers == {own.status().bootstrap}
     assert own.status().running
     assert own.start() in answers
-    assert own.stop()
-    assert not watchers(own), "nothing stays behind"
-
-
-def watchers(broker: Broker) -> list[int]:
-    """The processes that watch over a broker."""
-    lines = {one.pid: one.info["cmdline"] or [] for one in psutil.process_iter(["cmdline"])}
-    module = "headrace.runtime.broker_watch"
-    return [pid for pid, line in lines.items() if module in line and str(broker.directory) in line]
-
-
-def test_it_ends_by_itself_when_no_program_uses_it(own: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADRACE_BROKER_IDLE", "0.02")
-    unbound = Broker(own.directory)
-    first = unbound.start()
-    assert unbound.status().idle_minutes == 0.02
-    until(lambda: own.status().state == "stopped", "it has ended")
-    until(lambda: not watchers(own), "its watcher has ended")
-    assert own.start() == first, "the next command starts it again"
 
 
 def test_a_copied_or_moved_folder_has_a_broker_of_its_own(own: Broker, tmp_path: Path) -> None:
@@ -154,16 +135,6 @@ def test_a_copied_or_moved_folder_has_a_broker_of_its_own(own: Broker, tmp_path:
         assert consume(third, "sales", 1) == ["a"]
     finally:
         moved.stop()
-
-
-def test_a_folder_that_cannot_be_written_is_named(own: Broker, tmp_path: Path) -> None:
-    own.directory.write_text("a file")
-    for work in (own.start, lambda: Broker(own.directory / "below").start()):
-        with pytest.raises(BrokerStartError) as caught:
-            work()
-        assert str(own.directory) in caught.value.summary
-        assert any("runtime: {broker: FOLDER}" in remedy for remedy in caught.value.remedies)
-    own.directory.unlink()
 
 
 def test_status_without_a_broker_starts_nothing(own: Broker) -> None:

@@ -32,7 +32,7 @@ from headrace.runtime.broker_setup import Ports, format_storage, java_command, w
 from headrace.runtime.broker_watch import LOCK, idle_minutes, note_use
 from headrace.runtime.jvm import tail
 from headrace.runtime.places import BROKER_VARIABLE, broker_folder
-from headrace.runtime.processes import end, is_running, start_bound, start_detached
+from headrace.runtime.processes import await_end, end, is_running, start_bound, start_detached
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -322,7 +322,7 @@ class Broker:
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
             process.kill()
-            process.wait(5)
+            await_end(pid, 5)
 
     def _record(self) -> BrokerRecord | None:
         """The record of this folder's broker; the record in a copied folder is that of another broker."""
@@ -390,11 +390,9 @@ def _end_all(record: BrokerRecord) -> bool:
             continue
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
-            try:
-                process.wait(_STOP_TIMEOUT_S)
-            except psutil.TimeoutExpired:
+            if not await_end(process.pid, _STOP_TIMEOUT_S):
                 process.kill()
-                process.wait(_STOP_TIMEOUT_S)
+                await_end(process.pid, _STOP_TIMEOUT_S)
     return process is not None
 
 

@@ -16,6 +16,7 @@ import psutil
 from headrace.errors import UsageError
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.runtime.broker_record import BrokerRecord
+from headrace.runtime.processes import await_end
 
 VARIABLE = "HEADRACE_BROKER_IDLE"
 _DEFAULT_MINUTES = 30.0
@@ -99,18 +100,14 @@ class Watch:
                 self._process.kill()
 
     def _has_ended(self, timeout_s: float) -> bool:
-        try:
-            self._process.wait(timeout_s)
-        except psutil.TimeoutExpired:
-            return False
-        return True
+        return await_end(self._process.pid, timeout_s)
 
     def _is_recorded(self) -> bool:
         record = BrokerRecord.load(self._folder)
         return record is not None and record.broker.pid == self._process.pid
 
     def is_used(self) -> bool:
-        return self._is_noted() or self._is_held() or self._has_clients()
+        return self._is_noted() or self.is_held() or self._has_clients()
 
     def _is_noted(self) -> bool:
         before = self._used
@@ -118,7 +115,7 @@ class Watch:
             self._used = (self._folder / _USED).stat().st_mtime
         return self._used != before
 
-    def _is_held(self) -> bool:
+    def is_held(self) -> bool:
         try:
             with (self._folder / _USED).open("rb") as handle:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
