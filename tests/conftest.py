@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tools.choose_proofs import LONG
 
+from checked_json import checking
+from headrace.cli import main as command_line
 from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
 from headrace.model.project import ProjectSettings
 from headrace.model.secrets import Redactor
@@ -194,6 +196,7 @@ def _own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     patch.setenv("JAVA_TOOL_OPTIONS", _SHORT_LIVED)
     # Tests of kills need processes that end; the tests of the engine switch it on.
     patch.setenv("HEADRACE_ENGINE", os.environ.get(_ENGINE_VARIABLE, "off"))
+    patch.setattr(command_line, "build_output", checking(command_line.build_output))
     patch.setenv("HEADRACE_ENGINE_DIR", str(tmp_path_factory.mktemp("engines")))
     yield
     stop_engines()

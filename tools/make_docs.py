@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import click
+from json_schema import build_json_schema
 from pydantic import BaseModel
 
 from headrace.cli.main import COMMANDS, load_command
@@ -42,6 +43,38 @@ Every command has `--help`, `--json` (the same facts for machines) and `--debug`
 error). A command on a pipeline looks for `headrace.yml` in the current folder and in the folders above it.
 `python tools/make_docs.py` generates this page from the commands.
 
+## JSON
+
+With `--json`, a command prints one object, or one object a line: `run`, `refresh`, `full-refresh`, `ingest`,
+`events`, `consume` and `sql`. Each object begins with `"format_version": 1`; the number rises when a key gets
+another name or meaning, not when a key is added. [json.schema.json](json.schema.json) describes the objects
+of each command. A key means the same in all of them:
+
+| key | meaning |
+|---|---|
+| `dataset` | a table, view or sink with its schema, such as `default.orders` |
+| `flow`, `topic` | the name of a flow, of a topic |
+| `at` | the time of the object, in UTC |
+| `version` | a version of a Delta table |
+| `path`, `paths` | a file or folder |
+| `log` | the path of a log |
+| `bootstrap_servers` | the address of a Kafka cluster |
+| `size_bytes`, `duration_s` | a size in bytes, a time in seconds |
+
+The `state` of a flow is `new`, `running`, `retrying`, `reconnecting`, `up to date`, `behind`, `stopped`,
+`failed`, `skipped` or `unknown`.
+
+A command that fails prints `{"format_version": 1, "error": {..}}` with `code`, `summary`, `location`,
+`facts`, `remedies`, `transient`, and `params`: the values in the error, with the same keys. A command that
+asks for confirmation prints `"done": false` if nothing was done.
+
+```text
+headrace status --json | jq '.datasets[].flows[] | select(.state != "up to date")'
+headrace run --json | jq 'select(.result).result.outcome'
+```
+
+## Commands
+
 """
 
 SPEC_BEGIN = "<!-- made from the model by tools/make_docs.py -->"
@@ -54,6 +87,7 @@ def main() -> int:
         "errors.md": build_errors,
         "cli.md": build_commands,
         "spec.md": build_spec,
+        "json.schema.json": build_json_schema,
     }
     stale = []
     for name, build in pages.items():

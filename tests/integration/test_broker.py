@@ -80,7 +80,7 @@ def test_a_restart_keeps_records_topics_and_port(own: Broker) -> None:
     assert consume(first, "sales", 2) == ["a", "b"]
     with pytest.raises(BrokerRunningError) as caught:
         Broker(own.directory, port=9092).start()
-    assert caught.value.params == {"bootstrap": first, "port": 9092}
+    assert caught.value.params == {"bootstrap_servers": first, "port": 9092}
     assert Broker(own.directory, port=int(first.rpartition(":")[2])).start() == first
 
 
@@ -180,7 +180,7 @@ def test_a_broker_that_cannot_start_shows_the_end_of_its_log(own: Broker) -> Non
     (own.data / "meta.properties").write_text("version=1\ncluster.id=x\nnode.id=7\n")
     with pytest.raises(BrokerStartError) as caught:
         own.start()
-    assert caught.value.params["log_file"] == str(own.log_file)
+    assert caught.value.params["log"] == str(own.log_file)
     assert any("node" in fact for fact in caught.value.facts)
     assert own.status().state == "stopped"
 

@@ -81,7 +81,11 @@ def test_from_init_to_a_full_refresh(
 
     assert run(["plan", "--json", *project]) == 0
     plan = json.loads(capsys.readouterr().out)
-    assert [one["name"] for one in plan["datasets"]] == ["default.bronze", "default.silver", "default.gold"]
+    assert [one["dataset"] for one in plan["datasets"]] == [
+        "default.bronze",
+        "default.silver",
+        "default.gold",
+    ]
     assert plan["datasets"][1]["flows"][0]["coordinates"]["offset"] == "offset"
     assert not (pipeline / "lake").exists(), "a plan writes nothing"
 

@@ -85,19 +85,21 @@ def test_a_flow_reads_with_the_inferred_schema(spark: SparkSession, pipeline: Sh
         "note STRING, code STRING"
     )
     assert (found["records"], found["tombstones"], found["corrupt"]) == (6, 1, 3)
-    assert [one["at"] for one in found["corrupt_records"]] == [f"{name}/0/{offset}" for offset in (7, 8, 9)]
+    assert [one["position"] for one in found["corrupt_records"]] == [
+        f"{name}/0/{offset}" for offset in (7, 8, 9)
+    ]
     (conflict,) = found["conflicts"]
     assert (conflict["field"], conflict["type"]) == ("code", "STRING")
-    assert [(one["kind"], one["values"], one["at"], one["value"]) for one in conflict["examples"]] == [
+    assert [(one["kind"], one["values"], one["position"], one["value"]) for one in conflict["examples"]] == [
         ("number", 2, f"{name}/0/3", "7"),
         ("string", 1, f"{name}/0/4", '"seven"'),
     ]
     assert [one["field"] for one in found["empty"]] == ["tags[]", "note"]
-    assert (found["written"], found["file"]) == (True, f"schemas/{name}.json")
+    assert (found["written"], found["path"]) == (True, f"schemas/{name}.json")
 
     good = topic()
     pipeline.produce(good, ORDERS)
-    (pipeline.folder / found["file"]).rename(pipeline.folder / f"schemas/{good}.json")
+    (pipeline.folder / found["path"]).rename(pipeline.folder / f"schemas/{good}.json")
     (pipeline.folder / "transformations" / "orders.py").write_text(CODE.format(topic=good))
     assert run(["run", "--project", str(pipeline.folder)]) == 0
     rows = spark.read.format("delta").load(str(pipeline.folder / "lake/tables/default/orders")).orderBy("id")

@@ -371,7 +371,7 @@ def test_once_ends_with_compaction_and_vacuum_which_readers_and_proof_do_not_not
 def steps_of_table(events: list[dict[str, Any]]) -> list[list[str]]:
     """What maintenance did to the table itself, for each event about it."""
     found = [one["maintenance"] for one in events if "maintenance" in one]
-    return [one["steps"] for one in found if one["role"] == "table"]
+    return [one["steps"] for one in found if one["part"] == "table"]
 
 
 def test_compaction_and_vacuum_keep_the_keys_of_an_upserted_table(

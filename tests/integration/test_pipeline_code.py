@@ -11,6 +11,7 @@ from pathlib import Path
 import deltalake
 import pytest
 
+from checked_json import read_json
 from headrace.project.pipeline import Pipeline
 from landing import Site
 
@@ -64,6 +65,7 @@ def test_paths_are_relative_to_the_spec_and_a_helper_gets_the_pipelines_session(
     elsewhere.mkdir()
     done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, env=os.environ)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "result" in read_json("run", done.stdout)[-1]
     table = deltalake.DeltaTable(root / "lake/tables/default/visits")
     assert table.to_pyarrow_table().to_pylist() == [{"id": 1, "name": "ADA!"}]
     assert not list(elsewhere.iterdir())

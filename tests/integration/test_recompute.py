@@ -75,5 +75,5 @@ def test_a_view_whose_rows_the_clock_or_chance_changes_is_computed_by_each_run(
     (change,) = json.loads(capsys.readouterr().out)["changes"]
     assert change["part"] == "inputs"
     cost = change["last_refresh"]
-    assert (cost["rows"], cost["bytes"] > 0, cost["duration_s"] > 0) == (30, True, True)
+    assert (cost["rows"], cost["read_bytes"] > 0, cost["duration_s"] > 0) == (30, True, True)
     assert "bronze has new versions; recomputing it read 30 rows, " in change["text"]

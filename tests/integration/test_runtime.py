@@ -146,6 +146,6 @@ def test_a_jvm_that_does_not_start_names_its_log(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(session, "_find_foreign", lambda: None)
     with pytest.raises(SparkStartError) as caught:
         open_spark("wrong", memory="much", log_file=tmp_path / "spark.log")
-    assert caught.value.params["log_file"] == str(tmp_path / "spark.log")
+    assert caught.value.params["log"] == str(tmp_path / "spark.log")
     assert any("-Xmxmuch" in fact for fact in caught.value.facts)
     assert list(tmp_path.glob("headrace-*")) == []

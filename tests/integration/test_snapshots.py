@@ -272,7 +272,7 @@ def test_keys_that_identify_no_row_stop_the_flow_and_the_next_run_goes_on(site: 
     path = site.root / "given" / "2.json"
     path.write_text('{"id": 1, "value": "b"}\n{"id": 1, "value": "c"}\n{"value": "d"}\n{"id": 2}\n')
     error = site.error()
-    assert (error.code, error.params["version"]) == ("SNAPSHOT_KEYS_INVALID", "2")
+    assert (error.code, error.params["snapshot"]) == ("SNAPSHOT_KEYS_INVALID", "2")
     assert (error.params["twice"], error.params["nulls"]) == (1, 1)
     assert "id = 1: 2 rows" in error.facts and "id = NULL: 1 rows" in error.facts
     assert site.current == {1: ("a", "n")}

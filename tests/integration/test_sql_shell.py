@@ -13,6 +13,7 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
+from checked_json import read_json
 from headrace.cli.main import run
 from headrace.project.pipeline import Pipeline
 from headrace.runtime.processes import is_running
@@ -77,7 +78,7 @@ class Desk:
             command, cwd=self.folder, capture_output=True, text=True, timeout=DEADLINE_S, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        return read_json("sql", done.stdout)
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ def test_readers_and_proof_do_not_notice_compaction_and_vacuum(
     assert site.verify().proven
 
     (health,) = [
-        one for one in command(site, capsys, "status", "--tables")["tables"] if "visits" in one["table"]
+        one for one in command(site, capsys, "status", "--tables")["tables"] if "visits" in one["dataset"]
     ]
     assert health["compacted"] and not health["vacuumed"] and health["problem"] is None
     vacuum = ("maintain", f"{site.database}.visits", "--only", "vacuum", "--retain", "0s")
@@ -101,7 +101,7 @@ def test_readers_and_proof_do_not_notice_compaction_and_vacuum(
     allowed = (*vacuum, "--allow-short-retention")
     planned = command(site, capsys, *allowed, "--dry-run")["tables"][0]
     stored = planned["before"]["stored_files"]
-    assert planned["steps"] == ["vacuum"] and planned["vacuum"]["bytes"] > 0
+    assert planned["steps"] == ["vacuum"] and planned["vacuum"]["size_bytes"] > 0
     # A pinned version can still be read afterwards.
     command(site, capsys, "pin", f"{site.database}.visits", "--version", "2", "--for", "30d")
     kept = command(site, capsys, *allowed)["tables"][0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from checked_json import read_json
 from headrace.project.demo.producer import REFUNDS
 from waiting import DEADLINE_S, until
 
@@ -67,7 +67,7 @@ def test_the_demo_is_killed_inside_a_batch_and_comes_out_equal_and_proven(demo_f
     program = [sys.executable, "-c", MISSES, *arguments]
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout)
+    (told,) = read_json("demo", done.stdout)
     assert told["ok"]
     assert told["faults"] == []
     assert told["records"] == RECORDS
@@ -114,5 +114,6 @@ def test_a_folder_of_somebody_elses_is_refused_and_left_alone(demo_folder: Path)
     (demo_folder / "thesis.txt").write_text("years of work")
     done = subprocess.run(command(demo_folder, "--json"), capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert json.loads(done.stdout)["error"]["code"] == "DEMO_FOLDER_TAKEN"
+    (refused,) = read_json("demo", done.stdout)
+    assert refused["error"]["code"] == "DEMO_FOLDER_TAKEN"
     assert [path.name for path in demo_folder.iterdir()] == ["thesis.txt"]

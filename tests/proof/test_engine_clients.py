@@ -205,7 +205,7 @@ def test_status_and_doctor_show_the_engine(folder: Path, capfd: pytest.CaptureFi
         checks = json.loads(capfd.readouterr().out)["checks"]
     assert f"process {found['pid']}, running for" in text
     assert f"  process {client.process.pid}  -c" in text
-    assert found["folder"] == str(folder)
+    assert found["path"] == str(folder)
     assert [one["pid"] for one in found["sessions"]] == [client.process.pid]
     (check,) = [one for one in checks if one["name"] == "engine"]
     assert check["state"] == "ok"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import signal
 
 import pytest
 
+from checked_json import read_json
 from proof.driver import FolderWatch, start
 from proof.shop import Shop
 
@@ -26,7 +26,7 @@ def test_a_sigterm_inside_a_commit_lets_the_batch_end_whole(shop: Shop) -> None:
         driver.process.send_signal(signal.SIGTERM)
         watch.close()
         assert driver.end() == 143, driver.said()
-    assert json.loads(driver.said().splitlines()[-1])["result"]["outcome"] == "stopped"
+    assert read_json("run", driver.said().splitlines()[-1])[0]["result"]["outcome"] == "stopped"
     held = len(shop.bronze())
     assert held in (60, 90)
     assert (shop.checkpoint() / "commits" / str(held // 30 - 1)).exists()

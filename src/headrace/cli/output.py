@@ -124,13 +124,21 @@ EXIT_CHANGES = 4  # `headrace plan --exit-code`: a run would change something
 
 @dataclass(frozen=True)
 class Result:
-    data: Any
+    data: Mapping[str, Any] | None  # ``None`` for no JSON at the end
     # The same facts as text (with ANSI styles), or a function that gives something `rich` can render; it is
     # called only for text output.
     text: str | Callable[[], str | RenderableType] = ""
     # Errors that are printed after the text; the data has them in its own form.
     errors: Sequence[HeadraceError] = ()
     exit_code: int = 0  # 0 done, 1 failed or not proven, 3 cannot be judged, 4 a run would change something
+
+
+FORMAT_VERSION = 1  # of the JSON; docs/json.schema.json describes it
+
+
+def with_version(data: Mapping[str, Any]) -> dict[str, Any]:
+    """An object as it stands at the top of JSON output."""
+    return {"format_version": FORMAT_VERSION, **data}
 
 
 UNCHANGED = Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
@@ -295,10 +303,10 @@ class JsonOutput(Output):
     def line(self, data: Mapping[str, Any]) -> None:
         self._write(data)
 
-    def _write(self, data: Any, indent: int | None = None) -> None:
+    def _write(self, data: Mapping[str, Any], indent: int | None = None) -> None:
         # Whatever is no JSON value becomes text first, so that nothing gets around the redactor; it
         # works on the values, since a secret such as `error` must not break the document.
-        plain = json.loads(json.dumps(data, default=str))
+        plain = json.loads(json.dumps(with_version(data), default=str))
         text = json.dumps(self.redactor.data(plain), indent=indent, ensure_ascii=False)
         self.stdout.write(text + "\n")
         self.stdout.flush()

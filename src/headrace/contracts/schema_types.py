@@ -254,5 +254,5 @@ def _invalid(shown: str, problem: str) -> SchemaInvalidError:
         location=SourceLocation(shown, 1),
         facts=[problem, "nothing was written"],
         remedies=["correct the file, or remove it and infer the schema again"],
-        params={"file": shown},
+        params={"path": shown},
     )

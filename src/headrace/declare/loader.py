@@ -71,7 +71,7 @@ def load_declarations(
                 "decorate a query function with @hr.table or @hr.materialized_view",
                 "or write CREATE STREAMING TABLE name AS SELECT ... in a .sql file",
             ],
-            params={"files": [display_path(file, settings.root) for file in files]},
+            params={"paths": [display_path(file, settings.root) for file in files]},
         )
     return declarations
 
@@ -275,7 +275,7 @@ def build_file_error(
         location=location,
         facts=[line for line in rest if line.strip()][:_SHOWN_LINES],
         remedies=[*remedies, f"correct {location}; --debug prints the stack trace"],
-        params={"file": shown, "exception": kind},
+        params={"path": shown, "exception": kind},
     )
 
 

@@ -20,7 +20,7 @@ def find_files(settings: ProjectSettings) -> list[Path]:
             f"pipeline {settings.name} has no files: nothing matches {', '.join(settings.libraries)}",
             facts=[f"looked in {settings.root}"],
             remedies=["put a Python or SQL file there, or change `libraries` in the spec"],
-            params={"libraries": list(settings.libraries), "root": str(settings.root)},
+            params={"libraries": list(settings.libraries), "path": str(settings.root)},
         )
     return files
 
@@ -71,5 +71,5 @@ def _check_pattern(root: Path, pattern: str) -> None:
         f"`libraries` names {pattern}, which {problem}",
         facts=[f"looked in {root}"],
         remedies=[remedy],
-        params={"libraries": [pattern], "root": str(root)},
+        params={"libraries": [pattern], "path": str(root)},
     )

@@ -69,7 +69,7 @@ def declare_file(file: Path, active: ActivePipeline) -> None:
             f"{path} is not valid UTF-8",
             location=SourceLocation(path, 1),
             remedies=["save the file as UTF-8"],
-            params={"file": path, "exception": type(error).__name__},
+            params={"path": path, "exception": type(error).__name__},
         ) from error
     is_notebook = text.startswith("-- Databricks notebook source")
     with separate_names():

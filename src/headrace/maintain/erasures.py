@@ -74,13 +74,13 @@ class ErasedRest:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "table": str(self.target.dataset),
+            "dataset": str(self.target.dataset),
             "part": self.target.role,
             "due": self.due.isoformat(timespec="seconds"),
             "awaits_refresh": self.erasure.awaits_refresh,
             "unfinished": self.erasure.unfinished,
             "files": self.files,
-            "bytes": self.size_bytes,
+            "size_bytes": self.size_bytes,
             "commits": self.commits,
             "kept_for": [one.to_json() for one in self.holders],
         }

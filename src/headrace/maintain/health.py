@@ -55,7 +55,7 @@ class LaggingReader:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "table": str(self.table),
+            "dataset": str(self.table),
             "reader": self.reader.to_json(),
             "lag_s": round(self.lag_s),
             "until": self.until.isoformat(timespec="seconds"),
@@ -169,8 +169,8 @@ class TableHealth:
     def to_json(self) -> dict[str, Any]:
         found = {} if self.condition is None else self.condition.to_json()
         return {
-            "table": str(self.target.dataset),
-            "role": self.target.role,
+            "dataset": str(self.target.dataset),
+            "part": self.target.role,
             **found,
             "small_files": self.small,
             "partitions": self.partitions,

@@ -24,7 +24,7 @@ class Pin:
     until: datetime
 
     def to_json(self) -> dict[str, Any]:
-        return {"table": str(self.table), "version": self.version, "until": self.until.isoformat()}
+        return {"dataset": str(self.table), "version": self.version, "until": self.until.isoformat()}
 
 
 def _load(
@@ -40,7 +40,7 @@ def _load(
             f"the file with the {what} of {table.short} is damaged: {file}",
             facts=(f"{type(error).__name__}: {error}", "nothing was changed"),
             remedies=(f"delete the file, and {remedy}",),
-            params={"table": str(table), "path": str(file)},
+            params={"dataset": str(table), "path": str(file)},
         ) from error
 
 
@@ -84,7 +84,7 @@ class RegisteredReader:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "table": str(self.table),
+            "dataset": str(self.table),
             "reader": self.name,
             "version": self.version,
             "max_lag_s": self.max_lag_s,

@@ -445,11 +445,11 @@ class MaintenanceScheduler:
         if plan.files:
             delete_log(table, plan)
             record_maintenance(storage, target.dataset, "log", plan.to_json(), target.role)
-            self._report(target, outcome={"log": plan.to_json()})
+            self._report(target, outcome={"log_cleanup": plan.to_json()})
 
     def _report(self, target: DatasetTable, *, status: Any = "COMPLETED", **more: Any) -> None:
         if target.role != "table" and "outcome" in more:
-            more["outcome"] = {"role": target.role, **more["outcome"]}
+            more["outcome"] = {"part": target.role, **more["outcome"]}
         event = OperationProgressed(
             update=self.update, dataset=target.dataset, operation="MAINTENANCE", status=status, **more
         )

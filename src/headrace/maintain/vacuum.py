@@ -59,7 +59,7 @@ class VacuumPlan:
             "kept_since": self.kept_since.isoformat(timespec="seconds"),
             "readable_from": self.readable_from,
             "files": len(self.expired),
-            "bytes": self.expired_bytes,
+            "size_bytes": self.expired_bytes,
             "held_files": len(self.held),
             "held_bytes": self.held_bytes,
             "held_by": [one.to_json() for one in self.holders],

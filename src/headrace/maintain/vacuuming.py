@@ -31,7 +31,7 @@ def check_vacuum(target: DatasetTable, condition: TableCondition, remedies: Sequ
                 f"allow it:   headrace maintain {name.short} --allow-short-retention",
                 "or set `allow_short_retention: true` beside `retention` in the spec",
             ),
-            params={"table": str(name), "retention_s": policy.retention_s},
+            params={"dataset": str(name), "retention_s": policy.retention_s},
         )
     now = datetime.now(UTC)
     for holder in condition.vacuum.holders:
@@ -82,5 +82,5 @@ def _lags(target: DatasetTable, holder: Holder, lag_s: float, condition: TableCo
             f"or ignore the flow; it may need a full refresh later:   headrace maintain {short} "
             f"--ignore-reader {holder.name}",
         ),
-        params={"table": str(target.dataset), "flow": holder.name, "lag_s": round(lag_s)},
+        params={"dataset": str(target.dataset), "flow": holder.name, "lag_s": round(lag_s)},
     )

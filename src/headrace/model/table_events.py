@@ -41,11 +41,11 @@ class ForeignCommitSeen(TableEvent, log_type="foreign_commit", level="WARN", is_
 class SnapshotSkipped(FlowEvent, log_type="snapshot", level="WARN", is_notable=True):
     """A snapshot of a source was not applied."""
 
-    details = "version reason"
-    message = "Flow '{flow}' has skipped the snapshot {version}: {reason}."
-    line = "skipped the snapshot {version}: {reason}"
+    details = "snapshot reason"
+    message = "Flow '{flow}' has skipped the snapshot {snapshot}: {reason}."
+    line = "skipped the snapshot {snapshot}: {reason}"
 
-    version: str
+    snapshot: str  # its version
     reason: str
 
 

@@ -328,25 +328,25 @@ def event_line(event: Event, board: Board) -> str:
 
 def _maintenance_line(name: str, event: OperationProgressed) -> str:
     """The line for a maintenance of a table in a run."""
-    if role := event.outcome.get("role"):
-        name = f"{name} ({role})"
+    if part := event.outcome.get("part"):
+        name = f"{name} ({part})"
     if event.error is not None:
         did = {"compaction": "compacted", "vacuum": "vacuumed"}.get(event.outcome.get("failed", ""))
         error = event.error
         text = headline(error) if error.get("code") else error.get("summary")
         return f"{name}  not {did or 'maintained'}: {text}"
     if (done := event.outcome.get("compacted")) is not None:
-        files, size, took = done["files"], done["bytes"], duration_text(done["duration_s"])
+        files, size, took = done["files"], done["size_bytes"], duration_text(done["duration_s"])
         before = _files_text(files["removed"], size["removed"])
         after = _files_text(files["added"], size["added"])
         return f"{name}  compacted: {before} -> {after}  took {took}"
     if (vacuum := event.outcome.get("vacuumed")) is not None:
-        line = f"{name}  vacuumed: {_files_text(vacuum['files'], vacuum['bytes'])} deleted"
+        line = f"{name}  vacuumed: {_files_text(vacuum['files'], vacuum['size_bytes'])} deleted"
         if vacuum.get("held_files"):
             holders = ", ".join(f"{one['kind']} {one['name']}" for one in vacuum["held_by"])
             line += f"; {_files_text(vacuum['held_files'], vacuum['held_bytes'])} kept for {holders}"
         return f"{line}  took {duration_text(event.duration_s or 0.0)}"
-    if (log := event.outcome.get("log")) is not None:
+    if (log := event.outcome.get("log_cleanup")) is not None:
         return f"{name}  log cleaned: {counted(log['commits'], 'commit')} before version {log['first']}"
     return ""
 

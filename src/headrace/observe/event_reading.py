@@ -39,12 +39,12 @@ class LoggedEvent:
     sequence: int
 
     def to_json(self) -> dict[str, Any]:
-        """The event as JSON values, with the names of the table's columns."""
+        """The event as JSON values."""
         found = fields_to_json(self)
         del found["sequence"]
         at, kind = self.at.isoformat(timespec="milliseconds"), found.pop("type")
         del found["at"]
-        return {"id": found.pop("id"), "timestamp": at, "event_type": kind, **found}
+        return {"id": found.pop("id"), "at": at, "event_type": kind, **found}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ def query_events(storage: Storage, query: str) -> list[Row]:
             "the event log cannot be read",
             facts=(f"its table: {storage.events}", str(error).partition("\n")[0]),
             remedies=("headrace doctor",),
-            params={"table": str(storage.events)},
+            params={"path": str(storage.events)},
         ) from error
 
 

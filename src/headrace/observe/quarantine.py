@@ -74,7 +74,7 @@ class QuarantineSummary:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "dataset": [self.dataset.schema, self.dataset.name],
+            "dataset": str(self.dataset),
             "rows": {state: self.states.get(state, 0) for state in STATES},
             "flows": dict(self.flows),
             "reasons": [{"reason": reason, "rows": rows} for reason, rows in self.reasons.items()],
@@ -127,7 +127,9 @@ class RejectedRows:
         order = ", ".join(["quarantined_at", *(f"source['{name}']" for name in names), "id"])
         rows = self._chosen(", ".join(f'"{name}"' for name in columns), chosen, order, limit)
         types = tuple(type_of(schema, name, self.path.name) for name in columns)
-        return Rows.up_to(limit, rows, table=self.path.name, version=table.version(), types=types)
+        return Rows.up_to(
+            limit, rows, table=self.path.name, path=self.path, version=table.version(), types=types
+        )
 
     def choose(self, chosen: RowFilter) -> pa.Table:
         """The id, flow and state of rows, and whether their batch or refresh was of a view."""

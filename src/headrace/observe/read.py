@@ -44,6 +44,7 @@ class Rows:
     """Rows of one version of a table."""
 
     table: str
+    path: Location
     version: int
     arrow: pa.Table
     types: tuple[str, ...]  # the type of each column, as Delta names it
@@ -92,7 +93,7 @@ class Rows:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "table": self.table,
+            "path": str(self.path),
             "version": self.version,
             **rows_to_json(self.columns, self.types, self.rows),
             "cut": self.is_cut,
@@ -127,7 +128,7 @@ def _unknown(text: str, storage: Storage | None, default_schema: str) -> TableUn
         f"there is no table `{text}` {where}",
         facts=(f"its tables: {', '.join(known)}",) if known else (),
         remedies=did_you_mean(text, [*known, *map(str, tables)], "headrace status"),
-        params={"table": text, "known": known},
+        params={"dataset": text, "known": known},
     )
 
 
@@ -161,7 +162,7 @@ def read_rows(path: Location, selection: Selection = ALL) -> Rows:
         if version is not None:
             check_files(path, version)
         raise explain_failure(error, table, name, where) from error
-    return Rows.up_to(limit, rows, table=name, version=table.version(), types=types)
+    return Rows.up_to(limit, rows, table=name, path=path, version=table.version(), types=types)
 
 
 def _label(path: Location) -> str:
@@ -291,7 +292,7 @@ def _created(path: Location, text: str) -> Location:
         f"the table `{text}` is not created yet: its log has no commit",
         facts=(f"its folder: {path}",),
         remedies=("headrace run",),
-        params={"table": text, "known": []},
+        params={"dataset": text, "known": []},
     )
 
 
@@ -374,7 +375,7 @@ def _unreadable(table: str, path: str, error: Exception) -> HeadraceError:
         f"the table {table} cannot be read",
         facts=tuple(str(error).splitlines()[:2]),
         remedies=(with_spark if unknown else "headrace verify",),
-        params={"table": table},
+        params={"dataset": table},
     )
 
 
@@ -412,7 +413,7 @@ def check_files(table: Location, version: int) -> None:
         f"version {version} of the table {table.name} cannot be read: a vacuum has removed data files",
         facts=(f"missing: {missing}", *([f"can be read: {_span(whole[-1], whole[0])}"] if whole else ())),
         remedies=("read the newest version:   headrace read TABLE",) if whole else ("headrace verify",),
-        params={"table": table.name, "version": version, "whole": [whole[-1], whole[0]] if whole else None},
+        params={"dataset": table.name, "version": version, "whole": [whole[-1], whole[0]] if whole else None},
     )
 
 
@@ -460,7 +461,7 @@ def _no_version(
     return ReadVersionUnknownError(
         f"the table {table.name} {what}",
         facts=(held,),
-        params={"table": table.name, **params, "versions": [known[0], known[-1]] if known else None},
+        params={"dataset": table.name, **params, "versions": [known[0], known[-1]] if known else None},
     )
 
 

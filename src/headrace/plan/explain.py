@@ -203,7 +203,7 @@ class Explanation:
     def _dataset_json(self, dataset: Dataset) -> dict[str, Any]:
         view = self.view_of(dataset.name)
         return {
-            "name": str(dataset.name),
+            "dataset": str(dataset.name),
             "kind": _kind_of(dataset).replace(" ", "_"),
             "comment": dataset.comment,
             "expectations": [
@@ -406,7 +406,7 @@ def _layout_json(dataset: Dataset) -> dict[str, Any]:
 def _flow_json(planned: PlannedFlow) -> dict[str, Any]:
     coordinates = planned.coordinates
     return {
-        "name": planned.flow.name,
+        "flow": planned.flow.name,
         "location": _location_json(planned.flow.location),
         "sources": [source.to_json() for source in planned.sources],
         "spark_conf": dict(planned.flow.spark_conf),
@@ -425,7 +425,7 @@ def _change_json(change: Change) -> dict[str, Any]:
         "part": change.part,
         "name": change.name,
         "text": change.text,
-        **({} if change.cost is None else {"last_refresh": change.cost.to_json()}),
+        **({} if change.cost is None else {"last_refresh": asdict(change.cost)}),
     }
 
 

@@ -31,7 +31,7 @@ class CheckpointReport:
             "path": str(self.checkpoint.path),
             "problems": [
                 {
-                    "file": str(one.file),
+                    "path": str(one.file),
                     "found": one.found,
                     "repair": None if one.repair is None else one.repair.action,
                 }

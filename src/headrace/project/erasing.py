@@ -97,7 +97,7 @@ class ErasurePlan:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "table": str(self.table),
+            "dataset": str(self.table),
             "steps": [
                 {"dataset": str(one.dataset), "part": one.part, "path": str(one.path), "rows": one.rows}
                 for one in self.steps
@@ -329,5 +329,5 @@ def _invalid(where: str, table: TableName, error: Exception) -> Exception:
         f"the condition cannot be evaluated on {table.short}: {where}",
         facts=[re.sub(r"^\[[A-Z0-9_.]+\] |\.? ?SQLSTATE: \w+", "", text).strip(), "nothing was changed"],
         remedies=[f"headrace read {table.short} --limit 1"],
-        params={"table": str(table), "where": where},
+        params={"dataset": str(table), "where": where},
     )

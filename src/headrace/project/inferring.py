@@ -61,10 +61,10 @@ class InferredSchema:
             "tombstones": found.tombstones,
             "corrupt": found.corrupt,
             "corrupt_records": [
-                {"at": at_text(one.at), "problem": one.problem, "excerpt": one.excerpt}
+                {"position": at_text(one.at), "problem": one.problem, "excerpt": one.excerpt}
                 for one in found.corrupt_records
             ],
-            "seconds": round(self.seconds, 2),
+            "duration_s": round(self.seconds, 2),
             "schema": self.schema,
             "ddl": self.ddl,
             "conflicts": [_finding_json(one) for one in self.conflicts],
@@ -82,7 +82,7 @@ def _finding_json(one: Finding) -> dict[str, Any]:
         "problem": one.problem,
         "type": one.became,
         "examples": [
-            {"kind": kind, "values": count, "at": at_text(at), "value": value}
+            {"kind": kind, "values": count, "position": at_text(at), "value": value}
             for kind, count, at, value in one.examples
         ],
     }
@@ -154,7 +154,7 @@ def save(found: InferredSchema, file: Path, shown: str, *, update: bool) -> bool
                 f"merge them into the file:   headrace infer {found.source} --update",
                 "or remove the file, and infer the schema again",
             ],
-            params={"file": shown, "changes": [one.path for one in found.changes]},
+            params={"path": shown, "changes": [one.path for one in found.changes]},
         )
     write_schema_file(file, found.schema)
     return True

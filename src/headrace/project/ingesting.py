@@ -71,7 +71,14 @@ class PreparedTopic:
 
     def to_json(self) -> dict[str, Any]:
         found = None if self.inferred is None else self.inferred.to_json()
-        return {**asdict(self.ingested), "columns": dict(self.columns), "inferred": found}
+        facts = asdict(self.ingested)
+        return {
+            "topic": facts.pop("topic"),
+            "dataset": facts.pop("table"),
+            **facts,
+            "columns": dict(self.columns),
+            "inferred": found,
+        }
 
 
 class IngestFolder:
@@ -208,7 +215,7 @@ def table_name(topic: str, pattern: str) -> str:
             f"`{name}` is not a valid table name",
             facts=["a name has letters, digits and `_`; a schema can precede it, as in bronze.orders"],
             remedies=["use --table NAME, in which {topic} stands for the topic: --table 'raw_{topic}'"],
-            params={"command": "headrace ingest", "table": name},
+            params={"command": "headrace ingest", "dataset": name},
         )
     return name
 
@@ -241,7 +248,7 @@ def _resolve(topic: str, request: IngestRequest, folder: IngestFolder) -> Ingest
                 f"continue as before:   headrace ingest {before.topic} --table {before.table}",
                 f"or make another table:   headrace ingest {topic} --table {wanted.table}_2",
             ],
-            params={"table": wanted.table, "options": changed},
+            params={"dataset": wanted.table, "options": changed},
         )
     return before
 
@@ -263,7 +270,7 @@ def _check_free(ingested: IngestedTopic, folder: IngestFolder, settings: Project
                 f"the table {table} exists, and was not made by headrace ingest",
                 facts=[str(path), "nothing was read or written"],
                 remedies=[f"make another table:   headrace ingest {ingested.topic} --table {table}_topic"],
-                params={"table": table, "topic": ingested.topic},
+                params={"dataset": table, "topic": ingested.topic},
             )
 
 
@@ -319,7 +326,7 @@ def _load_schema(file: Path) -> tuple[tuple[str, str], dict[str, str]]:
         raise CommandLineError(
             f"the schema file {file} does not exist",
             remedies=["name a file of columns (.ddl) or of a StructType (.json)"],
-            params={"command": "headrace ingest", "file": str(file)},
+            params={"command": "headrace ingest", "path": str(file)},
         )
     text = file.read_text(encoding="utf-8-sig")
     return (text, ".ddl"), {name: kind.sql("spark") for name, kind in parse_columns(text).items()}

@@ -114,14 +114,14 @@ class MaintenanceResult:
     def to_json(self) -> dict[str, Any]:
         plan = self.before
         return {
-            "table": str(self.table),
-            "role": self.role,
+            "dataset": str(self.table),
+            "part": self.role,
             "steps": list(self.steps),
             "dry_run": self.dry_run,
             "before": None if self.before is None else self.before.to_json(),
             "after": None if self.after is None else self.after.to_json(),
             "vacuum": None if plan is None else plan.vacuum.to_json(),
-            "log": None if plan is None else plan.log.to_json(),
+            "log_cleanup": None if plan is None else plan.log.to_json(),
             "duration_s": round(self.duration_s, 3),
             "conflicts": self.conflicts,
             "by_flow": self.by_flow,

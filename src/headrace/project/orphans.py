@@ -35,8 +35,8 @@ class OrphanedTable:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "table": str(self.name),
-            "folders": [str(one) for one in self.folders],
+            "dataset": str(self.name),
+            "paths": [str(one) for one in self.folders],
             "files": self.files,
             "size_bytes": self.size_bytes,
         }
@@ -89,7 +89,7 @@ def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
                 "remove its declaration, then run the pipeline once:   headrace run",
                 "list the orphaned tables:   headrace tables --orphaned",
             ),
-            params={"table": str(name)},
+            params={"dataset": str(name)},
         )
     table = storage.table(name)
     readers = [
@@ -106,7 +106,7 @@ def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
                 f"remove its pins and registered readers:   headrace pin {name.short} --remove"
                 " --version N, or --reader NAME",
             ),
-            params={"table": str(name), "readers": readers},
+            params={"dataset": str(name), "readers": readers},
         )
     secondary = [one.path(storage) for one in secondary_tables(storage, name)]
     folders = (
@@ -199,7 +199,7 @@ class TableDescription:
     def to_json(self) -> dict[str, Any]:
         stored = self.stored
         return {
-            "table": str(self.name),
+            "dataset": str(self.name),
             "kind": self.kind,
             "pipeline": stored.pipeline,
             "path": str(self.path),

@@ -29,9 +29,9 @@ class Produced:
     def to_json(self) -> dict[str, Any]:
         return {
             "records": self.delivered.records,
-            "bytes": self.delivered.size,
+            "size_bytes": self.delivered.size,
             "unconfirmed": self.unconfirmed,
-            "seconds": round(self.seconds, 3),
+            "duration_s": round(self.seconds, 3),
             "interrupted": bool(self.signal),
             "partitions": [
                 {"partition": partition, "records": one.records, "first": one.first, "last": one.last}

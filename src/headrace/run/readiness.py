@@ -203,7 +203,7 @@ def _error(
             location=location,
             facts=(*found.facts, "nothing was read or written"),
             remedies=(found.remedy,),
-            params={"table": str(name)},
+            params={"dataset": str(name)},
         )
     return None
 

@@ -226,7 +226,7 @@ class FlowReports:
 
     def snapshot_skipped(self, planned: PlannedFlow, version: str, reason: str) -> None:
         _LOG.warning("flow %s: skipped the snapshot %s: %s", planned.flow.name, version, reason)
-        self.report(SnapshotSkipped, planned, version=version, reason=reason)
+        self.report(SnapshotSkipped, planned, snapshot=version, reason=reason)
 
     def retrying(self, planned: PlannedFlow, error: HeadraceError, attempt: int, wait_s: float) -> None:
         self.report(FlowRetrying, planned, error=error.to_dict(), attempt=attempt, wait_s=wait_s)

@@ -167,7 +167,7 @@ class SnapshotFeed:
                 "correct the snapshot, then run again:   headrace run",
                 "or declare keys that identify a row",
             ],
-            params={"flow": flow.name, "version": version, "twice": twice, "nulls": nulls},
+            params={"flow": flow.name, "snapshot": version, "twice": twice, "nulls": nulls},
         )
 
 

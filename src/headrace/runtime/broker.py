@@ -134,7 +134,7 @@ class Broker:
                 f"the embedded broker already runs on {bootstrap}, not on port {self._port}",
                 facts=["nothing was changed"],
                 remedies=["headrace broker stop", f"headrace broker start --port {self._port}"],
-                params={"bootstrap": bootstrap, "port": self._port},
+                params={"bootstrap_servers": bootstrap, "port": self._port},
             )
         if not _listens(_port(bootstrap)):
             self._await_answer(bootstrap, process.pid)
@@ -303,7 +303,7 @@ class Broker:
             f"the embedded broker {what}",
             facts=[*tail(self.log_file, 12), f"log: {self.log_file}"],
             remedies=["headrace doctor", "headrace broker start"],
-            params={"log_file": str(self.log_file)},
+            params={"log": str(self.log_file)},
         )
 
     def _unwritable(self, error: OSError) -> BrokerStartError:
@@ -315,7 +315,7 @@ class Broker:
                 "make the folder writable, or name another in the spec:   runtime: {broker: FOLDER}",
                 f"or for the commands of this shell:   export {BROKER_VARIABLE}=FOLDER",
             ],
-            params={"directory": str(self.directory)},
+            params={"path": str(self.directory)},
         )
 
     def _end(self, pid: int) -> None:
@@ -350,7 +350,7 @@ class Broker:
             raise BrokerUnreachableError(
                 "the embedded broker is not running",
                 remedies=["headrace broker start"],
-                params={"directory": str(self.directory)},
+                params={"path": str(self.directory)},
             )
         return admin_client(status.bootstrap)
 

@@ -96,7 +96,7 @@ def format_storage(properties: Path, log_file: Path) -> None:
             "the embedded broker's data folder could not be formatted",
             facts=[*tail(log_file, 12), f"log: {log_file}"],
             remedies=["headrace doctor"],
-            params={"log_file": str(log_file), "exit_code": done.returncode},
+            params={"log": str(log_file), "exit_code": done.returncode},
         )
 
 

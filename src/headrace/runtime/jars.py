@@ -285,6 +285,6 @@ def _settings() -> list[str]:
         raise UsageError(
             f"{SETTINGS_VARIABLE} names a file that is not there: {chosen}",
             remedies=[f"point {SETTINGS_VARIABLE} at an ivysettings.xml, or unset it"],
-            params={"file": chosen},
+            params={"path": chosen},
         )
     return ["-settings", chosen]

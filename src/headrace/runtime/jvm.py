@@ -170,7 +170,7 @@ def _await_gateway(process: subprocess.Popen[bytes], answer: Path, log_file: Pat
                 f"Spark's JVM {why}",
                 facts=[*tail(log_file, 8), f"log: {log_file}"],
                 remedies=["headrace doctor"],
-                params={"log_file": str(log_file), "exit_code": process.returncode},
+                params={"log": str(log_file), "exit_code": process.returncode},
             )
         time.sleep(0.02)
     data = answer.read_bytes()

@@ -181,7 +181,7 @@ def _login(
         location=connection.place(key, *_nearby(key)),
         facts=[*facts, "there is no retry"],
         remedies=[remedy],
-        params={"servers": connection.bootstrap_servers, "key": f"kafka.{key}", **params},
+        params={"bootstrap_servers": connection.bootstrap_servers, "key": f"kafka.{key}", **params},
     )
 
 
@@ -194,7 +194,7 @@ def _tls(connection: KafkaConnection, text: str, key: str, remedy: str) -> Kafka
         text,
         location=connection.place(key, *others.get(key, []), "security.protocol", "bootstrap.servers"),
         remedies=[remedy],
-        params={"servers": connection.bootstrap_servers, "key": f"kafka.{key}"},
+        params={"bootstrap_servers": connection.bootstrap_servers, "key": f"kafka.{key}"},
     )
 
 
@@ -212,7 +212,11 @@ def _forbidden(connection: KafkaConnection, text: str, found: re.Match[str]) -> 
             "ask the cluster's administrator for the ACLs: DESCRIBE and READ on topics, READ on the groups "
             "headrace-*"
         ],
-        params={"servers": connection.bootstrap_servers, "kind": kind, "name": named[1] if named else None},
+        params={
+            "bootstrap_servers": connection.bootstrap_servers,
+            "kind": kind,
+            "name": named[1] if named else None,
+        },
     )
 
 

@@ -184,7 +184,7 @@ def _start_error(master: str, error: Exception, log: Path) -> SparkStartError:
         f"Spark did not start on {master}",
         facts=[*reasons[:2], *tail(log, 5), f"log: {log}"],
         remedies=[remedy],
-        params={"master": master, "log_file": str(log)},
+        params={"master": master, "log": str(log)},
     )
 
 

@@ -55,7 +55,7 @@ def read_schema(given: Schema, root: Path, location: SourceLocation) -> Schema:
             remedies=[
                 "use a .ddl or .sql file with columns, or a .json file with the output of StructType.json()"
             ],
-            params={"file": name},
+            params={"path": name},
         )
     path = root / name
     try:
@@ -69,7 +69,7 @@ def read_schema(given: Schema, root: Path, location: SourceLocation) -> Schema:
             location=SourceLocation(name, line, column),
             facts=[f"byte 0x{error.object[error.start]:02x} at position {error.start}"],
             remedies=["save the file as UTF-8"],
-            params={"file": name, "line": line, "column": column},
+            params={"path": name, "line": line, "column": column},
         ) from error
     except OSError as error:
         names = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -84,7 +84,7 @@ def read_schema(given: Schema, root: Path, location: SourceLocation) -> Schema:
                 f"did you mean {near[0]}?" if near else example,
                 *([f"infer it from the records:   headrace infer {path.stem}"] if is_inferred else ()),
             ],
-            params={"file": name},
+            params={"path": name},
         ) from error
 
 
@@ -181,7 +181,7 @@ def _not_json(why: str, place: SourceLocation) -> SchemaInvalidError:
         location=place,
         facts=[why],
         remedies=["write the output of StructType.json(), or use a .ddl file with columns"],
-        params={"file": place.path, "line": place.line, "column": place.column},
+        params={"path": place.path, "line": place.line, "column": place.column},
     )
 
 

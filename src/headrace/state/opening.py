@@ -193,7 +193,7 @@ def _restored(flow: FlowFacts, table: TableFacts, current: str) -> HeadraceError
             "nothing was read or written",
         ),
         remedies=(f"read everything again:   headrace full-refresh {flow.short_dataset}",),
-        params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": current, "table": table.version},
+        params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": current, "version": table.version},
     )
 
 

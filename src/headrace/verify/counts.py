@@ -27,7 +27,7 @@ def judge_files(balance: RowBalance, facts: Mapping[str, FileFacts]) -> FileFind
             continue
         version = balance.origins.get(key)
         where = "" if version is None else f" of version {version}"
-        place = {"file": file.path} if version is None else {"file": file.path, "version": version}
+        place = {"path": file.path} if version is None else {"path": file.path, "version": version}
         for code, words in contradictions(file, facts[file.path], judge_age=not balance.copied):
             finding = Finding(code=code, text=f"file {file.path}{where} {words}", place=place)
             found.setdefault(version, []).append(finding)

@@ -111,7 +111,7 @@ def _differences(entry: Batches, held: Mapping[int, Batches], first_version: int
 
 
 def _find_difference(text: str, batch: Batches, fold: Fold, found: Judgement) -> None:
-    found.find("LEDGER_DIFFERS", text, batch=batch.first, version=batch.last_version, file=fold.path.name)
+    found.find("LEDGER_DIFFERS", text, batch=batch.first, version=batch.last_version, path=fold.path.name)
 
 
 def _compare_positions(batch: Batches, positions: Sequence[object], found: Judgement) -> None:

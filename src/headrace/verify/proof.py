@@ -143,7 +143,7 @@ def _chosen(
             raise TableUnknownError(
                 f"the storage {storage.root} holds no table {name}",
                 remedies=did_you_mean(str(name), [str(one) for one in known], "headrace status"),
-                params={"table": str(name), "known": [str(one) for one in known]},
+                params={"dataset": str(name), "known": [str(one) for one in known]},
             )
     return sorted(set(datasets)) or known
 
@@ -165,7 +165,7 @@ class _DatasetJudge:
         judge_missing_replays(evidence.quarantine, found)
         unread_keys = judge_keys(self._storage.table(evidence.dataset), evidence.log, found)
         for file, reason in evidence.ledger.damaged.items():
-            found.find("LEDGER_UNREADABLE", f"the ledger file {file} cannot be read: {reason}", file=file)
+            found.find("LEDGER_UNREADABLE", f"the ledger file {file} cannot be read: {reason}", path=file)
         table = judge_table(
             evidence.log, evidence.balance, evidence.baseline, evidence.metadata, evidence.judged, files
         )

@@ -330,7 +330,7 @@ def _judge_nowhere(table: TableRecords, found: Judgement) -> None:
     """Rows without coordinates can only be other writers', and every active file must be readable."""
     for words in table.unreadable:
         file = words.split(": ")[0]
-        found.find("RECORDS_UNREADABLE", f"coordinates cannot be read: {words}", file=file)
+        found.find("RECORDS_UNREADABLE", f"coordinates cannot be read: {words}", path=file)
     lacking = table.present.without - table.others.came.without + table.others.gone.without
     if lacking <= 0:
         return

@@ -29,7 +29,8 @@ def test_the_commands_act_on_the_pipelines_broker(headrace: Call, pipeline: Path
     assert str(pipeline / ".headrace/broker") in found.out
     assert headrace("broker", "stop", "--project", "shop", "--json").data == {
         "was_running": False,
-        "directory": str(pipeline / ".headrace/broker"),
+        "format_version": 1,
+        "path": str(pipeline / ".headrace/broker"),
     }
     found = headrace("broker", "topics", "list", "--project", "shop")
     assert (found.exit_code, found.out.splitlines()[0]) == (

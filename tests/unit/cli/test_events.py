@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from checked_json import read_json
 from headrace.model.events import BatchCommitted, FlowFailed, FlowStarted
 from headrace.model.names import TableName
 from headrace.observe.event_log import EventLog
@@ -72,7 +73,7 @@ def test_followed_events_come_as_they_are_written(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headrace", "events", "--follow", "--json", "--level", "info"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as follower:
         assert follower.stdout is not None
-        before = [json.loads(follower.stdout.readline())["message"] for _ in range(4)]
+        before = [read_json("events", follower.stdout.readline())[0]["message"] for _ in range(4)]
         with EventLog(Storage.at(tmp_path / "lake"), "shop", "u2") as log:
             log(FlowStarted(update="u2", flow="orders", dataset=ORDERS, checkpoint="c"))
             last = json.loads(follower.stdout.readline())

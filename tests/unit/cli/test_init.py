@@ -54,7 +54,7 @@ def test_every_profile_of_the_example_is_sound(
 
 def test_a_test_and_a_workflow_lie_beside_it(headrace: Call, tmp_path: Path) -> None:
     data = headrace("init", "shop", "--json").data
-    written = {str(Path(file).relative_to("shop")) for file in data["files"]}
+    written = {str(Path(file).relative_to("shop")) for file in data["paths"]}
     assert {".gitignore", "tests/test_pipeline.py", ".github/workflows/pipeline.yml"} < written
     workflow = YAML(typ="safe").load(tmp_path / "shop" / ".github" / "workflows" / "pipeline.yml")
     commands = [step["run"] for step in workflow["jobs"]["check"]["steps"] if "run" in step]

@@ -23,6 +23,9 @@ from headrace.cli.verb import Verb, VerbGroup
 from headrace.errors import RefusedError, SourceLocation, UsageError
 from headrace.model.secrets import Redactor
 
+NOTHING_CHECKED: dict[str, Any] = {"ok": True, "checks": []}
+"""What a command in place of `headrace doctor` returns."""
+
 
 class Called(Protocol):
     exit_code: int
@@ -43,7 +46,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def callback(**_: object) -> Result:
         if raised:
             raise raised[0]
-        return Result(data={"fine": True}, text="fine", exit_code=3)
+        return Result(data=NOTHING_CHECKED, text="fine", exit_code=3)
 
     command = Verb("doctor", callback=callback, params=[click.Option(["--json", "--debug"], is_flag=True)])
     monkeypatch.setattr(main.LazyCommands, "get_command", lambda *_: command)
@@ -178,7 +181,7 @@ def test_warnings_reach_the_error_stream_and_traces_of_py4j_do_not() -> None:
 def test_a_result_brings_its_exit_code(headrace: Call, failing: list[Any]) -> None:
     called = headrace("doctor")
     assert (called.exit_code, called.out) == (3, "fine\n")
-    assert headrace("doctor", "--json").data == {"fine": True}
+    assert headrace("doctor", "--json").data == {"format_version": 1, **NOTHING_CHECKED}
 
 
 def test_an_error_shows_place_facts_and_remedies(headrace: Call, failing: list[Any], tmp_path: Path) -> None:
@@ -356,12 +359,12 @@ def test_what_users_files_print_stays_out_of_the_json(
 ) -> None:
     def callback(**_: object) -> Result:
         sys.stdout.write("printed by a pipeline's file\n")
-        return Result(data=[1])
+        return Result(data=NOTHING_CHECKED)
 
     command = Verb("doctor", callback=callback, params=[click.Option(["--json"], is_flag=True)])
     monkeypatch.setattr(main.LazyCommands, "get_command", lambda *_: command)
     called = headrace("doctor", "--json")
-    assert called.data == [1]
+    assert called.data == {"format_version": 1, **NOTHING_CHECKED}
     assert "printed by" in called.err
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import write_deltalake
 
+from checked_json import read_json
 from waiting import DEADLINE_S
 
 
@@ -22,7 +22,8 @@ def test_the_command_repeats_until_a_signal_comes(tmp_path: Path) -> None:
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for _ in range(2):
-            (found,) = json.loads(process.stdout.readline())["tables"]
-            assert (found["table"], found["steps"]) == ("default.orders", [])
+            (line,) = read_json("maintain", process.stdout.readline())
+            (found,) = line["tables"]
+            assert (found["dataset"], found["steps"]) == ("default.orders", [])
         process.send_signal(signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 128 + signal.SIGTERM

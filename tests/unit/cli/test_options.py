@@ -74,7 +74,7 @@ def test_each_shell_gets_its_script(headrace: Call, shell: str) -> None:
 
 def test_the_versions_are_named_without_a_jvm(headrace: Call) -> None:
     data = headrace("--version", "--json").data
-    assert list(data) == ["headrace", "spark", "delta", "kafka", "kafka_clients", "java"]
+    assert list(data) == ["format_version", "headrace", "spark", "delta", "kafka", "kafka_clients", "java"]
     assert all(data.values())
     assert headrace("--version").out.splitlines()[1:5] == [
         f"  Spark {data['spark']}",

@@ -72,7 +72,7 @@ class TestList:
             "  reason  record: malformed  1",
             "  rejected from 2026-11-22 08:10:00 to 2026-11-22 08:14:00 UTC",
         ]
-        (found,) = headrace("quarantine", "list", "orders", "--json").data
+        (found,) = headrace("quarantine", "list", "orders", "--json").data["datasets"]
         assert found["rows"] == {
             "pending": 1,
             "quarantined": 3,

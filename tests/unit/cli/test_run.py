@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import threading
@@ -139,7 +140,7 @@ def test_json_lines_are_events_and_then_the_result(
         watch(UpdateFinished(update="u", outcome="completed", duration_s=1))
     show_outcome(output, result("completed"), [])
     lines = output.stdout.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert [line.split('"')[3] if '"event"' in line else "result" for line in lines] == [
+    assert [json.loads(line).get("event", "result") for line in lines] == [
         "UpdateStarted",
         "UpdateFinished",
         "result",

@@ -40,8 +40,8 @@ def test_json_files_of_a_folder(infer: Infer) -> None:
     write("in/_SUCCESS.json", "no")
     found = infer("./in")
     assert (found["records"], found["corrupt"], found["ddl"]) == (3, 1, "id STRING, at DATE")
-    assert [one["at"] for one in found["conflicts"][0]["examples"]] == ["in/a.jsonl:1", "in/a.jsonl:3"]
-    assert found["corrupt_records"][0]["at"] == "in/a.jsonl:4"
+    assert [one["position"] for one in found["conflicts"][0]["examples"]] == ["in/a.jsonl:1", "in/a.jsonl:3"]
+    assert found["corrupt_records"][0]["position"] == "in/a.jsonl:4"
     assert found["usage"] == 'hr.read_files("in", format="json", schema="schemas/in.json")'
     assert Path("schemas/in.json").exists()
 
@@ -60,7 +60,7 @@ def test_a_type_that_few_values_have_is_left_out_and_reported(infer: Infer) -> N
         ("id", "1 of 101 values have another type; their records are bad", "LONG"),
         ("lines[].price", "1 of 101 values have another type; their records are bad", "DOUBLE"),
     ]
-    assert found["tolerated"][0]["examples"][0]["at"] == "in/a.jsonl:101"
+    assert found["tolerated"][0]["examples"][0]["position"] == "in/a.jsonl:101"
     infer("./in", "--tolerate", "60%", code=2)
 
 
@@ -70,7 +70,7 @@ def test_csv_files_with_folders_that_are_columns(infer: Infer) -> None:
     write("in/day=2026-11-21/part=7/2.csv", "id,name,zip,ok\n2.5,c,01097,\n")
     found = infer("in/")
     assert found["ddl"] == "id DOUBLE, name STRING, zip STRING, ok BOOLEAN, day DATE, part STRING"
-    assert [(one["at"][-7:], one["problem"]) for one in found["corrupt_records"]] == [
+    assert [(one["position"][-7:], one["problem"]) for one in found["corrupt_records"]] == [
         ("1.csv:5", "2 values for 4 columns"),
         ("1.csv:6", "not valid UTF-8"),
     ]

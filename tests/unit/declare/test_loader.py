@@ -315,7 +315,7 @@ def test_a_file_that_raises_is_named_with_its_line(load: Load, files: dict[str, 
     with pytest.raises(PipelineFileFailedError) as caught:
         load(files)
     assert str(caught.value.location) == place
-    assert caught.value.params["file"] == "transformations/a.py"
+    assert caught.value.params["path"] == "transformations/a.py"
     assert caught.value.__cause__ is not None
 
 
@@ -351,7 +351,7 @@ def test_no_files_is_an_error(load: Load, libraries: str) -> None:
 def test_nothing_declared_is_an_error(load: Load) -> None:
     with pytest.raises(NothingDeclaredError) as caught:
         load("x = 1\n")
-    assert caught.value.params["files"] == ["transformations/tables.py"]
+    assert caught.value.params["paths"] == ["transformations/tables.py"]
 
 
 def test_a_flow_whose_table_is_declared_nowhere_is_told_so_later(load: Load) -> None:

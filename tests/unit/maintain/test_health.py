@@ -30,7 +30,7 @@ def test_the_quarantine_of_a_table_has_a_health_of_its_own(at: At, tmp_path: Pat
         write_deltalake(on_disk(storage.quarantine(ORDERS)), pa.table({"id": [number]}), mode="append")
     found = list(examine_health(storage, settings.maintenance, storage.find_tables()))
     assert [one.target.title for one in found] == ["orders", "orders (quarantine)"]
-    assert [one.to_json()["role"] for one in found] == ["table", "quarantine"]
+    assert [one.to_json()["part"] for one in found] == ["table", "quarantine"]
     assert [[str(remark.command) for remark in one.remarks] for one in found] == [
         [],
         ["headrace maintain orders --only optimize"],

@@ -65,7 +65,7 @@ def test_a_reader_beyond_the_limit_is_a_refusal_until_it_is_ignored(
     before = stored(desk)
     (refused,) = command(capsys, *VACUUM, code=1)["tables"]
     error = refused["error"]
-    assert (error["code"], error["params"]["flow"], error["params"]["table"]) == (
+    assert (error["code"], error["params"]["flow"], error["params"]["dataset"]) == (
         "READER_LAGS",
         "large",
         "default.orders",

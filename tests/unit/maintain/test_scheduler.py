@@ -97,7 +97,7 @@ def test_a_run_cleans_logs_and_reports_what_it_could_not_compact(
         "orders  not compacted: Spark has ended",
         "orders  log cleaned: 5 commits before version 5",
     ]
-    assert (cleaned.dataset, cleaned.outcome["log"]["commits"]) == (ORDERS, 5)
+    assert (cleaned.dataset, cleaned.outcome["log_cleanup"]["commits"]) == (ORDERS, 5)
     assert versions(path) == (5,) and DeltaTable(on_disk(path)).to_pyarrow_table().num_rows == 6
     assert load_maintenance(settings.storage, ORDERS)["log"]["first"] == 5
     # The log is looked at once a day.
@@ -138,8 +138,8 @@ def test_a_continuous_run_vacuums_tables_and_their_quarantine(
         run.stop()
     assert not caplog.records
     outcomes = [one.outcome for one in events if isinstance(one, OperationProgressed)]
-    assert [one.get("role") for one in outcomes] == [None, "quarantine"]
-    assert all(one["vacuumed"]["bytes"] == 5 for one in outcomes)
+    assert [one.get("part") for one in outcomes] == [None, "quarantine"]
+    assert all(one["vacuumed"]["size_bytes"] == 5 for one in outcomes)
     assert [one.partition("  took")[0] for one in lines(events)] == [
         "orders  vacuumed: 1 file (5 bytes) deleted",
         "orders (quarantine)  vacuumed: 1 file (5 bytes) deleted",

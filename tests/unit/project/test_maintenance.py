@@ -211,7 +211,7 @@ def test_a_short_retention_needs_a_word_and_a_dry_run_changes_nothing(desk: Desk
     (result,) = replace(maintenance, options=replace(allowed, dry_run=False)).maintain([ORDERS])
     assert result.steps == ("vacuum",) and not stray.exists()
     assert next(result.lines()).startswith("orders  vacuumed: 3 files (")
-    assert load_maintenance(desk.storage, ORDERS)["vacuumed"]["bytes"] == 5
+    assert load_maintenance(desk.storage, ORDERS)["vacuumed"]["size_bytes"] == 5
 
 
 def test_the_files_that_a_compaction_has_replaced_are_vacuumed_by_the_same_command(

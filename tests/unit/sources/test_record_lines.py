@@ -63,7 +63,7 @@ def test_the_key_is_a_field_as_the_file_writes_it() -> None:
 )
 def test_a_record_without_its_key_is_refused(row: str) -> None:
     error = fault('{"customer": "ada"}\n' + row, key="customer")
-    assert error.params == {"file": "e", "line": 2}
+    assert error.params == {"path": "e", "line": 2}
 
 
 def test_a_misspelt_key_is_answered_with_the_field_that_was_meant() -> None:

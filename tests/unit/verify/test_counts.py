@@ -99,7 +99,7 @@ class TestFiles:
         (add,) = table.active()
         (table.path / add["path"]).unlink()
         (finding,) = verify.grade("counts").findings
-        assert (finding.code, finding.place["file"]) == ("FILE_MISSING", add["path"])
+        assert (finding.code, finding.place["path"]) == ("FILE_MISSING", add["path"])
 
     def test_of_another_size(self, table: LakeTable, flow: HandFlow, verify: Verify) -> None:
         flow.append({0: (0, 10)})
@@ -127,7 +127,7 @@ class TestFiles:
         os.utime(path, (path.stat().st_mtime + 60,) * 2)
         assert path.stat().st_size == add["size"]
         (finding,) = verify.grade("counts").findings
-        assert (finding.code, finding.place["file"]) == ("FILE_REPLACED", add["path"])
+        assert (finding.code, finding.place["path"]) == ("FILE_REPLACED", add["path"])
 
     def test_that_is_no_parquet_any_more(self, table: LakeTable, flow: HandFlow, verify: Verify) -> None:
         flow.append({0: (0, 10)})
@@ -149,7 +149,7 @@ class TestFiles:
             text = pa.StructArray.from_arrays([text], names=["name"])
         pq.write_table(content.append_column("note", text), path)
         (finding,) = [found for found in verify().findings if found.code == "FILE_NOT_UTF8"]
-        assert finding.place["file"] == add["path"]
+        assert finding.place["path"] == add["path"]
         assert ("column note.name:" if nested else "column note:") in finding.text
         assert verify().exit_code == 1
 
@@ -166,7 +166,7 @@ class TestFiles:
             os.utime(path, (path.stat().st_mtime, add["modificationTime"] / 1000))
         monkeypatch.setattr(data_files, "DECODED_BYTES", adds[0]["size"] * 2)
         dataset = verify.dataset()
-        found = [one.place["file"] for one in dataset.findings if one.code == "FILE_NOT_UTF8"]
+        found = [one.place["path"] for one in dataset.findings if one.code == "FILE_NOT_UTF8"]
         assert found == [add["path"] for add in adds[1:]]
         assert dataset.undecoded == 1
         assert "not in 1 older file" in dataset.notes[-1]
@@ -462,7 +462,7 @@ class TestLedger:
         path = table.fold("bronze", 0, 2, flow.said)
         path.write_text(text, errors="surrogateescape")
         (finding,) = verify().findings
-        assert (finding.code, finding.place["file"]) == ("LEDGER_UNREADABLE", f"bronze/{path.name}")
+        assert (finding.code, finding.place["path"]) == ("LEDGER_UNREADABLE", f"bronze/{path.name}")
         assert verify().exit_code == 1
 
     @pytest.mark.parametrize("text", ["", "{}x", '{"a": 1}', "[3]", "[[1]]"])
@@ -470,7 +470,7 @@ class TestLedger:
         flow.append({0: (0, 10)})
         table.fold("bronze", 0, 2, flow.said).with_name("losses.json").write_text(text)
         (finding,) = verify().findings
-        assert (finding.code, finding.place["file"]) == ("LEDGER_UNREADABLE", "bronze/losses.json")
+        assert (finding.code, finding.place["path"]) == ("LEDGER_UNREADABLE", "bronze/losses.json")
 
     def test_a_fold_that_a_run_puts_aside_meanwhile(
         self, table: LakeTable, flow: HandFlow, verify: Verify, monkeypatch: pytest.MonkeyPatch

@@ -68,7 +68,7 @@ def stop(invocation: Invocation) -> Result:
         if was_running
         else f"{name[0].upper()}{name[1:]} was not running: {broker.directory}"
     )
-    return Result(data={"was_running": was_running, "directory": str(broker.directory)}, text=text)
+    return Result(data={"was_running": was_running, "path": str(broker.directory)}, text=text)
 
 
 @verb(group=broker, examples=("headrace broker status", "headrace broker status --json"))
@@ -94,7 +94,7 @@ def create(invocation: Invocation, name: str, partitions: int, config: tuple[str
     broker, choice, bootstrap = _started(invocation)
     broker.create_topic(name, partitions, settings)
     text = f"Created topic {name} with {counted(partitions, 'partition')} on {bootstrap}, {choice.describe()}"
-    data = {"topic": name, "partitions": partitions, "config": settings, "bootstrap": bootstrap}
+    data = {"topic": name, "partitions": partitions, "config": settings, "bootstrap_servers": bootstrap}
     return Result(data=data, text=text)
 
 
@@ -106,11 +106,13 @@ def list_topics(invocation: Invocation) -> Result:
     choice = choose(invocation)
     # A broker that was never started has no topics.
     found = _started(invocation, choice)[0].list_topics() if has_data(choice.folder) else ()
-    data = [
-        {"topic": one.name, "id": one.id, "partitions": one.partitions, "records": one.records}
-        for one in found
-    ]
     head = f"{choice.describe()}: {choice.folder}"
+    data = {
+        "topics": [
+            {"topic": one.name, "id": one.id, "partitions": one.partitions, "records": one.records}
+            for one in found
+        ]
+    }
     if not found:
         text = f"No topics. Create one: headrace broker topics create NAME\n{head}"
         return Result(data=data, text=text)
@@ -143,7 +145,13 @@ def delete(invocation: Invocation, name: str, yes: bool) -> Result:
     if not (yes or invocation.output.agrees(lines, "Delete?", remedy)):
         return UNCHANGED
     broker.delete_topic(name)
-    data = {"topic": name, "id": found.id, "partitions": found.partitions, "records": found.records}
+    data = {
+        "done": True,
+        "topic": name,
+        "id": found.id,
+        "partitions": found.partitions,
+        "records": found.records,
+    }
     return Result(data=data, text=f"Deleted topic {name} with {size}.")
 
 
@@ -192,12 +200,12 @@ def _shown(found: BrokerStatus, choice: BrokerChoice) -> Result:
     facts: dict[str, Any] = {
         "pipeline": choice.pipeline if choice.reason in ("pipeline", "spec") else None,
         "state": found.state,
-        "bootstrap": found.bootstrap,
+        "bootstrap_servers": found.bootstrap,
         "pid": found.pid,
         "memory_mb": found.memory_mb,
         "idle_minutes": found.idle_minutes,
-        "directory": found.directory,
-        "log_file": found.log_file,
+        "path": found.directory,
+        "log": found.log_file,
     }
     if found.state == "stopped":
         text = f"stopped    headrace broker start\ndata in {found.directory}"

@@ -41,7 +41,7 @@ def show(invocation: Invocation, flows: tuple[str, ...]) -> Result:
     """
     with invocation.pipeline() as pipeline, invocation.output.progress("Reading"):
         found = pipeline.checkpoints.show(flows)
-        data = [one.to_json() for one in found]
+        data = {"checkpoints": [one.to_json() for one in found]}
         lines = [line for one in found for line in _shown(one)]
     return Result(data=data, text="\n".join(lines) or "The storage has no checkpoints.")
 
@@ -58,7 +58,7 @@ def validate(invocation: Invocation, flows: tuple[str, ...]) -> Result:
     with invocation.pipeline() as pipeline, invocation.output.progress("Reading"):
         found = pipeline.checkpoints.validate(flows)
     return Result(
-        data=[one.to_json() for one in found],
+        data={"checkpoints": [one.to_json() for one in found]},
         text="\n".join(line for one in found for line in _judged(one)) or "The storage has no checkpoints.",
         exit_code=1 if any(one.problems for one in found) else 0,
     )

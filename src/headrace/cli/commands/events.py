@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.options import POSITIVE, complete_dataset, option, read_moment
-from headrace.cli.output import Result
+from headrace.cli.output import Result, with_version
 from headrace.cli.verb import Invocation, verb
 from headrace.observe.event_reading import EventFilter, EventLevel, LoggedEvent, follow_events, read_events
 
@@ -66,7 +66,7 @@ def events(
         found = iter(events)
     colored = output.is_terminal
     lines = (
-        json.dumps(event.to_json(), ensure_ascii=False, default=str)
+        json.dumps(with_version(event.to_json()), ensure_ascii=False, default=str)
         if output.is_json
         else _as_line(event, colored)
         for event in found

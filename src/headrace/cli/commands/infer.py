@@ -82,7 +82,7 @@ def infer(
     found = compare(source, inference, root / shown, shown, time.monotonic() - began)
     written = save(found, root / shown, shown, update=update)
     usage += f'schema="{shown}")'
-    data = found.to_json() | {"file": shown, "written": written, "usage": usage}
+    data = found.to_json() | {"path": shown, "written": written, "usage": usage}
     return Result(data=data, text="\n".join(_lines(found, shown, written, usage)))
 
 

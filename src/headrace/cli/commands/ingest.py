@@ -245,7 +245,7 @@ def _save(
     if variables:
         lines += ["Set these variables of the environment", *(f"  {name}" for name in variables)]
     lines += ["Next", f"  headrace run --project {folder}"]
-    data = {"files": [str(file) for file in written], "variables": variables}
+    data = {"paths": [str(file) for file in written], "variables": variables}
     return Result(data=data, text="\n".join(lines), errors=errors, exit_code=1 if errors else 0)
 
 

@@ -61,7 +61,7 @@ def _from(source: Path, folder: Path, target: str | None) -> Result:
 
 def _result(name: str, written: tuple[Path, ...], notes: list[str], steps: list[str]) -> Result:
     lines = ["Wrote", *(f"  {file}" for file in written), *notes, "Next", *(f"  {step}" for step in steps)]
-    data = {"pipeline": name, "files": [str(file) for file in written], "notes": notes, "next": steps}
+    data = {"pipeline": name, "paths": [str(file) for file in written], "notes": notes, "next": steps}
     return Result(data=data, text="\n".join(lines))
 
 

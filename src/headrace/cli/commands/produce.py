@@ -15,7 +15,7 @@ from rich.console import Console
 
 from headrace.cli.kafka import ReachedKafka, not_found, reach_kafka
 from headrace.cli.options import POSITIVE, WHOLE, option, refuse, require_moment
-from headrace.cli.output import Output, Result
+from headrace.cli.output import FORMAT_VERSION, Output, Result
 from headrace.cli.verb import Invocation, verb
 from headrace.errors import TopicNotFoundError
 from headrace.model.texts import counted
@@ -122,7 +122,7 @@ def produce(
                 interval_s=shown.interval_s,
             )
     skipped = 0 if lines is None else lines.skipped
-    data = {"topic": topic, "bootstrap": kafka.servers, "created": created, "skipped": skipped}
+    data = {"topic": topic, "bootstrap_servers": kafka.servers, "created": created, "skipped": skipped}
     return Result(
         data=data | produced.to_json(),
         text=_summary(produced, topic, kafka, skipped),
@@ -278,6 +278,7 @@ def _as_line(record: TopicRecord) -> str:
 
 def _as_json(record: TopicRecord) -> str:
     head = {
+        "format_version": FORMAT_VERSION,
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,

@@ -91,7 +91,7 @@ def list_rows(invocation: Invocation, datasets: tuple[str, ...]) -> Result:
         found = pipeline.quarantine.list(datasets)
     schema = pipeline.settings.database
     return Result(
-        data=[one.to_json() for one in found],
+        data={"datasets": [one.to_json() for one in found]},
         text=lambda: _listed(found, schema) if found else "No row was rejected.",
     )
 
@@ -115,7 +115,7 @@ def show(invocation: Invocation, dataset: str, chosen: RowFilter, limit: int) ->
     """
     with invocation.pipeline() as pipeline, invocation.output.progress("Reading"):
         rows = pipeline.quarantine.show(dataset, chosen, limit=limit)
-    data = {"rows": [], "cut": False} if rows is None else rows.to_json()
+    data = {"columns": [], "rows": [], "cut": False} if rows is None else rows.to_json()
     return Result(data=data, text=lambda: _shown(rows, dataset))
 
 
@@ -146,7 +146,7 @@ def export(invocation: Invocation, dataset: str, file: Path, chosen: RowFilter, 
     if done.skipped:
         skipped = f"; {counted(done.skipped, 'row')} skipped: empty, or not valid UTF-8"
     return Result(
-        data={"file": str(done.path), "rows": done.rows, "skipped": done.skipped},
+        data={"path": str(done.path), "rows": done.rows, "skipped": done.skipped},
         text=f"Wrote {counted(done.rows, 'row')} to {done.path}{skipped}",
     )
 

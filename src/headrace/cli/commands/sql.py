@@ -124,7 +124,7 @@ def _texts(files: tuple[Path, ...], typed: tuple[str, ...]) -> Iterator[tuple[st
                 f"the file {file} {problem}",
                 facts=[str(error)],
                 remedies=["name a file with SQL statements: -f job.sql"],
-                params={"command": "headrace sql", "file": str(file)},
+                params={"command": "headrace sql", "path": str(file)},
             ) from error
     for text in typed:
         yield remember(text)

@@ -58,7 +58,7 @@ def tables(invocation: Invocation, table: str | None, orphaned: bool, remove: bo
             found = tuple(one for one in found if one.name in left)
     nothing = "The storage has no orphaned tables." if orphaned else "The storage has no tables yet."
     return Result(
-        data=[{**one.to_json(), "orphaned": one.name in left} for one in found],
+        data={"tables": [{**one.to_json(), "orphaned": one.name in left} for one in found]},
         text=lambda: _listed(found, settings.database, left) if found else nothing,
     )
 

@@ -133,9 +133,9 @@ def closing_data(result: DemoResult) -> dict[str, Any]:
     return {
         "ok": result.ok,
         "faults": list(faults(result)),
-        "directory": str(result.folder.path),
-        "tables": str(result.settings.storage.tables),
-        "broker": str(result.folder.broker),
+        "path": str(result.folder.path),
+        "tables_path": str(result.settings.storage.tables),
+        "broker_path": str(result.folder.broker),
         "records": ledger.records,
         "duration_s": round(result.duration_s, 2),
         "crashes": [

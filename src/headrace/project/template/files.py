@@ -60,7 +60,7 @@ def write_new(wanted: Mapping[Path, str], remedy: str = "headrace init OTHER_FOL
         raise FileExistsInTheWayError(
             f"{taken[0]} exists already; nothing was written",
             remedies=[remedy],
-            params={"files": [str(file) for file in taken]},
+            params={"paths": [str(file) for file in taken]},
         )
     for file, text in wanted.items():
         try:

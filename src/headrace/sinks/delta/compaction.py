@@ -54,7 +54,7 @@ class Compaction:
     def to_json(self) -> dict[str, Any]:
         return {
             "files": {"added": self.added, "removed": self.removed},
-            "bytes": {"added": self.added_bytes, "removed": self.removed_bytes},
+            "size_bytes": {"added": self.added_bytes, "removed": self.removed_bytes},
             "duration_s": round(self.duration_s, 3),
             "conflicts": dict(self.conflicts),
         }

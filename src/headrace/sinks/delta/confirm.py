@@ -91,7 +91,7 @@ def _lost(table: Location, version: int | None, what: str) -> CommitLostError:
             "the log was cleaned while this process stood still; nothing of the commit is visible",
         ),
         remedies=("run again:   headrace run",),
-        params={"table": str(table), "version": version},
+        params={"dataset": str(table), "version": version},
     )
 
 

@@ -89,7 +89,7 @@ def no_log(path: Location) -> StorageUnreadableError:
         f"the table {path.name} has no log at this moment",
         facts=(f"table {path}", "nothing was written"),
         remedies=("headrace doctor",),
-        params={"table": str(path)},
+        params={"path": str(path)},
     )
 
 
@@ -320,7 +320,7 @@ def _is_registered(spark: SparkSession, name: TableName, path: Location) -> bool
             "nothing was read or written",
         ),
         remedies=("set `database` in headrace.yml to a schema that only this pipeline uses",),
-        params={"table": str(name), "location": known},
+        params={"dataset": str(name), "location": known},
     )
 
 

@@ -332,5 +332,5 @@ class FileGuard(Guard):
             location=self.run.flow.location,
             facts=(*(plain_path(path) for path in paths[:_SHOWN]), str(log), "nothing was read or written"),
             remedies=(resume_command(self.run.flow.name),),
-            params={"flow": self.run.flow.name, "path": str(log), "files": [plain_path(p) for p in paths]},
+            params={"flow": self.run.flow.name, "path": str(log), "paths": [plain_path(p) for p in paths]},
         )

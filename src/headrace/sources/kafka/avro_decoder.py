@@ -71,7 +71,7 @@ class SchemaRegistry:
                 f"the subject `{subject}` of the schema registry {problem}",
                 facts=(f"version {found.get('version')}, id {found.get('id')}",),
                 remedies=('read the topic with format="raw", and decode it in the query',),
-                params={"subject": subject, "version": found.get("version"), "type": kind},
+                params={"subject": subject, "schema_version": found.get("version"), "type": kind},
             )
         return RegisteredSchema(int(found["id"]), str(found["schema"]))
 

@@ -230,7 +230,7 @@ class KafkaCluster:
             f"no Kafka broker answers at {servers}",
             facts=(f"Kafka's client reports: {error}",),
             remedies=("headrace doctor",),
-            params={"servers": servers},
+            params={"bootstrap_servers": servers},
         )
         return self._silence
 

@@ -195,7 +195,7 @@ def invalid(
         location=SourceLocation(name, line, column) if line and name != STDIN else None,
         facts=facts,
         remedies=remedies,
-        params={"file": name, "line": line},
+        params={"path": name, "line": line},
     )
 
 

@@ -156,7 +156,7 @@ class KafkaSource(Source):
 
     def not_checked(self, error: HeadraceError, settings: ProjectSettings) -> str:
         profile = settings.kafka
-        servers = error.params.get("servers", profile.bootstrap_servers)
+        servers = error.params.get("bootstrap_servers", profile.bootstrap_servers)
         if servers != profile.bootstrap_servers:
             return f"cannot reach {servers}; its topics were not checked"
         if servers == NO_ADDRESS:

@@ -46,7 +46,7 @@ ORDERS = KafkaSource(index=0, folder=0, location=HERE, topics=("orders",))
 )
 def test_a_plan_warns_of_topics_that_were_not_checked(servers: str, profile: str, warning: str) -> None:
     settings = replace(SETTINGS, kafka=PROFILE.with_bootstrap_servers(profile))
-    error = BrokerUnreachableError("no Kafka broker answers", params={"servers": servers})
+    error = BrokerUnreachableError("no Kafka broker answers", params={"bootstrap_servers": servers})
     assert ORDERS.not_checked(error, settings) == warning
 
 
