@@ -16,7 +16,7 @@ from headrace.errors import HeadraceError, ProfileUnknownError, SpecAmbiguousErr
 from headrace.model.broker import BrokerChoice
 from headrace.model.texts import counted
 from headrace.runtime.broker import Broker, BrokerStatus, topic_unknown
-from headrace.runtime.broker_data import has_data
+from headrace.runtime.broker_data import find_in_shared, has_data
 from headrace.runtime.fetch import ensure_jars
 
 
@@ -93,6 +93,9 @@ def create(invocation: Invocation, name: str, partitions: int, config: tuple[str
     settings = _read_settings(config)
     broker, choice, bootstrap = _started(invocation)
     broker.create_topic(name, partitions, settings)
+    facts, remedies = find_in_shared([name], choice.folder)
+    for line in (*facts, *remedies):
+        invocation.output.note(line)
     text = f"Created topic {name} with {counted(partitions, 'partition')} on {bootstrap}, {choice.describe()}"
     data = {"topic": name, "partitions": partitions, "config": settings, "bootstrap_servers": bootstrap}
     return Result(data=data, text=text)
