@@ -247,6 +247,11 @@ def forgotten_tables() -> Iterator[None]:
     state of each table in memory for an hour.
     """
     yield
+    forget_tables()
+
+
+def forget_tables() -> None:
+    """Let Spark's catalog and Delta forget the tables of the default schema."""
     loaded = sys.modules.get("pyspark.core.context")
     context = None if loaded is None else loaded.SparkContext._active_spark_context
     if context is None:

@@ -171,6 +171,12 @@ def _build_error(kind: type[_Error], fields: Mapping[str, Any]) -> _Error:
 NOT_COMMITTED = "the batch was not committed"
 """A fact of errors about a record or a file in a batch; errors of a preview do not have it."""
 
+ONE_PROCESS = "stop one of the two processes, then run again:   headrace run"
+"""The remedy where two processes run one flow."""
+
+INSTALL_NEWER = "install the newer version:   pip install --upgrade headrace"
+"""The remedy for a storage that a newer version of Headrace has written."""
+
 GONE = "the JVM exited without an error message"
 """The text of an exception whose message was in a JVM that has exited."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
@@ -22,11 +23,13 @@ from cdc_oracle import (
     random_changes,
     random_events,
 )
-from headrace.errors import HeadraceError, PlanFailedError
+from headrace.contracts.changes import ChangeColumns, as_changes, without_own_columns
+from headrace.errors import ColumnInvalidError, HeadraceError, PlanFailedError
 from headrace.model.event_forms import Event
 from headrace.model.table_events import OperationProgressed
 from headrace.project.pipeline import Pipeline
 from headrace.run import targets
+from headrace.runtime.lazy_pyspark import F
 from headrace.sinks.delta import placed_rows, table_index
 from landing import Site
 from proof.shop import Shop, rows
@@ -324,6 +327,22 @@ def test_two_flows_feed_a_table_whose_changes_feed_other_tables(tmp_path: Path) 
         for table in ("current", "copy", "copied"):
             assert values_of(site.storage.table(site.name(table))) == current_rows(applied), table
     assert site.verify().proven
+
+
+def test_a_source_may_have_columns_of_its_own_with_names_of_headrace(spark: SparkSession) -> None:
+    columns = "id INT, _sequence INT, _source STRING, _commit_version LONG"
+    feed = spark.createDataFrame([(1, 7, "web", 3)], columns)
+    ordered = ChangeColumns(keys=("id",), sequence_by="_sequence", excluded=("_sequence",))
+    (row,) = as_changes(feed, ordered).collect()
+    assert (row["_sequence"]["value"], row["_source"]) == (7, "web")
+    with pytest.raises(ColumnInvalidError, match="except_column_list") as caught:
+        as_changes(feed, replace(ordered, excluded=()))
+    assert caught.value.params == {"column": "_sequence"}
+    # A table with changes by key has such columns from Headrace.
+    own = as_changes(feed, ordered).drop("_cdc_operation").withColumn("_commit_version", F.lit(4))
+    assert as_changes(own, replace(ordered, sequence_by="_commit_version", excluded=())).columns[0] == "id"
+    assert without_own_columns(feed).columns == feed.columns
+    assert "_sequence" not in without_own_columns(own).columns
 
 
 ROUTES = """

@@ -273,12 +273,16 @@ def test_folders_that_a_pattern_matches_give_a_column(site: Site, pattern: str) 
 
 def test_folders_named_for_a_value_give_a_column(site: Site) -> None:
     read = '"landing", format="json", schema="id LONG, day STRING"'
-    site.reads(read)
+    sheets = read.replace("landing", "sheets").replace('json"', 'csv", options={"header": "true"}')
+    site.write_reads({"visits": f"read_files({read})", "sheets": f'read_files({sheets}).select("day")'})
     site.put("day=01/a.json", {"id": 1})
+    site.put("../sheets/day=01/a.csv", "id", "1")
     site.run_well()
     site.put("day=02/a.json", {"id": 2})
+    site.put("../sheets/day=02/a.csv", "id", "2")
     site.run_well()
     assert sorted((row["id"], row["day"]) for row in site.rows()) == [(1, "01"), (2, "02")]
+    assert sorted(row["day"] for row in site.rows("sheets")) == ["01", "02"]
     site.reads(read.replace(", day STRING", ""))
     assert (site.error().code, site.error().params["column"]) == ("ARGUMENT_INVALID", "day")
 
@@ -325,6 +329,8 @@ BAD: dict[str, tuple[str, str, list[str], int | None]] = {
         0,
     ),
     "header": ("csv", "first STRING, last STRING", ["last,first", "Lovelace,Ada"], None),
+    "unused": ("csv", "id LONG, page STRING", ["id,page,extra", "1,a,x"], None),
+    "unused_width": ("csv", "id LONG, page STRING", ["id,page", "1,a", "2,b,x"], 3),
     "columns": ("parquet", "id LONG", ["PAR1 and no more"], None),
     "objects": ("avro", "id LONG", ["no avro"], None),
 }
@@ -342,8 +348,9 @@ def test_bad_files_stop_their_flows_with_path_and_line(site: Site) -> None:
 @hr.table
 def {name}():
     options = {options.get(format)}
-    return hr.read_files("landing/{name}", format="{format}", schema="{schema}", options=options, \\
+    rows = hr.read_files("landing/{name}", format="{format}", schema="{schema}", options=options, \\
 bad_records="stop")
+    return rows{'.select("id")' if name.startswith("unused") else ""}
 """
         paths[name] = site.put(f"{name}/bad.{format}" + (".gz" if name == "packed" else ""), *lines)
     site.write(code)
@@ -357,6 +364,8 @@ bad_records="stop")
         assert site.rows(name) == []
     header = "\n".join(errors["header"].facts)
     assert "last, first" in header and "first, last" in header, header
+    assert "other columns in its header" in errors["unused"].summary, errors["unused"].to_dict()
+    assert "append_flow" in errors["unused"].remedies[1]
 
 
 def test_what_is_not_there_is_named_with_the_line_that_reads_it(site: Site) -> None:

@@ -26,13 +26,15 @@ from headrace.model.changes import (
     ChosenColumns,
 )
 from headrace.model.names import quoted_column
-from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType, T
+from headrace.runtime.lazy_pyspark import Column, DataFrame, DataType, F, StructType, T
 from headrace.sinks.row_hash import holds_map, row_hash
 from headrace.sources.parts import ROW_JSON
 from headrace.sources.registry import widest_coordinates
 
 _RECORD = "_source"
 """The struct that our readers add. The table does not get it, unless ``column_list`` names it."""
+_PLACE: Final = {"partition": "bigint", "source": "string", "position": "bigint"}
+_SEQUENCE_FIELDS: Final = ["value", *_PLACE]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +62,10 @@ def as_changes(rows: DataFrame, columns: ChangeColumns) -> DataFrame:
     """
     if "_commit_version" in rows.columns:
         # The change feed of another table with changes by key.
-        rows = rows.drop(SEQUENCE, COLUMN_SEQUENCES)
-    _check_names(rows, columns)
+        rows = rows.drop(*(name for name in _own_columns(rows) if name != _RECORD))
     keys = tuple(_find(rows, one) for one in columns.keys)
     kept = _kept(rows, columns)
+    _check_names(kept, columns)
     _check_keys(keys, kept)
     others = [name for name in kept if name not in keys]
     _check_chosen(rows, columns, others)
@@ -106,15 +108,19 @@ def with_sequence(declared: Mapping[str, Any], table: Mapping[str, Any]) -> Mapp
     return {**declared, "fields": [*declared["fields"], *own]}
 
 
-def _check_names(rows: DataFrame, columns: ChangeColumns) -> None:
-    """Check that no column of the source has the name of a column that Headrace adds to the table."""
+def _check_names(kept: Sequence[str], columns: ChangeColumns) -> None:
+    """Check that no column of the table has the name of a column that Headrace adds to it."""
     history = () if columns.tracked is None else (START, END)
     partial = () if columns.kept_if_null is None else (COLUMN_SEQUENCES,)
+    taken = {name.casefold() for name in kept}
     for name in (*history, *partial, SEQUENCE, OPERATION):
-        if name in rows.columns:
+        if name.casefold() in taken:
             raise ColumnInvalidError(
                 f"the source has a column `{name}`, which a table with changes by key adds itself",
-                remedies=[f'rename it: .withColumnRenamed("{name}", ..)'],
+                remedies=[
+                    f'rename it: .withColumnRenamed("{name}", ..)',
+                    f'or leave it out of the table: except_column_list=["{name}"]',
+                ],
                 params={"column": name},
             )
 
@@ -156,7 +162,8 @@ def _kept(rows: DataFrame, columns: ChangeColumns) -> list[str]:
     """The columns of the source that become columns of the table."""
     if columns.included is not None:
         return [_find(rows, one) for one in columns.included]
-    excluded = {_find(rows, one) for one in columns.excluded} | {_RECORD, *FEED_COLUMNS}
+    own = {name for name in _own_columns(rows) if name == _RECORD}
+    excluded = {_find(rows, one) for one in columns.excluded} | {*own, *FEED_COLUMNS}
     return [name for name in rows.columns if name not in excluded]
 
 
@@ -190,8 +197,7 @@ def _place(rows: DataFrame) -> list[Column]:
         place = (F.col("_commit_version"), F.lit(""), row_hash(rows))
     else:
         place = (F.lit(0), F.lit(""), row_hash(rows))
-    types = (("partition", "bigint"), ("source", "string"), ("position", "bigint"))
-    return [one.cast(kind).alias(name) for one, (name, kind) in zip(place, types, strict=True)]
+    return [one.cast(kind).alias(name) for one, (name, kind) in zip(place, _PLACE.items(), strict=True)]
 
 
 def _check_comparable(schema: StructType, keys: Sequence[str]) -> None:
@@ -237,7 +243,26 @@ _FITS = {
 
 def without_own_columns(rows: DataFrame) -> DataFrame:
     """The rows without the columns that Headrace adds to the tables of a pipeline."""
-    return rows.drop("_source", SEQUENCE, COLUMN_SEQUENCES)
+    return rows.drop(*_own_columns(rows))
+
+
+def _own_columns(rows: DataFrame) -> list[str]:
+    """The columns that Headrace adds to tables. A source can have others of these names, with other types."""
+    return [one.name for one in rows.schema.fields if _is_own(one.name, one.dataType)]
+
+
+def _is_own(name: str, kind: DataType) -> bool:
+    if not isinstance(kind, T.StructType):
+        return False
+    match name:
+        case "_source":
+            return True
+        case "_sequence":
+            return list(kind.fieldNames()) == _SEQUENCE_FIELDS
+        case "_sequences":
+            return all(_is_own(SEQUENCE, field.dataType) for field in kind.fields)
+        case _:
+            return False
 
 
 def change_schema(

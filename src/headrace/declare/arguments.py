@@ -130,7 +130,7 @@ class Arguments:
                 argument, "must be a list of column names, not text", f'write {argument}=["{value}"]'
             )
         if not isinstance(value, Sequence) or not all(isinstance(item, str) and item for item in value):
-            raise self.invalid(argument, "must be a list of column names")
+            raise self.invalid(argument, "must be a list of column names", f'write {argument}=["id"]')
         return tuple(value)
 
     def schema(self, value: Any, root: Path | None) -> Any | None:

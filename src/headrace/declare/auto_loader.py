@@ -215,7 +215,10 @@ class _Files:
     def _batch(
         self, folder: FileFolder, format: str, schema: StructType | None, options: Mapping[str, str]
     ) -> DataFrame:
-        reader = self.active.session().read.format(format).options(**options)
+        from headrace.sources.files import read as files
+
+        checks = files.CSV_CHECKS if format == "csv" else {}
+        reader = self.active.session().read.format(format).options(**checks).options(**options)
         if folder.recursive:
             reader = reader.option("recursiveFileLookup", "true")
         if folder.glob is not None:

@@ -11,7 +11,7 @@ from typing import Any
 from headrace.declare.bundle_variables import BundleVariables
 from headrace.declare.pipeline_files import relative_path
 from headrace.declare.spec_values import Mapped, Scalar, Sequence, Value, build_values, shown_path
-from headrace.errors import SourceLocation, SpecAmbiguousError, SpecInvalidError
+from headrace.errors import SourceLocation, SpecAmbiguousError, SpecInvalidError, did_you_mean
 from headrace.model.texts import option_text
 
 BUNDLES = ("databricks.yml", "databricks.yaml")
@@ -152,6 +152,7 @@ def load_bundle(file: Path, target: str | None) -> Bundle:
         raise SpecInvalidError(
             f"{file} has no target `{target}`",
             facts=[f"its targets: {known}"],
+            remedies=did_you_mean(target, targets, "name one of its targets"),
             params={"target": target, "known": list(targets)},
         )
     documents.append((file, mapping(targets.get(chosen))))

@@ -266,7 +266,8 @@ def _unsupported(settings: ProjectSettings, what: str, remedies: Sequence[str]) 
     return FeatureUnsupportedError(
         f"this version does not support {what}",
         location=caller(settings.root),
-        remedies=remedies,
+        remedies=remedies
+        or ["remove the call; a pipeline can use dbutils.widgets, dbutils.secrets and dbutils.fs"],
         params={"what": what},
     )
 

@@ -72,7 +72,7 @@ def find_spec(path: Path | None = None) -> Path:
         if len(found) > 1:
             raise SpecAmbiguousError(
                 f"{folder} has two specs: {' and '.join(found)}",
-                remedies=["remove one of them, or name one:   headrace run --spec FILE"],
+                remedies=[f"remove one of them, or name one:   headrace run --spec {found[0]}"],
                 params={"path": str(folder)},
             )
         if found:
@@ -218,6 +218,7 @@ def _bundle(document: Mapped, file: Path) -> Path | None:
     raise SpecInvalidError(
         f"`bundle` names {name}, which does not exist",
         location=document.keys["bundle"],
+        remedies=["correct the path, which is relative to the folder of the spec"],
         params={"bundle": name},
     )
 
@@ -245,13 +246,21 @@ def _profiles(document: Mapped) -> dict[str, Mapped]:
     if entry is None or (isinstance(entry, Scalar) and entry.value is None):
         return {}
     if not isinstance(entry, Mapped):
-        raise SpecInvalidError("profiles must be a mapping of names to settings", location=entry.location)
+        raise SpecInvalidError(
+            "profiles must be a mapping of names to settings",
+            location=entry.location,
+            remedies=["write such as   profiles: {prod: {storage: /srv/lake}}"],
+        )
     found = {}
     for name, value in entry.items.items():
         if isinstance(value, Scalar) and value.value is None:
             value = Mapped({}, {}, value.location)
         if not isinstance(value, Mapped):
-            raise SpecInvalidError(f"profile `{name}` must be a mapping", location=value.location)
+            raise SpecInvalidError(
+                f"profile `{name}` must be a mapping",
+                location=value.location,
+                remedies=[f"write such as   {name}: {{storage: /srv/lake}}"],
+            )
         found[name] = value
     return found
 
@@ -382,4 +391,6 @@ def _trigger(spec: Spec, merged: Mapped) -> Trigger:
     except ValueError as error:
         place = _locations(merged, "configuration").get(INTERVAL_SETTING)
         key = f"configuration.{INTERVAL_SETTING}"
-        raise SpecInvalidError(f"`{key}` {error}", location=place, params={"key": key}) from None
+        raise SpecInvalidError(
+            f"`{key}` {error}", location=place, remedies=["write such as 5 seconds"], params={"key": key}
+        ) from None

@@ -114,8 +114,9 @@ class Filler:
 
         if "${" in _VARIABLE.sub("", scalar.text):
             raise SpecInvalidError(
-                "a `${` has no closing brace: write ${NAME}, or $${ for the characters themselves",
+                "a `${` has no closing brace",
                 location=scalar.location,
+                remedies=["write ${NAME}, or $${ for the characters themselves"],
                 params={"key": ".".join(path)},
             )
         filled = _VARIABLE.sub(fill, scalar.text)
@@ -127,8 +128,9 @@ class Filler:
         name, separator, default = text.partition(":-")
         if not _NAME.fullmatch(name):
             raise SpecInvalidError(
-                f"`${{{text}}}` is not a variable: write ${{NAME}}, ${{NAME:-default}} or ${{file:PATH}}",
+                f"`${{{text}}}` is not a variable",
                 location=scalar.location,
+                remedies=["write ${NAME}, ${NAME:-default} or ${file:PATH}"],
                 params={"text": f"${{{text}}}"},
             )
         value = os.environ.get(name, self._dotenv.get(name))

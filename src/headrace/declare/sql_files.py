@@ -108,12 +108,14 @@ def open_literal(text: SqlText, error: SqlTokenError) -> SqlInvalidError:
         return SqlInvalidError(
             f"{error.opening} is not a value in hexadecimal: it may have the digits 0-9 and A-F only",
             location=text.locate(error.index, error.index + len(error.opening) - 1, None),
+            remedies=["write such as X'0AFF'"],
             params={"problem": "hexadecimal"},
         )
     kind = {"/*": "comment", "`": "name in backquotes"}.get(error.opening, "string")
     return SqlInvalidError(
         f"this {kind} has no end",
         location=text.locate(error.index, error.index + len(error.opening) - 1, None),
+        remedies=[f"end it with {'*/' if error.opening == '/*' else error.opening[-1]}"],
         params={"problem": "no end"},
     )
 

@@ -412,7 +412,9 @@ def check_files(table: Location, version: int) -> None:
     raise ReadVersionGoneError(
         f"version {version} of the table {table.name} cannot be read: a vacuum has removed data files",
         facts=(f"missing: {missing}", *([f"can be read: {_span(whole[-1], whole[0])}"] if whole else ())),
-        remedies=("read the newest version:   headrace read TABLE",) if whole else ("headrace verify",),
+        remedies=(f"read the newest version:   headrace read {table.name}",)
+        if whole
+        else ("headrace verify",),
         params={"dataset": table.name, "version": version, "whole": [whole[-1], whole[0]] if whole else None},
     )
 
@@ -461,6 +463,7 @@ def _no_version(
     return ReadVersionUnknownError(
         f"the table {table.name} {what}",
         facts=(held,),
+        remedies=(f"read the newest version:   headrace read {table.name}",),
         params={"dataset": table.name, **params, "versions": [known[0], known[-1]] if known else None},
     )
 

@@ -186,7 +186,7 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
         f"the query of `{name}` failed: {summary}",
         location=place,
         facts=[*facts, *(line for line in rest if line.strip())][:12],
-        remedies=remedies,
+        remedies=remedies or [f"correct {place}; --debug prints the stack trace"],
         params=params,
     )
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from headrace.errors import PropertyInvalidError
+from headrace.errors import PropertyInvalidError, did_you_mean
 from headrace.model.changes import KEPT_PROPERTY
 from headrace.model.declarations import AutoCdcFlow, Groups, MaterializedView, StreamingTable
 from headrace.model.maintenance import LOG_CLEANUP, LOG_RETENTION, POLICY_PROPERTY, TARGET_SIZE, parse_bytes
@@ -97,6 +97,19 @@ def table_properties(
     return {**properties, **given}
 
 
+_DELTA_PROPERTIES: Final = tuple(
+    f"delta.{name}"
+    for name in (
+        *("appendOnly", "checkpointInterval", "checkpointPolicy", "columnMapping.mode"),
+        *("checkpoint.writeStatsAsJson", "checkpoint.writeStatsAsStruct", "isolationLevel"),
+        *("dataSkippingNumIndexedCols", "dataSkippingStatsColumns", "deletedFileRetentionDuration"),
+        *("enableChangeDataFeed", "enableDeletionVectors", "enableExpiredLogCleanup", "enableRowTracking"),
+        *("enableTypeWidening", "logRetentionDuration", "setTransactionRetentionDuration"),
+    )
+)
+"""The properties that users set, for suggestions."""
+
+
 def check_delta_properties(session: SparkSession, dataset: StreamingTable | MaterializedView) -> None:
     """Check the `delta.` properties of a dataset, and their values, with Delta itself; and how long its
     tombstones are kept."""
@@ -119,9 +132,13 @@ def check_delta_properties(session: SparkSession, dataset: StreamingTable | Mate
             one = jvm.PythonUtils.toScalaMap(checked)
             jvm.org.apache.spark.sql.delta.DeltaConfigs.validateConfigurations(one)
         except PySparkException as error:
-            text = str(error).partition("If you are sure")[0].partition("JVM stacktrace")[0]
+            text = str(error)
+            for advice in ("If you are sure", "To disable this check", "JVM stacktrace"):
+                text = text.partition(advice)[0]
             problem = f"Delta refuses the table property {key} = {value}"
             remedy = "correct the name or the value, or remove the property"
+            if "UNKNOWN_CONFIGURATION" in text:
+                (remedy,) = did_you_mean(key, _DELTA_PROPERTIES, remedy)
             raise _invalid(dataset, key, problem, remedy, " ".join(text.split())[:300]) from error
 
 

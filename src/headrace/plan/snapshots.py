@@ -23,7 +23,7 @@ from headrace.plan.modes import Loading
 from headrace.plan.names import NameRules, split_name
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession, T
-from headrace.sources.files.read import ANY_FILE_NAME
+from headrace.sources.files.read import ANY_FILE_NAME, CSV_CHECKS
 from headrace.sources.files.reader import FILES_MAX_AGE
 from headrace.sources.schemas import load_schema
 from headrace.state.snapshot_log import SnapshotLog
@@ -32,7 +32,7 @@ from headrace.storage.location import Location
 from headrace.storage.table_log import is_table, newest_version, readable_versions
 
 _OPTIONS: Mapping[str, Mapping[str, str]] = {
-    "csv": {"header": "true", "inferSchema": "true", "enforceSchema": "false", "mode": "FAILFAST"},
+    "csv": {"header": "true", "inferSchema": "true", **CSV_CHECKS, "mode": "FAILFAST"},
     "json": {"mode": "FAILFAST"},
 }
 

@@ -59,7 +59,8 @@ def check_declarations(declarations: Declarations) -> list[HeadraceError]:
         if isinstance(dataset, StreamingTable) and str(dataset.name).casefold() not in fed:
             errors.append(
                 TableWithoutFlowError(
-                    f"no flow writes the streaming table `{dataset.name.short}`",
+                    f"no flow writes the {'sink' if dataset.sink else 'streaming table'} "
+                    f"`{dataset.name.short}`",
                     location=dataset.location,
                     remedies=[f'add a flow: @hr.append_flow(target="{dataset.name.short}")'],
                     params={"dataset": str(dataset.name)},

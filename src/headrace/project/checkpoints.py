@@ -53,7 +53,7 @@ class Checkpoints:
                 every = {one.flow for one in load_checkpoints(self._settings.storage, lambda _: True)}
                 raise FlowUnknownError(
                     f"the storage of {self._settings.name} has no checkpoint of a flow `{name}`",
-                    remedies=did_you_mean(name, every, "headrace checkpoint show lists all"),
+                    remedies=did_you_mean(name, every, "list all checkpoints:   headrace checkpoint show"),
                     params={"flow": name},
                 )
         return found

@@ -201,7 +201,7 @@ def check_tables(topics: Iterable[IngestedTopic]) -> None:
                 raise CommandLineError(
                     f"the topics {other} and {one.topic} have the same table {table}",
                     facts=["nothing was written"],
-                    remedies=[f"ingest one of them alone:   headrace ingest {one.topic} --table NAME"],
+                    remedies=[f"ingest one of them alone:   headrace ingest {one.topic} --table {table}_2"],
                     params={"command": "headrace ingest", "topics": [other, one.topic]},
                 )
 

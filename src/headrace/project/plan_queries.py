@@ -197,7 +197,7 @@ def find_datasets(names: Iterable[str], plan: Plan) -> tuple[TableName, ...]:
         if name not in stored:
             raise DatasetUnknownError(
                 f"the pipeline {plan.project.name} declares no table `{text}`",
-                remedies=did_you_mean(text, known, "headrace plan lists its datasets"),
+                remedies=did_you_mean(text, known, "list its datasets:   headrace plan"),
                 params={"dataset": text},
             )
         found.append(name)

@@ -110,7 +110,7 @@ def find_previewed(name: str, plan: Plan) -> tuple[str, tuple[Declared, ...]]:
     known = [dataset.name.short for dataset in plan.datasets] + [one.flow.name for one in plan.flows]
     raise DatasetUnknownError(
         f"the pipeline {plan.project.name} declares no dataset or flow `{name}`",
-        remedies=did_you_mean(name, known, "headrace plan lists its datasets"),
+        remedies=did_you_mean(name, known, "list its datasets:   headrace plan"),
         params={"dataset": name},
     )
 

@@ -105,6 +105,7 @@ class Quarantine:
             forms = _FORMS[0] if records else " or ".join(_FORMS)
             raise ArgumentInvalidError(
                 f"the name of the file must end in {forms}: {path.name}",
+                remedies=[f"write to {path.with_suffix(_FORMS[0]).name}"],
                 params={"argument": "file", "value": str(path)},
             )
         rows = self.show(dataset, chosen)

@@ -84,6 +84,7 @@ def _unreadable(error: HeadraceError) -> StorageUnreadableError:
         f"the storage lacks a table or a checkpoint of the flow: {error.summary}",
         location=error.location,
         facts=error.facts,
+        remedies=("headrace doctor",),
         params={**error.params, "code": error.code},
     )
 
@@ -146,6 +147,7 @@ def _storage_error(what: str, error: Exception) -> HeadraceError | None:
         return StorageUnreadableError(
             f"the storage could not be read: {what}",
             facts=(f"the system's error: {error}",),
+            remedies=("headrace doctor",),
             params={"what": what},
         )
     return error if error.transient or isinstance(error, StorageUnwritableError) else None

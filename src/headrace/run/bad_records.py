@@ -281,6 +281,7 @@ class BadRecordSearch:
                 f"{first.bad} of {first.seen} records the first time, {second.bad} the second time",
                 "the batch was not committed",
             ),
+            remedies=("run again; if it repeats, read the source with a reader of Headrace:   headrace run",),
             params={"flow": stamp.flow, "batch": stamp.batch},
         )
 

@@ -13,6 +13,7 @@ from typing import assert_never
 from headrace.contracts.expectations import FAILED
 from headrace.errors import (
     NOT_COMMITTED,
+    ONE_PROCESS,
     ConstraintViolatedError,
     DriverLostError,
     ExpectationFailedError,
@@ -285,6 +286,7 @@ def _known(failed: FailedQuery, declared: Declared) -> HeadraceError | None:
             facts=(
                 "the checkpoint has a batch of the other process; this process has written nothing since",
             ),
+            remedies=(ONE_PROCESS,),
             params={"flow": failed.name},
         )
     if of_sources:

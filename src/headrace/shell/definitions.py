@@ -223,6 +223,7 @@ class Definitions:
             raise TableUnknownError(
                 f"there is no table `{name.short}` that headrace sql has made",
                 location=location,
+                remedies=["headrace status"],
                 params={"table": str(name)},
             )
         if not table.is_kafka and is_table(self.settings.storage.table(name)):

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.errors import BatchFencedError, CheckpointBehindTableError, TableBehindCheckpointError
+from headrace.errors import (
+    ONE_PROCESS,
+    BatchFencedError,
+    CheckpointBehindTableError,
+    TableBehindCheckpointError,
+)
 from headrace.model.counts import BatchCounts
 from headrace.sinks.target import BatchStamp, OpenedGeneration, RefreshStamp, TargetReader
 from headrace.state.facts import FENCED
@@ -86,7 +91,7 @@ def fenced(stamp: BatchStamp, held: int | None = None) -> BatchFencedError:
         f"flow {stamp.flow}: another driver has {what} this checkpoint while batch {stamp.batch} was being "
         "written",
         facts=(f"checkpoint {stamp.checkpoint}", "this driver's rows were not committed"),
-        remedies=("stop one of the two processes, then run again:   headrace run",),
+        remedies=(ONE_PROCESS,),
         params={"flow": stamp.flow, "checkpoint": stamp.checkpoint, "batch": stamp.batch},
     )
 
@@ -115,7 +120,7 @@ def _opened_meanwhile(opened: OpenedGeneration, what: str, found: Any) -> BatchF
     return BatchFencedError(
         f"flow {opened.flow}: another process has {what} at the same time",
         facts=("nothing was written",),
-        remedies=("stop one of the two processes, then run again:   headrace run",),
+        remedies=(ONE_PROCESS,),
         params={"flow": opened.flow, "checkpoint": opened.replaces, "found": found},
     )
 

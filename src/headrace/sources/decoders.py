@@ -181,6 +181,7 @@ def check_choice(call: str, argument: str, value: Any, allowed: tuple[Any, ...])
     if value not in allowed:
         raise ArgumentInvalidError(
             f"{call}: {argument}={value!r} is not one of {', '.join(map(str, allowed))}",
+            remedies=did_you_mean(str(value), map(str, allowed), "write one of these values"),
             params={"argument": argument, "value": value},
         )
 

@@ -181,6 +181,6 @@ class Reader:
             f"a preview cannot read the stream `{format}`",
             location=read.location,
             facts=["a preview reads batches, and Headrace does not know how to read this format as a batch"],
-            remedies=["headrace run reads it; headrace read shows the rows of the table"],
+            remedies=["read the stream, then show the rows of its table:   headrace run"],
             params={"format": format},
         )

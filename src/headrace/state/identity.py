@@ -10,7 +10,13 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from headrace.errors import CheckpointCorruptError, CheckpointForeignError, HeadraceError, StorageNewerError
+from headrace.errors import (
+    INSTALL_NEWER,
+    CheckpointCorruptError,
+    CheckpointForeignError,
+    HeadraceError,
+    StorageNewerError,
+)
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
@@ -93,6 +99,7 @@ def load_identity(checkpoint: Location) -> CheckpointIdentity:
         if value["headrace"] > FORMAT:
             raise StorageNewerError(
                 f"the checkpoint {checkpoint} was written by a newer version of Headrace",
+                remedies=(INSTALL_NEWER,),
                 params={"checkpoint": str(checkpoint), "format": value["headrace"]},
             )
         return CheckpointIdentity.from_json(value)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.errors import KeptSchemaUnreadableError, StorageNewerError
+from headrace.errors import INSTALL_NEWER, KeptSchemaUnreadableError, StorageNewerError
 from headrace.storage.location import Location
 
 _FORMAT = 1
@@ -33,6 +33,7 @@ def _reading(path: Location, schema: str, consequence: str) -> Iterator[Mapping[
         if value["headrace"] > _FORMAT:
             raise StorageNewerError(
                 f"the schema {path} was written by a newer version of Headrace",
+                remedies=(INSTALL_NEWER,),
                 params={"path": str(path), "format": value["headrace"]},
             )
         yield value

@@ -18,7 +18,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from headrace.errors import LeaseLostError, LeaseUnreadableError, SecondDriverError, StorageUnwritableError
+from headrace.errors import (
+    ONE_PROCESS,
+    LeaseLostError,
+    LeaseUnreadableError,
+    SecondDriverError,
+    StorageUnwritableError,
+)
 from headrace.model.names import TableName
 from headrace.runtime.engine.record import find_guard, is_held
 from headrace.runtime.processes import find_boot, find_pid_namespace, find_start, has_ended
@@ -198,6 +204,7 @@ class Lease:
             raise LeaseLostError(
                 f"another process has taken over flow {flow} while this process did not respond",
                 facts=("this process has written nothing since then",),
+                remedies=(ONE_PROCESS,),
                 params={"flow": flow, "pid": pid},
             )
 

@@ -117,7 +117,7 @@ def test_a_command_that_only_looks_loads_no_planner_and_no_writer(tmp_path: Path
     ("arguments", "code"),
     [
         (["plan", "--offline", "--exit-code"], "headrace plan --offline"),
-        (["run", "--full-refresh", "a", "--continuous"], "headrace run --full-refresh DATASET"),
+        (["run", "--full-refresh", "a", "--continuous"], "headrace run --full-refresh a"),
         (["produce", "orders"], "headrace produce --help"),
     ],
 )

@@ -25,10 +25,10 @@ class Refused(AnalysisException):
     [
         ("DATATYPE_MISMATCH.BINARY_OP_WRONG_TYPE", 'configuration: {spark.sql.ansi.enabled: "false"}'),
         ("REQUIRES_SINGLE_PART_NAMESPACE", "functions of a catalog do not exist here"),
-        ("OTHER", ""),
+        ("OTHER", "correct a.py:3"),
     ],
 )
 def test_frequent_errors_of_spark_have_a_remedy(condition: str, remedy: str) -> None:
     error = _failed(Refused(condition), Path("/"), "orders", SourceLocation("a.py", 3))
     assert error.code == "QUERY_FAILED"
-    assert (remedy in error.remedies[0]) if remedy else not error.remedies
+    assert remedy in error.remedies[0]

@@ -54,7 +54,8 @@ def _from(source: Path, folder: Path, target: str | None) -> Result:
     from headrace.project.template.files import write_new
 
     specs = build_specs(source, folder, target)
-    written = write_new({spec.file: spec.text for spec in specs})
+    remedy = f"remove it, or write to another folder:   headrace init {folder}-2 --from {source}"
+    written = write_new({spec.file: spec.text for spec in specs}, remedy)
     steps = [f"headrace plan --project {spec.file.parent}" for spec in specs]
     return _result(", ".join(spec.name for spec in specs), written, list(describe_ignored(specs)), steps)
 

@@ -92,11 +92,15 @@ def run(
         other = "--full-refresh" if full_refresh else "--refresh"
         raise ConflictingRefreshOptionsError(
             f"--full-refresh-all rebuilds all datasets, so {other} cannot name single datasets",
-            remedies=("headrace run --full-refresh-all", f"headrace run {other} DATASET"),
+            remedies=(
+                "headrace run --full-refresh-all",
+                f"headrace run {other} {(full_refresh or chosen)[0]}",
+            ),
             params={"conflicting_option": other},
         )
     both = rebuilds and bool(continuous or remedies.flows)
-    remedy = "rebuild first, then run:   headrace run --full-refresh DATASET"
+    rebuild = f"--full-refresh {full_refresh[0]}" if full_refresh else "--full-refresh-all"
+    remedy = f"rebuild first, then run:   headrace run {rebuild}"
     refuse((both, "a full refresh cannot be combined with --continuous or --rename-flow", remedy))
     with (
         invocation.pipeline() as pipeline,

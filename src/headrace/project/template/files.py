@@ -51,10 +51,12 @@ def own_requirement() -> str:
 def write_template(folder: Path) -> tuple[Path, ...]:
     """Write the example pipeline, with the name of its folder; existing files are not changed."""
     texts = {**template_files(pipeline_name(folder)), **files_around()}
-    return write_new({folder / place: text for place, text in texts.items()})
+    another = f"{folder.absolute().name}-2" if folder == Path() else f"{folder}-2"
+    remedy = f"write it to another folder:   headrace init {another}"
+    return write_new({folder / place: text for place, text in texts.items()}, remedy)
 
 
-def write_new(wanted: Mapping[Path, str], remedy: str = "headrace init OTHER_FOLDER") -> tuple[Path, ...]:
+def write_new(wanted: Mapping[Path, str], remedy: str) -> tuple[Path, ...]:
     """Write files that do not exist yet."""
     if taken := [file for file in wanted if file.exists()]:
         raise FileExistsInTheWayError(

@@ -63,11 +63,13 @@ def explain_bad_file(
             remedies=(*_print_remedy(path, line), *_REMEDIES),
             params={"flow": str(flow.name), "path": path, "line": line},
         )
+    has_other_header = _OTHER_HEADER in reason
+    problem = "has other columns in its header than its flow reads" if has_other_header else "cannot be read"
     return FileUnreadableError(
-        f"flow {flow.name}: the file {path} cannot be read",
+        f"flow {flow.name}: the file {path} {problem}",
         location=flow.location,
         facts=(f"Spark's message: {reason}", NOT_COMMITTED),
-        remedies=("repair or replace the file; the batch is read again at the next start",),
+        remedies=_HEADER_REMEDIES if has_other_header else _REPAIR_REMEDIES,
         params={"flow": str(flow.name), "path": path},
     )
 
@@ -118,6 +120,12 @@ _REMEDIES = (
     "correct the file, and start again:   headrace run",
     'or correct the schema, or read the files with format="text" and handle such records in the query',
 )
+_REPAIR_REMEDIES = ("repair or replace the file; the batch is read again at the next start",)
+_HEADER_REMEDIES = (
+    "correct the header of the file; the batch is read again at the next start",
+    "or move the file to another folder, which another flow reads:   @hr.append_flow(target=..)",
+)
+_OTHER_HEADER = "CSV header"
 _NOT_UTF8_REMEDIES = ("write the file in UTF-8, and start again:   headrace run",)
 
 

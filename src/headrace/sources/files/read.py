@@ -99,6 +99,10 @@ _SPARKS_JSON = "Spark's own JSON reader, which the options need"
 
 _CORRUPT = "_corrupt_record"
 
+CSV_CHECKS: Final = {"enforceSchema": "false", "columnPruning": "false"}
+"""Options with which Spark compares the whole header of each CSV file with the columns, and the width of each
+row. By default it ignores the header, and parses only the columns that the query uses."""
+
 
 def check_options(format: str, options: Mapping[str, str]) -> None:
     """Refuse an option that neither the format nor a stream of files knows."""
@@ -260,9 +264,8 @@ def _read_records(
 ) -> DataFrame:
     """The rows of files that a reader of Spark parses; decimals of JSON and CSV are texts."""
     reader = spark.readStream.format(format)
-    if format == "csv" and not any(name.lower() == "enforceschema" for name in options):
-        # By default Spark assigns columns by position and ignores the names in the header.
-        reader = reader.option("enforceSchema", "false")
+    if format == "csv":
+        reader = reader.options(**CSV_CHECKS)
     reader = reader.options(**options)
     if schema is None:
         return reader.load(folder.path)

@@ -73,6 +73,7 @@ class TopicReader:
             raise OffsetUnknownError(
                 f"topic `{self._topic}` has no partition {unknown[0]}",
                 facts=(f"its partitions: {', '.join(map(str, there))}",),
+                remedies=(f"headrace consume {self._topic} --partition {there[0]}",),
                 params={"topic": self._topic, "partition": unknown[0], "partitions": list(there)},
             )
         earliest = cluster.earliest([self._topic])[self._topic]

@@ -153,7 +153,10 @@ class KafkaKind(SourceKind):
             subscription = Subscription.of(read.options)
         except ValueError as error:
             raise OptionInvalidError(
-                f"a stream of Kafka {error}", location=read.location, params={"problem": str(error)}
+                f"a stream of Kafka {error}",
+                location=read.location,
+                remedies=["correct the option"],
+                params={"problem": str(error)},
             ) from error
         lowered = {key.lower(): value.lower() for key, value in read.options.items()}
         settings, other = read.settings, other_cluster(read.options, read.settings.kafka)

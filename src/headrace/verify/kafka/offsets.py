@@ -324,7 +324,9 @@ def _unreachable(connection: KafkaConnection, error: object) -> BrokerUnreachabl
     servers = connection.bootstrap_servers or "no address"
     reason = str(error) or type(error).__name__
     return BrokerUnreachableError(
-        f"the Kafka broker at {servers} does not answer ({reason})", params={"bootstrap_servers": servers}
+        f"the Kafka broker at {servers} does not answer ({reason})",
+        remedies=("headrace doctor",),
+        params={"bootstrap_servers": servers},
     )
 
 

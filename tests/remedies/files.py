@@ -1,0 +1,166 @@
+"""Files and rows that a run refuses, and refreshes that would lose rows."""
+
+import gzip
+
+import deltalake
+
+from remedies.folders import SnapshotsFolder
+from remedies.storage import VISITS, files
+from remedies.walk import Walk, situation
+
+
+@situation("RECORD_UNPARSEABLE")
+def a_record_that_does_not_fit(walk: Walk) -> None:
+    folder = files(walk)
+    was = folder.read(VISITS) or ""
+    folder.put_text("bad1.json", '{"id": "x"}\n')
+    walk.does('landing/bad1.json has the record {"id": "x"}')
+    walk.replace(VISITS, 'STRING")', 'STRING", bad_records="stop")')
+    shown = walk.fails("headrace run", f"{VISITS}:")
+    assert 'bad_records="quarantine"' in shown.text, shown.text
+    walk.replace(VISITS, '"stop"', '"quarantine"')
+    walk.is_healthy()
+    walk.edit({VISITS: was})
+
+
+@situation("FILE_UNREADABLE")
+def a_file_that_is_not_compressed(walk: Walk) -> None:
+    folder = files(walk)
+    bad = folder.put_text("bad2.json.gz", "not compressed")
+    walk.does("landing/bad2.json.gz is not compressed")
+    walk.fails("headrace run", f"{VISITS}:")
+    walk.does("the file is replaced by an empty one")
+    bad.write_bytes(gzip.compress(b""))
+    walk.is_healthy()
+
+
+@situation("FILE_VANISHED")
+def a_file_of_a_planned_batch_is_removed(walk: Walk) -> None:
+    folder = files(walk)
+    path = folder.put()
+    walk.stops_at(f"visits/before-commit:{folder.next_batch('visits')}")
+    walk.removes(path)
+    folder.ids.pop()
+    shown = walk.fails("headrace run", f"{VISITS}:")
+    walk.follows(shown, "headrace reset visits")
+    walk.is_healthy()
+
+
+@situation("FILE_VANISHED")
+def a_lost_file_is_recorded(walk: Walk) -> None:
+    folder = files(walk)
+    path = folder.put()
+    walk.stops_at(f"visits/before-commit:{folder.next_batch('visits')}")
+    walk.removes(path)
+    folder.ids.pop()
+    shown = walk.fails("headrace run", f"{VISITS}:")
+    assert "on_data_loss: record" in shown.text, shown.text
+    walk.edit({"headrace.yml": "{spec}on_data_loss: record\n"})
+    walk.is_healthy()
+    walk.edit({"headrace.yml": "{spec}"})
+
+
+@situation("REFRESH_LOSES_DATA", spoils=True)
+def a_file_that_was_read_is_gone(walk: Walk) -> None:
+    folder = files(walk)
+    path = folder.put()
+    walk.goes_well("headrace run")
+    walk.removes(path)
+    folder.ids.pop()
+    shown = walk.fails("headrace full-refresh visits", path.name)
+    walk.follows(shown, "headrace full-refresh visits --accept-loss")
+    walk.is_healthy()
+
+
+@situation("FULL_REFRESH_NOT_ALLOWED")
+def a_table_that_no_refresh_may_empty(walk: Walk) -> None:
+    was = walk.folder.read(VISITS) or ""
+    walk.replace(VISITS, "@hr.table", '@hr.table(table_properties={"pipelines.reset.allowed": "false"})')
+    walk.goes_well("headrace run")
+    walk.fails("headrace full-refresh visits", f"{VISITS}:")
+    walk.edit({VISITS: was})
+    walk.goes_well("headrace full-refresh visits")
+    walk.is_healthy()
+
+
+@situation("REFRESH_UNFINISHED")
+def a_full_refresh_is_interrupted(walk: Walk) -> None:
+    walk.stops_at("visits/rows-fenced:0", "headrace full-refresh visits")
+    shown = walk.fails("headrace run", f"{VISITS}:")
+    walk.follows(shown, "headrace full-refresh visits")
+    walk.is_healthy()
+
+
+@situation("EXPECTATION_FAILED", spoils=True)
+def a_row_that_stops_the_flow(walk: Walk) -> None:
+    folder = files(walk)
+    walk.replace(VISITS, "@hr.table", '@hr.expect_or_fail("known page", "page IS NOT NULL")\n@hr.table')
+    folder.put_text("bad3.json", '{"id": -1}\n')
+    walk.does('landing/bad3.json has the record {"id": -1}')
+    shown = walk.fails("headrace run", f"{VISITS}:")
+    assert "expect_or_drop" in shown.text, shown.text
+    walk.replace(VISITS, "expect_or_fail", "expect_or_drop")
+    walk.is_healthy()
+
+
+@situation("MAX_REJECTED_EXCEEDED", spoils=True)
+def too_many_rows_are_rejected(walk: Walk) -> None:
+    folder = files(walk)
+    walk.replace(VISITS, "@hr.table", '@hr.expect_or_drop("known page", "page IS NOT NULL")\n@hr.table')
+    walk.edit({"headrace.yml": "{spec}max_rejected: 10%\n"})
+    folder.put_text("bad4.json", '{"id": -1}\n')
+    walk.does('landing/bad4.json has the record {"id": -1}')
+    walk.fails("headrace run", f"{VISITS}:")
+    walk.edit({"headrace.yml": "{spec}max_rejected: 100%\n"})
+    walk.is_healthy()
+
+
+@situation("DATASET_CHECK_FAILED", spoils=True)
+def a_table_with_an_id_twice(walk: Walk) -> None:
+    folder = files(walk)
+    walk.replace(VISITS, "@hr.table", '@hr.expect_unique("one row", ["id"], fail=True)\n@hr.table')
+    twice = folder.put_text("twice.json", '{"id": 0, "page": "p0"}\n')
+    walk.does("landing/twice.json has the record 0 again")
+    shown = walk.fails("headrace run", f"{VISITS}:")
+    walk.removes(twice)
+    walk.does("the row is removed")
+    walk.goes_well("headrace full-refresh visits --accept-loss visits")
+    walk.follows(shown, "headrace run")
+    walk.is_healthy()
+
+
+@situation("CONSTRAINT_VIOLATED", spoils=True)
+def a_row_that_delta_refuses(walk: Walk) -> None:
+    folder = files(walk)
+    walk.does("another program adds a constraint to the table")
+    deltalake.DeltaTable(str(folder.table("visits"))).alter.add_constraint({"known_page": "page IS NOT NULL"})
+    folder.put_text("bad5.json", '{"id": -1}\n')
+    walk.does('landing/bad5.json has the record {"id": -1}')
+    shown = walk.fails("headrace run", f"{VISITS}:")
+    assert "expect_or_quarantine" in shown.text, shown.text
+    walk.replace(VISITS, "@hr.table", '@hr.expect_or_quarantine("known page", "page IS NOT NULL")\n@hr.table')
+    walk.is_healthy()
+
+
+@situation("SNAPSHOT_KEYS_INVALID", "snapshots")
+def a_snapshot_with_a_key_twice(walk: Walk) -> None:
+    folder = walk.folder
+    assert isinstance(folder, SnapshotsFolder)
+    walk.edit({"given/2.json": '{"item": "pen", "price": 1}\n{"item": "pen", "price": 3}\n'})
+    shown = walk.fails("headrace run", "transformations/prices.py:")
+    folder.give("2.json", {"pen": 3})
+    walk.does("given/2.json is corrected")
+    walk.follows(shown, "headrace run")
+    walk.is_healthy()
+
+
+@situation("SNAPSHOT_INVALID", "snapshots", spoils=True)
+def a_snapshot_without_a_version(walk: Walk) -> None:
+    folder = walk.folder
+    assert isinstance(folder, SnapshotsFolder)
+    walk.edit({"given/newest.json": '{"item": "pen", "price": 1}\n'})
+    walk.fails("headrace run", "transformations/prices.py:")
+    walk.removes(folder.root / "given" / "newest.json")
+    folder.give("3.json", {"pen": 1})
+    walk.does("the snapshot is called given/3.json")
+    walk.is_healthy()

@@ -1,0 +1,213 @@
+"""A storage whose checkpoints, tables or leases were lost, restored or damaged."""
+
+import json
+import shutil
+
+import deltalake
+import pyarrow as pa
+
+from remedies.folders import ChangesFolder, FilesFolder, TopicFolder
+from remedies.walk import Walk, situation
+
+VISITS = "transformations/visits.py"
+
+
+def files(walk: Walk) -> FilesFolder:
+    assert isinstance(walk.folder, FilesFolder)
+    return walk.folder
+
+
+@situation("CHECKPOINT_LOST")
+def a_checkpoint_is_deleted(walk: Walk) -> None:
+    folder = files(walk)
+    walk.removes(folder.storage.flow_checkpoints(folder.name("visits"), "visits"))
+    folder.put()
+    shown = walk.fails("headrace run", f"{VISITS}:")
+    walk.follows(shown, "headrace reset visits")
+    walk.is_healthy()
+
+
+@situation("CHECKPOINT_BEHIND_TABLE")
+def an_old_checkpoint_is_restored(walk: Walk) -> None:
+    folder = files(walk)
+    backup = walk.keeps(folder.checkpoint("visits"))
+    folder.put()
+    walk.goes_well("headrace run")
+    walk.restores(backup, folder.checkpoint("visits"))
+    folder.put()
+    shown = walk.fails("headrace run", f"{VISITS}:")
+    walk.follows(shown, "headrace reset visits")
+    walk.is_healthy()
+
+
+@situation("CHECKPOINT_FOREIGN")
+def a_checkpoint_of_plain_spark(walk: Walk) -> None:
+    folder = files(walk)
+    walk.removes(folder.checkpoint("visits") / "headrace.json")
+    folder.put()
+    shown = walk.fails("headrace run", f"{VISITS}:")
+    walk.does("the folder is moved out of the storage")
+    shutil.move(folder.checkpoint("visits"), folder.root / "moved-away")
+    walk.heals(shown)
+    shutil.rmtree(folder.root / "moved-away")
+
+
+@situation("CHECKPOINT_CORRUPT")
+def a_file_of_a_checkpoint_is_damaged(walk: Walk) -> None:
+    folder = files(walk)
+    newest = folder.next_batch("visits") - 1
+    walk.breaks(folder.checkpoint("visits") / "offsets" / str(newest))
+    folder.put()
+    shown = walk.fails("headrace run", f"{VISITS}:")
+    walk.follows(shown, "headrace checkpoint repair visits")
+    walk.is_healthy()
+
+
+@situation("CHECKPOINT_CORRUPT")
+def a_damaged_checkpoint_is_replaced(walk: Walk) -> None:
+    folder = files(walk)
+    newest = folder.next_batch("visits") - 1
+    walk.breaks(folder.checkpoint("visits") / "offsets" / str(newest))
+    folder.put()
+    shown = walk.fails("headrace run", f"{VISITS}:")
+    walk.follows(shown, "headrace reset visits")
+    walk.is_healthy()
+
+
+@situation("TABLE_BEHIND_CHECKPOINT")
+def an_old_table_is_restored(walk: Walk) -> None:
+    folder = files(walk)
+    backup = walk.keeps(folder.table("visits"))
+    folder.put()
+    walk.goes_well("headrace run")
+    walk.restores(backup, folder.table("visits"))
+    folder.put()
+    shown = walk.fails("headrace run", f"{VISITS}:")
+    walk.follows(shown, "headrace reset visits")
+    walk.is_healthy()
+
+
+@situation("TABLE_LOST")
+def a_table_is_deleted(walk: Walk) -> None:
+    folder = files(walk)
+    walk.removes(folder.table("visits"))
+    shown = walk.fails("headrace run", f"{VISITS}:")
+    walk.follows(shown, "headrace full-refresh visits")
+    walk.is_healthy()
+
+
+@situation("TABLE_LOST", "topic")
+def a_table_with_a_reader_is_deleted(walk: Walk) -> None:
+    folder = walk.folder
+    assert isinstance(folder, TopicFolder)
+    walk.removes(folder.table("orders"))
+    folder.produce()
+    walk.heals(walk.fails("headrace run", "transformations/orders.py:"))
+
+
+@situation("TABLE_FOLDER_TAKEN", spoils=True)
+def a_folder_with_other_files(walk: Walk) -> None:
+    folder = walk.folder
+    walk.edit({"transformations/extra.sql": "CREATE MATERIALIZED VIEW extra AS SELECT id FROM visits;\n"})
+    taken = folder.table("extra")
+    taken.mkdir()
+    (taken / "notes.txt").write_text("not a table\n")
+    shown = walk.fails("headrace run", "transformations/extra.sql:1")
+    walk.does("the folder is moved away")
+    taken.rename(folder.root / "moved-away")
+    walk.follows(shown, "headrace run")
+    walk.is_healthy()
+
+
+@situation("FLOW_RENAMED", spoils=True)
+def a_flow_gets_another_name(walk: Walk) -> None:
+    folder = files(walk)
+    flow = '@hr.append_flow(target="visits", name="{name}")'
+    declared = f'hr.create_streaming_table("visits")\n\n\n{flow}'
+    walk.replace(VISITS, "@hr.table", declared.replace("{name}", "reads"))
+    shown = walk.fails("headrace run", f"{VISITS}:")
+    walk.follows(shown, "headrace run --rename-flow visits=reads")
+    folder.put()
+    walk.is_healthy()
+
+
+@situation("RENAME_IMPOSSIBLE")
+def a_rename_of_a_flow_that_never_was(walk: Walk) -> None:
+    shown = walk.fails("headrace run --rename-flow vists=visits", f"{VISITS}:")
+    walk.follows(shown, "headrace status")
+    walk.is_healthy()
+
+
+@situation("SOURCES_CHANGED", spoils=True)
+def a_flow_reads_another_folder(walk: Walk) -> None:
+    folder = files(walk)
+    (folder.root / "other").mkdir()
+    walk.replace(VISITS, '"landing"', '"other"')
+    shown = walk.fails("headrace run", f"{VISITS}:")
+    walk.follows(shown, "headrace reset visits")
+    walk.is_healthy()
+
+
+@situation("LEASE_UNREADABLE")
+def a_lease_is_damaged(walk: Walk) -> None:
+    folder = files(walk)
+    lease = folder.storage.lease(folder.name("visits"), "visits")
+    lease.parent.mkdir(exist_ok=True)
+    walk.breaks(lease)
+    folder.put()
+    shown = walk.fails("headrace run", "visits")
+    assert "rm " in shown.text, shown.text
+    walk.removes(lease)
+    walk.is_healthy()
+
+
+@situation("STORAGE_UNWRITABLE")
+def a_file_where_the_storage_should_be(walk: Walk) -> None:
+    walk.edit({"headrace.yml": walk.folder.spec().replace("./lake", "./taken"), "taken": "a file\n"})
+    shown = walk.fails("headrace run", "taken")
+    walk.types(shown.commands[0])
+    walk.edit({"headrace.yml": "{spec}", "taken": None})
+    walk.is_healthy()
+
+
+@situation("STORAGE_NEWER")
+def a_checkpoint_of_a_newer_version(walk: Walk) -> None:
+    identity = walk.folder.checkpoint("visits") / "headrace.json"
+    was = identity.read_text()
+    identity.write_text(json.dumps({**json.loads(was), "headrace": 99}))
+    walk.does("a newer version of Headrace has written the checkpoint")
+    walk.fails("headrace run", VISITS)
+    walk.does("the newer version is installed")
+    identity.write_text(was)
+    walk.is_healthy()
+
+
+@situation("KEYS_CHANGED", "changes")
+def other_keys_are_declared(walk: Walk) -> None:
+    walk.replace("transformations/latest.py", '["id"]', '["id", "name"]')
+    walk.fails("headrace run", "transformations/latest.py:")
+    walk.replace("transformations/latest.py", '["id", "name"]', '["id"]')
+    walk.is_healthy()
+
+
+@situation("KEYS_CHANGED", "changes", spoils=True)
+def the_table_is_rebuilt_with_other_keys(walk: Walk) -> None:
+    walk.replace("transformations/latest.py", '["id"]', '["id", "name"]')
+    shown = walk.fails("headrace run", "transformations/latest.py:")
+    walk.follows(shown, "headrace full-refresh latest")
+    walk.is_healthy()
+
+
+@situation("KEY_TWICE", "changes")
+def another_writer_adds_a_key_again(walk: Walk) -> None:
+    folder = walk.folder
+    assert isinstance(folder, ChangesFolder)
+    table = deltalake.DeltaTable(str(folder.table("latest")))
+    found = deltalake.QueryBuilder().register("t", table).execute("SELECT * FROM t LIMIT 1")
+    row = pa.table(found.read_all())
+    walk.does("another program writes a row of the table once more")
+    deltalake.write_deltalake(table, row, mode="append")
+    folder.put(int(row["id"][0].as_py()), "z")
+    shown = walk.fails("headrace run", "latest")
+    walk.follows(shown, "headrace full-refresh latest")
+    walk.is_healthy()
