@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -78,5 +78,6 @@ def _read_topics(storage: Storage) -> Iterator[str]:
         # A damaged checkpoint is reported by the command that needs it.
         with suppress(HeadraceError, OSError):
             for source in load_identity(checkpoint).sources:
-                topics = source.identity.get("topics") if source.kind == "kafka" else None
-                yield from (one for one in (topics or {}).values() if one is not None)
+                topics = source.identity.get("topics")
+                if isinstance(topics, Mapping):
+                    yield from (one for one in topics.values() if one is not None)
