@@ -85,7 +85,7 @@ def visits():
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_module_that_only_a_query_imports_runs_on_workers(
+def test_modules_that_only_queries_and_functions_import_run_on_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
@@ -93,9 +93,12 @@ def test_a_module_that_only_a_query_imports_runs_on_workers(
     site.write(LATE)
     for number, sign in enumerate("!?"):
         # Written within one second, so that a cached module would not be noticed as old.
-        (site.root / "late_shapes.py").write_text(f"def shout(text): return text.upper() + {sign!r}\n")
+        (site.root / "late_shapes.py").write_text(
+            f"def shout(text):\n    from late_signs import sign\n    return sign(text) + {sign!r}\n"
+        )
+        (site.root / "late_signs.py").write_text(f"def sign(text): return text.upper() + {sign!r}\n")
         site.put(f"{number}.json", {"id": number, "page": "p"})
         with Pipeline.load(site.root) as pipeline:
             assert pipeline.run().outcome == "completed"
-    assert sorted(row["page"] for row in site.rows()) == ["P!", "P?"]
+    assert sorted(row["page"] for row in site.rows()) == ["P!!", "P??"]
     assert not (site.root / "__pycache__").exists()

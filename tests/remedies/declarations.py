@@ -318,14 +318,14 @@ mistake(
     "COLUMN_INVALID",
     "a column with a space",
     table(f'{VISITS}.withColumnRenamed("id", "the id")'),
-    table(f'{VISITS}.withColumnRenamed("id", "the id").select(F.col("the id").alias("the_id"))'),
+    table(f'{VISITS}.withColumnRenamed("id", "the id").withColumnRenamed("the id", "the_id")'),
     at=PY,
-    names="alias",
+    names='.withColumnRenamed("the id", "the_id")',
 )
 LAYOUT = "CREATE STREAMING TABLE extra {} CLUSTER BY (id) AS SELECT * FROM STREAM visits;\n"
 mistake(
-    "LAYOUT_CONFLICT",
-    "partitions and clusters",
+    "ARGUMENT_INVALID",
+    "partitions and clusters in SQL",
     {SQL: LAYOUT.replace("{}", "PARTITIONED BY (page)")},
     {SQL: LAYOUT.replace("{} ", "")},
     at=f"{SQL}:1",

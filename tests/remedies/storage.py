@@ -96,6 +96,19 @@ def a_table_is_deleted(walk: Walk) -> None:
     walk.is_healthy()
 
 
+@situation("LOG_UNREADABLE")
+def a_commit_of_a_table_is_torn(walk: Walk) -> None:
+    folder = files(walk)
+    newest = max((folder.table("visits") / "_delta_log").glob("*.json"))
+    backup = walk.keeps(newest)
+    walk.breaks(newest, newest.read_bytes()[:40])
+    folder.put()
+    shown = walk.fails("headrace run", newest.name)
+    assert "restore the file" in shown.text, shown.text
+    walk.restores(backup, newest)
+    walk.is_healthy()
+
+
 @situation("TABLE_LOST", "topic")
 def a_table_with_a_reader_is_deleted(walk: Walk) -> None:
     folder = walk.folder

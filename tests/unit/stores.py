@@ -124,6 +124,9 @@ class ObjectFiles:
     def copy(self, path: str, new: str) -> None:
         obstore.copy(self._store, _key(path), _key(new))
 
+    def free_bytes(self, path: str) -> int | None:
+        return None
+
     def _below(self, folder: str) -> list[str]:
         return [one["path"] for one in obstore.list(self._store, f"{_key(folder)}/").collect()]
 
@@ -173,6 +176,9 @@ class ObjectsOnDisk:
 
     def copy(self, path: str, new: str) -> None:
         self._disk.copy(_key(path), _key(new))
+
+    def free_bytes(self, path: str) -> int | None:
+        return self._disk.free_bytes(_key(path))
 
 
 def _is_object(path: Path) -> bool:

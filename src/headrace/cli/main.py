@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import codecs
 import contextlib
 import difflib
@@ -20,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import PurePath
 from types import FrameType
-from typing import IO
+from typing import IO, NoReturn
 
 import click
 
@@ -203,7 +204,10 @@ def main() -> None:
     # A command can handle its first signal itself. Signals that reach these handlers end the process.
     signal.signal(signal.SIGINT, _end_process)
     signal.signal(signal.SIGTERM, _end_process)
-    sys.exit(run(sys.argv[1:], output))
+    code = run(sys.argv[1:], output)
+    if code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
+        _leave(code)
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str], output: Output | None = None) -> int:
@@ -238,7 +242,8 @@ def run(arguments: Sequence[str], output: Output | None = None) -> int:
     except Exception as error:
         if (code := _signal_behind(error)) is not None:
             return code
-        output.error(_driver_lost(error) or _internal_error(error, output.redactor))
+        known = _driver_lost(error) or _log_damaged(error)
+        output.error(known or _internal_error(error, output.redactor))
         return InternalError.exit_code
 
 
@@ -272,6 +277,15 @@ def _driver_lost(error: BaseException | None) -> HeadraceError | None:
     return None
 
 
+def _log_damaged(error: BaseException) -> HeadraceError | None:
+    """The error for a damaged log of a table that an exception names."""
+    from headrace.storage.log_damage import find_damage_named
+
+    with contextlib.suppress(OSError, HeadraceError):
+        return find_damage_named(text_of(error))
+    return None
+
+
 def set_up_logging(redactor: Redactor, *, debug: bool) -> None:
     """Warnings go to the error stream, also those of the user's files; py4j's own traces do not. py4j logs
     every connection that a JVM has closed, through the root logger, with a trace; the error that follows
@@ -287,6 +301,22 @@ def set_up_logging(redactor: Redactor, *, debug: bool) -> None:
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
     raise Terminated
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process after a signal. The exit handlers run; Python itself is not taken down. A thread of
+    PySpark or of a native library that still works would end it with `PyGILState_Release`, a fatal error."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    timer = threading.Timer(_END_S, os._exit, (code,))
+    timer.daemon = True
+    timer.start()
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)
 
 
 def _end_process(number: int, frame: FrameType | None) -> None:

@@ -164,6 +164,13 @@ def history_columns(
     arguments: Arguments, scd_type: Any, truncates: Any, included: Any, excluded: Any
 ) -> ChosenColumns | None:
     """The tracked columns of a table with histories; ``None`` for SCD type 1."""
+    if str(scd_type).lower() == "bitemporal":
+        raise FeatureUnsupportedError(
+            f"{arguments.call}: this version does not support bitemporal histories",
+            location=arguments.location,
+            remedies=["keep a history with one time: stored_as_scd_type=2, without system_sequence_by"],
+            params={"what": "bitemporal"},
+        )
     if str(scd_type) not in ("1", "2"):
         raise arguments.invalid("stored_as_scd_type", f"must be 1 or 2, not {scd_type!r}")
     chosen = _chosen(arguments, "track_history", included, excluded)

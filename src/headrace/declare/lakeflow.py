@@ -77,6 +77,8 @@ _WITHOUT_MEANING = {
 _UNSUPPORTED = {
     "row_filter": "every reader of the files sees all rows",
     "replace_using": "create_auto_cdc_flow keeps the newest row of each key",
+    "system_sequence_by": "only Databricks has bitemporal histories; stored_as_scd_type=2 has one time",
+    "columns_to_update": "all columns are written; ignore_null_updates keeps a value where a record has NULL",
 }
 """The arguments that are refused, with what there is in their place."""
 
@@ -96,11 +98,11 @@ def importable(dbutils: Any) -> Iterator[None]:
     placed["pyspark.dbutils"] = _module("pyspark.dbutils", DBUtils=lambda _=None: dbutils)
     placed["databricks.sdk.runtime"] = _module("databricks.sdk.runtime", dbutils=dbutils, spark=spark)
     before = {name: sys.modules.get(name) for name in placed}
-    # `from package import name` takes an attribute first.
-    loaded = [sys.modules[name].__dict__ for name in ("pyspark", "databricks") if name in sys.modules]
-    attributes = [(names, names["pipelines"]) for names in loaded if "pipelines" in names]
     sys.modules.update(placed)
-    for names, _ in attributes:
+    # `from package import name` takes an attribute first, and `package.name` has nothing else.
+    parents = [sys.modules[name].__dict__ for name in ("pyspark", "databricks") if name in sys.modules]
+    attributes = [(names, names.get("pipelines")) for names in parents]
+    for names in parents:
         names["pipelines"] = ours
     try:
         yield
@@ -111,7 +113,10 @@ def importable(dbutils: Any) -> Iterator[None]:
             else:
                 sys.modules[name] = module
         for names, attribute in attributes:
-            names["pipelines"] = attribute
+            if attribute is None:
+                del names["pipelines"]
+            else:
+                names["pipelines"] = attribute
 
 
 def _module(name: str, **attributes: Any) -> ModuleType:
@@ -248,7 +253,7 @@ def _ours(call: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def check_path(call: str, path: Any) -> None:
+def check_path(call: str, path: Any, argument: str = "path") -> None:
     """Compare the ``path`` of the table that was declared last with its folder in the storage.
 
     An entry of `paths` in the spec can map the path to that folder. Otherwise the plan gets a warning,
@@ -260,7 +265,7 @@ def check_path(call: str, path: Any) -> None:
     if active is None or active.registry is None:
         return
     settings, name = active.settings, active.registry.newest.name
-    folder = locate_supported(settings.paths.map(text), settings.root)
+    folder = locate_supported(settings.paths.map(text), settings.data_folder)
     own = settings.storage.table(name)
     if folder is not None and folder.below(settings.storage.tables) == (name.schema, name.name):
         return
@@ -275,7 +280,7 @@ def check_path(call: str, path: Any) -> None:
                 "programs that read the other table would find no new rows",
             ],
             remedies=[
-                f"let these programs read {own}, and remove `path`",
+                f"let these programs read {own}, and remove `{argument}`",
                 f"or map the path in the spec:   {entry}",
             ],
             params={"argument": "path", "path": text},

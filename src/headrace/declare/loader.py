@@ -9,6 +9,7 @@ from __future__ import annotations
 import linecache
 import re
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -47,6 +48,10 @@ from headrace.sources.formats import reading_formats
 from headrace.syntax.locations import display_path, is_installed
 from headrace.syntax.tokens import Cell, build_note, find_cells
 
+_LOADING = threading.RLock()
+"""Held while files run: modules, the import path and the working directory are those of the process. A file
+can load another pipeline."""
+
 
 def load_declarations(
     settings: ProjectSettings, session: Callable[[], SparkSession], schema_files: dict[str, str] | None = None
@@ -54,15 +59,16 @@ def load_declarations(
     """Run the pipeline's files in order; ``session`` is called only if one uses ``spark`` at module level."""
     files = find_files(settings)
     read = {} if schema_files is None else schema_files
-    try:
-        declarations = _load(files, settings, session, read)
-    except PipelineFileFailedError as error:
-        if not _lacks_session(error):
-            raise
-        # Calls of PySpark at module level, such as F.col and F.udf, need a session: start it and run the
-        # files again, from the first.
-        session()
-        declarations = _load(files, settings, session, read)
+    with _LOADING:
+        try:
+            declarations = _load(files, settings, session, read)
+        except PipelineFileFailedError as error:
+            if not _lacks_session(error):
+                raise
+            # Calls of PySpark at module level, such as F.col and F.udf, need a session: start it and run the
+            # files again, from the first.
+            session()
+            declarations = _load(files, settings, session, read)
     if not (declarations.datasets or declarations.flows):
         raise NothingDeclaredError(
             f"pipeline {settings.name} declares no dataset",
@@ -85,13 +91,13 @@ def _load(
     targets = [Path(one) for one in settings.paths.targets.values() if one.startswith("/")]
     folders = (*settings.code_folders, *targets)
     forget_modules()
-    set_import_path(folders, settings.paths, files, settings.root_path)
+    modules = set_import_path(folders, settings.paths, files, settings.root_path)
     before = set(sys.modules)
 
     def marked_session() -> SparkSession:
         # A file can send code of the pipeline to a worker while it loads: `spark.dataSource.register(..)`.
         found = session()
-        mark_modules(set(sys.modules) - before, folders)
+        mark_modules(set(sys.modules) - before, folders, modules)
         return found
 
     registry = Registry(settings.database)
@@ -111,7 +117,7 @@ def _load(
                     with separate_names():
                         _run(file, active, dbutils, ran)
         finally:
-            mark_modules(set(sys.modules) - before, folders)
+            mark_modules(set(sys.modules) - before, folders, modules)
     return registry.declarations()
 
 

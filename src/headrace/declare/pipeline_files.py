@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 
 from headrace.errors import PipelineFilesMissingError
+from headrace.model.notes import nearest_path
 from headrace.model.project import ProjectSettings, code_language
 
 
@@ -63,9 +64,12 @@ def _check_pattern(root: Path, pattern: str) -> None:
     elif named.is_dir():
         problem, remedy = "is a folder", f"write {pattern.rstrip('/')}/** for all files below it"
     else:
+        near = nearest_path(str(named))
         problem, remedy = (
             "does not exist, or is not a Python or SQL file",
-            "name a .py or .sql file, or a glob such as transformations/**",
+            "name a .py or .sql file, or a glob such as transformations/**"
+            if near is None
+            else f"did you mean `{relative_path(Path(near), root)}`?",
         )
     raise PipelineFilesMissingError(
         f"`libraries` names {pattern}, which {problem}",

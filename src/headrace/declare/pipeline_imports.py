@@ -11,15 +11,14 @@ from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, PathFin
 from pathlib import Path
 from types import CodeType, ModuleType
 
+from headrace.declare.worker_modules import MARK, PipelineModules, Source, ship_imported_modules
 from headrace.model.mappings import PathMap
-
-_MARK = "__headrace_pipeline__"  # set on every module that came from a pipeline's folder
 
 
 def forget_modules() -> None:
     """Forget the modules of an earlier load: their files may have changed."""
     for name, module in list(sys.modules.items()):
-        if getattr(module, "__dict__", {}).get(_MARK) is not None:
+        if getattr(module, "__dict__", {}).get(MARK) is not None:
             del sys.modules[name]
     importlib.invalidate_caches()
     linecache.checkcache()
@@ -27,7 +26,7 @@ def forget_modules() -> None:
 
 def set_import_path(
     folders: Sequence[Path], paths: PathMap, files: Sequence[Path], root_path: Path | None = None
-) -> None:
+) -> PipelineModules:
     """Let files and queries import modules of the pipeline, until another pipeline is loaded.
 
     Modules of the first folder are imported by their names. The files also import modules of their own
@@ -41,29 +40,33 @@ def set_import_path(
     sys.path[:] = [_PipelineFolder(folders[0]), *others, *map(_PipelineFolder, beside)]
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _PipelineFinder)]
     # Behind the finders of other tools, such as pytest's for test modules.
-    sys.meta_path.insert(sys.meta_path.index(PathFinder), _PipelineFinder(folders))
+    finder = _PipelineFinder(folders)
+    sys.meta_path.insert(sys.meta_path.index(PathFinder), finder)
     sys.path_hooks[:] = [hook for hook in sys.path_hooks if not isinstance(hook, _MappedFolders)]
     if paths.targets:
         sys.path_hooks.insert(0, _MappedFolders(paths))
         for entry in [entry for entry in sys.path_importer_cache if paths.find(entry)]:
             del sys.path_importer_cache[entry]
+    return finder.modules
 
 
-def mark_modules(names: set[str], folders: Sequence[Path]) -> None:
+def mark_modules(names: set[str], folders: Sequence[Path], modules: PipelineModules) -> None:
     """Mark the modules of the pipeline's folders, and let Spark send their functions to workers by value."""
     for name in names:
         module = sys.modules.get(name)
         if module is not None and _is_below(getattr(module, "__file__", None), folders):
-            _mark(module)
+            _mark(module, modules)
+            modules.read_bodies(name, str(module.__file__))
 
 
-def _mark(module: ModuleType) -> None:
+def _mark(module: ModuleType, modules: PipelineModules) -> None:
     """A worker cannot import the module by name, so its functions are pickled by value."""
-    module.__dict__[_MARK] = True
+    module.__dict__[MARK] = modules
     if "pyspark" in sys.modules:
         from pyspark import cloudpickle
 
         cloudpickle.register_pickle_by_value(module)
+        ship_imported_modules()
 
 
 def _is_below(origin: str | None, folders: Sequence[Path]) -> bool:
@@ -98,16 +101,17 @@ class _PipelineFinder(MetaPathFinder):
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = folders
+        self.modules = PipelineModules(self.find_spec)
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or not isinstance(spec.loader, SourceFileLoader):
             return None
         if not _is_below(spec.origin, self._folders):
             return None
-        spec.loader = _PipelineLoader(spec.loader.name, spec.loader.path)
+        spec.loader = _PipelineLoader(spec.loader.name, spec.loader.path, self.modules)
         spec.cached = None
         return spec
 
@@ -115,11 +119,17 @@ class _PipelineFinder(MetaPathFinder):
 class _PipelineLoader(SourceFileLoader):
     """Loads a module from its source: a cached file could be older than an edit in the same second."""
 
+    def __init__(self, name: str, path: str, modules: PipelineModules) -> None:
+        super().__init__(name, path)
+        self._modules = modules
+
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
-        code: CodeType = self.source_to_code(self.get_data(path), path)
+        text = self.get_data(path)
+        self._modules.add(fullname, Source(text, path, self.is_package(fullname)))
+        code: CodeType = self.source_to_code(text, path)
         return code
 
     def exec_module(self, module: ModuleType) -> None:
-        _mark(module)
+        _mark(module, self._modules)
         super().exec_module(module)

@@ -41,7 +41,7 @@ from headrace.model.broker import BrokerChoice
 from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
 from headrace.model.maintenance import MaintenanceSettings
 from headrace.model.names import TableName
-from headrace.model.project import ProjectSettings
+from headrace.model.project import ANSI_SETTING, ProjectSettings
 from headrace.model.secrets import Redactor, is_secret_key
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
 from headrace.runtime.places import shared_broker_folder
@@ -334,6 +334,9 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
     if profile == DEFAULT_PROFILE:
         kafka.setdefault("bootstrap.servers", EMBEDDED)
     places = {key: place for key, place in _locations(merged, "kafka").items() if key in kafka}
+    configuration = dict(spec.configuration)
+    if not spec.compatibility.ansi:
+        configuration.setdefault(ANSI_SETTING, "false")
     entry = merged.items.get("storage")
     libraries = tuple(library.pattern for library in spec.libraries) if spec.libraries else DEFAULT_LIBRARIES
     return ProjectSettings(
@@ -346,7 +349,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         libraries=libraries,
         database=spec.database or "default",
         catalog=spec.catalog,
-        configuration=dict(spec.configuration),
+        configuration=configuration,
         configuration_locations=_locations(merged, "configuration"),
         secrets=dict(spec.secrets),
         kafka=check_kafka(KafkaConnection(kafka, places), file.parent),
@@ -371,6 +374,8 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         consumer_groups=spec.consumer_groups,
         tables=build_tables(spec, file.parent, _locations(merged, "tables")),
         paths=build_paths(spec, file.parent, _locations(merged, "paths")),
+        # Spark reads paths in a server, whose working directory is that of the command.
+        started_in=Path.cwd() if file.name in SPARK_SPEC_NAMES else None,
         root_path=None if spec.root_path is None else Path(os.path.normpath(file.parent / spec.root_path)),
         redactor=redactor,
     )

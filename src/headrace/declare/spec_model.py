@@ -111,6 +111,12 @@ class Expectations(_Part):
     """whether a row passes an expectation whose condition is NULL: ``pass`` or ``fail``"""
 
 
+class Compatibility(_Part):
+    ansi: Flag = True
+    """whether Spark's ANSI mode is on; with ``false``, a text that cannot be cast, a division by zero or an
+    overflow gives NULL instead of an error"""
+
+
 class Runtime(_Part):
     master: Text | None = None
     """the Spark master; by default local, with all cores of the machine"""
@@ -276,6 +282,9 @@ class Overridable(_Part):
     max_value_bytes: Annotated[int, Field(gt=0, strict=True)] | None = None
     """the maximum size of a record's value; a record with a longer value is a bad record; a reader can set
     its own limit; by default 8 MiB"""
+
+    compatibility: Compatibility = Field(default_factory=Compatibility)
+    """rules of other platforms"""
 
     upsert: Upsert = Field(default_factory=Upsert)
     """how changes by key are applied"""

@@ -11,6 +11,7 @@ from typing import Any, assert_never
 
 from headrace.declare.cdc import create_auto_cdc_flow, create_auto_cdc_from_snapshot_flow
 from headrace.declare.expectations import build_expectations
+from headrace.declare.lakeflow import check_path
 from headrace.declare.python import Scope
 from headrace.declare.registry import ActivePipeline, Registry
 from headrace.declare.sql_functions import find_calls
@@ -203,14 +204,22 @@ class _File:
                 trigger=scope.arguments.view_trigger(None, self.settings),
             )
             scope.register(MaterializedView(**stored), refresh)
+            self._check_location(call, statement)
             return
         scope.register(StreamingTable(**stored))
+        self._check_location(call, statement)
         if query is not None:
             settings = scope.flow_settings(self.settings, None)
             flow = name.within(scope.default_schema)
             scope.register(AppendFlow(name=flow, target=name, query=query, **settings))
         if statement.cdc is not None:
             self._change_flow(statement.cdc)
+
+    def _check_location(self, call: str, statement: CreateDataset) -> None:
+        if statement.path is not None:
+            path, location = statement.path
+            with located_at(location):
+                check_path(call, path, "LOCATION")
 
     def _snapshots(self, statement: CdcFlow) -> None:
         source = statement.source

@@ -87,6 +87,9 @@ class KafkaConnection:
     """The folder of the embedded broker, if the connection is that of an embedded broker; without it,
     ``embedded`` means the broker that is used outside of pipelines."""
 
+    of_embedded: bool = field(default=False, compare=False)
+    """Whether the address is that of the embedded broker, in place of `EMBEDDED`."""
+
     @property
     def bootstrap_servers(self) -> str:
         return self.settings.get("bootstrap.servers", "")
@@ -101,7 +104,16 @@ class KafkaConnection:
         return self.settings.get("security.protocol", "PLAINTEXT").upper()
 
     def with_bootstrap_servers(self, servers: str) -> KafkaConnection:
-        return replace(self, settings={**self.settings, "bootstrap.servers": servers})
+        of_embedded = self.of_embedded or self.is_embedded
+        return replace(
+            self, settings={**self.settings, "bootstrap.servers": servers}, of_embedded=of_embedded
+        )
+
+    def create_topic_remedy(self, topic: str) -> str:
+        """How a user creates a topic of this cluster."""
+        if self.of_embedded:
+            return f"create it:   headrace broker topics create {topic}"
+        return f"create the topic `{topic}` with the tools of the cluster"
 
     def place(self, *keys: str) -> SourceLocation | None:
         """The location of the first of these settings that is in the spec."""

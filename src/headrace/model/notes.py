@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 import re
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
 import headrace
-from headrace.errors import SourceLocation
+from headrace.errors import SourceLocation, did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +27,12 @@ class Note:
 
 
 _UNEXPECTED = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
+_IMPORTED = re.compile(r"cannot import name '(\w+)'")
 _POSITIONAL = "query_function"
 
 
 def suggestions(error: BaseException) -> list[str]:
-    """Remedies for a misspelt argument or function of ours; empty for everything else."""
+    """Remedies for a misspelt argument of ours, or a misspelt attribute, name or file."""
     found = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
     if found is not None and found[1] in headrace.__all__:
         known = [
@@ -36,8 +40,46 @@ def suggestions(error: BaseException) -> list[str]:
         ]
         near = difflib.get_close_matches(found[2].lower(), known, n=1)
         return [f"did you mean `{near[0]}`?" if near else f"{found[1]} takes {', '.join(known)}"]
-    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
-        ours = error.obj.__name__.startswith("headrace")
-        near = difflib.get_close_matches(error.name or "", error.obj.__all__, n=1) if ours else []
-        return [f"did you mean `{near[0]}`?"] if near else []
+    match error:
+        case AttributeError(name=str(name), obj=owner):
+            return list(did_you_mean(name, _attributes(owner)))
+        case NameError(name=str(name)):
+            return list(did_you_mean(name, _names_at(error)))
+        case ImportError(name=str(module)) if (missing := _IMPORTED.search(str(error))) is not None:
+            return list(did_you_mean(missing[1], _attributes(sys.modules.get(module))))
+        case FileNotFoundError(filename=str(path)):
+            near_path = nearest_path(path)
+            return [] if near_path is None else [f"did you mean `{near_path}`?"]
     return []
+
+
+def _attributes(owner: object) -> list[str]:
+    listed = getattr(owner, "__all__", None) if isinstance(owner, ModuleType) else None
+    # A class can compute its list in code of the user.
+    with contextlib.suppress(Exception):
+        return [one for one in listed or dir(owner) if not one.startswith("_")]
+    return []
+
+
+def _names_at(error: BaseException) -> list[str]:
+    """The names that the code which has raised an error could read."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return []
+    frame = trace.tb_frame
+    return [one for one in (*frame.f_locals, *frame.f_globals, *frame.f_builtins) if not one.startswith("_")]
+
+
+def nearest_path(path: str) -> str | None:
+    """The path of an existing file or folder whose name is most like a missing one; ``None`` if none is."""
+    missing = Path(path)
+    for part in (missing, *missing.parents):
+        if part.parent.is_dir() and not part.exists():
+            with contextlib.suppress(OSError):
+                names = [one.name for one in part.parent.iterdir() if not one.name.startswith(".")]
+                near = difflib.get_close_matches(part.name, names, n=1)
+                found = part.parent / near[0] / missing.relative_to(part) if near else None
+                return str(found) if found is not None and found.exists() else None
+    return None

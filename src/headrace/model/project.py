@@ -35,6 +35,8 @@ def code_language(file: PurePath) -> Literal["python", "sql"] | None:
             return None
 
 
+ANSI_SETTING = "spark.sql.ansi.enabled"
+"""The setting that lets Spark raise an error where its older mode gives NULL."""
 LogFormat = Literal["text", "json"]
 PREVIEW_RECORDS = 5_000  # the number of newest records that a preview reads of each Kafka source
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -87,6 +89,8 @@ class ProjectSettings:
     tables: TableMap = field(default_factory=TableMap)
     paths: PathMap = field(default_factory=PathMap)  # the paths of other systems, with their locations here
     root_path: Path | None = None  # A further folder from which files import modules
+    # The folder where relative paths of data start, if it is not that of the spec.
+    started_in: Path | None = None
     ignored: tuple[str, ...] = ()  # the settings of an asset bundle that have no meaning here
     # The packages that an asset bundle installs for the pipeline, as requirements of pip.
     packages: Mapping[str, SourceLocation] = field(default_factory=dict)
@@ -96,6 +100,11 @@ class ProjectSettings:
     @property
     def root(self) -> Path:
         return self.file.parent
+
+    @property
+    def data_folder(self) -> Path:
+        """The folder where relative paths of readers and sinks start."""
+        return (self.started_in or self.root).absolute()
 
     @property
     def code_folders(self) -> tuple[Path, ...]:

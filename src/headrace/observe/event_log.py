@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from headrace.errors import HeadraceError
 from headrace.model.counts import RowChanges
 from headrace.model.event_columns import Row
 from headrace.model.event_forms import Event
@@ -132,6 +133,8 @@ class EventLog:
             self._table.close()
             if not self._is_failing:
                 text = str(error).partition("\n")[0]
+                if isinstance(error, HeadraceError):
+                    text = ", ".join((error.summary, *error.facts))
                 _logger.warning("the event log cannot be written: %s: %s", self._table.path, text)
         elif self._is_failing:
             _logger.warning("the event log is written again: %s", self._table.path)

@@ -15,6 +15,7 @@ from headrace.model.names import TableName
 from headrace.observe.event_table import EventTable, sql_text, sql_time
 from headrace.observe.read import fields_to_json
 from headrace.storage.layout import Storage
+from headrace.storage.log_damage import find_damage
 from headrace.storage.table_log import newest_version
 
 EventLevel = Literal["metrics", "info", "warn", "error"]
@@ -88,7 +89,7 @@ def query_events(storage: Storage, query: str) -> list[Row]:
     try:
         return EventTable(storage.events).query(query)
     except Exception as error:  # DataFusion's own errors have no class.
-        raise TableUnreadableError(
+        raise find_damage(storage.events) or TableUnreadableError(
             "the event log cannot be read",
             facts=(f"its table: {storage.events}", str(error).partition("\n")[0]),
             remedies=("headrace doctor",),

@@ -45,6 +45,7 @@ class EventTable:
         from deltalake import write_deltalake
 
         data = build_table(rows, event_schema())
+        self.path.check_space(data.nbytes)
         if self._table is None and not is_table(self.path):
             options = dict(self.path.files.table_options)
             write_deltalake(
@@ -76,6 +77,7 @@ class EventTable:
         small = [one for one in _files(table) if one["size_bytes"] < _FILE_BYTES / 2]
         if len(small) < FOLD_FILES:
             return 0
+        self.path.check_space(sum(one["size_bytes"] for one in small))
         with contextlib.suppress(CommitFailedError):
             before = datetime.now(UTC) - _KEPT
             if any(

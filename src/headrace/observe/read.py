@@ -29,6 +29,7 @@ from headrace.storage.arrow_rows import read_stream
 from headrace.storage.layout import Storage
 from headrace.storage.locate import is_uri, locate
 from headrace.storage.location import Location, open_delta
+from headrace.storage.log_damage import find_damage
 from headrace.storage.table_log import load_commit, readable_versions
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def table_schema(path: Location, version: int | None = None) -> tuple[DeltaTable
         table = open_delta(path, version)
         return table, json.loads(table.schema().to_json())
     except (DeltaError, OSError, ValueError) as error:
-        raise _unreadable(path.name, str(path), error) from error
+        raise find_damage(path) or _unreadable(path.name, str(path), error) from error
 
 
 def explain_failure(error: Exception, table: DeltaTable, name: str, where: str | None) -> HeadraceError:

@@ -29,6 +29,7 @@ from headrace.model.names import TableName, quoted_column
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import Query
+from headrace.plan.ansi import is_off
 from headrace.plan.catalog import isolated_session
 from headrace.plan.changes import find_changes
 from headrace.plan.expectations import check_declared_expectations
@@ -250,7 +251,12 @@ def _planned_flow(flow: StreamingFlow, resolver: Resolver, code: Callable[[], st
         reads_target=resolved.reads_target,
         fingerprint=resolved.applied.fingerprint
         if resolved.applied is not None
-        else fingerprint(resolved.batch or resolved.plan, [source.describe() for source in sources], code),
+        else fingerprint(
+            resolved.batch or resolved.plan,
+            [source.describe() for source in sources],
+            code,
+            _modes(flow.spark_conf, resolver.settings),
+        ),
         through=resolved.views,
         expectations=(*_key_expectations(flow), *target.expectations),
         # The records of a snapshot or a batch query are not rows of the stream, whose clock Spark fixes.
@@ -292,11 +298,18 @@ def _planned_refresh(flow: RefreshFlow, resolver: Resolver, code: Callable[[], s
         flow=flow,
         schema=resolved.plan.schema,
         reads=resolved.reads,
-        fingerprint=fingerprint(resolved.plan, (), code, expectations),
+        fingerprint=fingerprint(
+            resolved.plan, (), code, [*expectations, *_modes(flow.spark_conf, resolver.settings)]
+        ),
         through=resolved.views,
         varies=tuple(dict.fromkeys(reason for plan in plans for reason in plan.varies)),
         checked_views=_checked(resolved.views, resolver.declarations),
     )
+
+
+def _modes(spark_conf: Mapping[str, str], settings: ProjectSettings) -> list[str]:
+    """Settings that change the values of a query, and not the text of its plan."""
+    return ["ANSI mode is off"] if is_off(settings.configuration, spark_conf) else []
 
 
 def _checked(names: tuple[TableName, ...], declarations: Declarations) -> tuple[TemporaryView, ...]:
@@ -324,7 +337,7 @@ def _planned_view(view: TemporaryView, resolver: Resolver, code: Callable[[], st
         view=view,
         schema=resolved.plan.schema,
         reads=resolved.reads,
-        fingerprint=fingerprint(resolved.plan, (), code),
+        fingerprint=fingerprint(resolved.plan, (), code, _modes(view.spark_conf, resolver.settings)),
         through=resolved.views,
         sources=planned_sources(resolved.plan, resolver.stand_ins.name_of, resolver.settings, view.location),
     )

@@ -43,7 +43,8 @@ def find_changes(plan: Plan) -> Plan:
             changes.extend(_table_changes(stage, plan))
         elif isinstance(stage, RefreshViewStage):
             changes.extend(_view_changes(stage, plan))
-    return replace(plan, changes=(*changes, *_kept(plan)))
+    creates = any(change.kind == "create" for change in changes)
+    return replace(plan, changes=(*changes, *_kept(plan, new=creates)))
 
 
 def _table_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
@@ -58,15 +59,13 @@ def _table_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
     path = plan.project.storage.table(name)
     yield from _alterations(stage.table, stage.schema, stage.properties, stored, path)
     yield from _query_changes(stage, plan)
+    new = next((flow for flow in stage.flows if flow not in stored.flows), None)
     for flow in stored.flows:
         if flow not in stage.flows:
-            yield Change(
-                kind="keep",
-                dataset=name,
-                part="flow",
-                name=flow,
-                text=f"flow {flow}, which wrote this table, is no longer declared; its checkpoint is kept",
-            )
+            text = f"flow {flow}, which wrote this table, is no longer declared; its checkpoint is kept"
+            if new is not None:
+                text += f". If it was renamed: `headrace run --rename-flow {flow}={new}`"
+            yield Change(kind="keep", dataset=name, part="flow", name=flow, text=text)
 
 
 def _query_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
@@ -237,14 +236,20 @@ def _column_changes(
             yield Change(kind="keep", dataset=name, part="column", name=column, text=text)
 
 
-def _kept(plan: Plan) -> Iterator[Change]:
+def _kept(plan: Plan, *, new: bool) -> Iterator[Change]:
+    """The tables that no file declares any more. `new`: whether the plan creates tables: one of them may be
+    such a table under another name."""
     declared = {str(dataset.name).casefold() for dataset in plan.datasets}
     for name in plan.project.storage.find_tables():
         if str(name).casefold() in declared:
             continue
         stored = load_stored(plan.project.storage, name)
         if stored is not None and stored.pipeline == plan.project.name:
-            yield Change(kind="keep", dataset=name, text="no file declares it any more; the table is kept")
+            text = "no file declares it any more; the table is kept. "
+            if new:
+                text += f'If it was renamed, keep its rows: declare the table with name="{name.short}". '
+            text += f"To remove it: `headrace run`, then `headrace tables {name.short} --remove`"
+            yield Change(kind="keep", dataset=name, text=text)
 
 
 def columns_text(schema: columns.Schema) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 Schema = Mapping[str, Any]  # columns as ``StructType.jsonValue()`` gives them
 WIDENED = frozenset({("TINYINT", "SMALLINT"), ("TINYINT", "INT"), ("SMALLINT", "INT")})
@@ -229,28 +229,44 @@ def find_column(schema: Schema, name: str) -> Mapping[str, Any] | None:
     return next((field for field in fields(schema) if field["name"].lower() == name.lower()), None)
 
 
-def unstorable(schema: Schema, *, maps_names: bool = False) -> tuple[str, str] | None:
-    """The first column that Delta cannot store, and the reason; mapped names may have any character."""
-    seen: set[str] = set()
+class Unstorable(NamedTuple):
+    """A column that Delta cannot store."""
+
+    column: str
+    reason: str
+    remedies: tuple[str, ...]
+
+
+def unstorable(schema: Schema, *, maps_names: bool = False) -> Unstorable | None:
+    """The first column that Delta cannot store; mapped names may have any character."""
+    seen: dict[str, str] = {}
     for field in fields(schema):
         name = field["name"]
         if name.lower() in seen:
-            return name, "another column has the same name (Delta ignores case)"
-        seen.add(name.lower())
+            other = f"the column `{seen[name.lower()]}` has the same name (Delta ignores case)"
+            return Unstorable(name, other, ("drop one of the two columns, or give it another name",))
+        seen[name.lower()] = name
         if not maps_names and any(character in _CHARACTERS for character in name):
-            return (
+            plain = re.sub(r"\W+", "_", name).strip("_") or "name"
+            return Unstorable(
                 name,
                 "its name has a character that Delta does not allow (one of ` ,;{}()=` or a line break)",
+                (
+                    f'rename it: .withColumnRenamed("{name}", "{plain}"), or in SQL: `{name}` AS {plain}',
+                    "or set the table property delta.columnMapping.mode to name",
+                ),
             )
         if reason := _unstorable_type(field["type"]):
-            return name, reason
+            cast = f'cast it, for example: F.col("{name}").cast("STRING"), or in SQL: CAST({name} AS STRING)'
+            inner = "cast that part of it, or leave it out"
+            return Unstorable(name, reason, (cast if isinstance(field["type"], str) else inner,))
     return None
 
 
 def _unstorable_type(data_type: Any) -> str | None:
     if isinstance(data_type, str):
         if data_type in _UNSTORABLE or data_type.startswith("interval"):
-            return f"Delta cannot store the type {data_type.upper()}; cast it"
+            return f"Delta cannot store the type {data_type.upper()}"
         return None
     inner = [data_type.get(key) for key in ("elementType", "keyType", "valueType")]
     inner += [field["type"] for field in data_type.get("fields", ())]

@@ -22,6 +22,8 @@ from headrace.model.names import TableName
 from headrace.model.notes import suggestions
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery, Query, SqlQuery, running
+from headrace.plan.ansi import explain_condition
+from headrace.plan.drivers import find_missing
 from headrace.plan.intercept import Interception, in_force, suspended
 from headrace.plan.modes import Bounded, Loading, Running, SourceHook, TableAccess
 from headrace.plan.names import label_of, split_name
@@ -138,19 +140,15 @@ def _frame(query: Query, interception: Interception, name: str) -> Any:
             assert_never(query)
 
 
-_DRIVER_REMEDIES = [
-    "add its jar to the spec:   configuration: {spark.jars: /path/to/driver.jar}",
-    'and name its class in the query:   .option("driver", "org.postgresql.Driver")',
-]
-
-
-def _remedies(condition: str, text: str) -> list[str]:
+def _remedies(condition: str) -> list[str]:
     """What helps with errors that pipelines from Databricks often have."""
-    if condition == "DATATYPE_MISMATCH.BINARY_OP_WRONG_TYPE" and '"STRING"' in text:
-        setting = 'configuration: {spark.sql.ansi.enabled: "false"}'
-        return [f"cast the columns, or let Spark cast them, with NULL for other texts:   {setting}"]
     if condition == "REQUIRES_SINGLE_PART_NAMESPACE":
         return ["write the expression of the function: functions of a catalog do not exist here"]
+    if condition == "DATA_SOURCE_NOT_FOUND":
+        return [
+            'add its package to the spec:   configuration: {spark.jars.packages: "GROUP:NAME:VERSION"}',
+            'or read a table of a database with format("jdbc")',
+        ]
     return []
 
 
@@ -160,32 +158,34 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
     place = innermost(error.__traceback__, root) or location
     params: dict[str, Any] = {"name": name, "exception": type(error).__name__}
     facts: list[str] = []
+    of_ansi: list[str] = []
     remedies = suggestions(error)
     text = str(error).strip() or type(error).__name__
     if isinstance(error, PySparkException):
         params["condition"] = error.getCondition()
         text = shortened(text)
-        remedies = [*remedies, *_remedies(str(error.getCondition()), text)]
+        condition = str(error.getCondition())
+        of_ansi, settings = explain_condition(condition, text, location)
+        remedies = [*remedies, *_remedies(condition), *settings]
         if isinstance(sql := getattr(error, SQL_TEXT_ATTRIBUTE, None), SqlText):
             place = _place_in_sql(error, sql, root) or place
             line, column = _position_in_sql(error)
             if line and place.column is None:
                 facts.append(f"in the SQL text: line {line}, column {column}")
-        if (missing := missing_column(error, name, place, root)) is not None:
-            return missing
+        if (column_error := missing_column(error, name, place, root)) is not None:
+            return column_error
     elif (java := getattr(error, "java_exception", None)) is not None:
         # PySpark does not convert every exception of Spark's.
         text = str(java.getMessage())
-        if text == "No suitable driver" or text.endswith("Driver"):
-            text = f"the JDBC driver was not found: {text}"
-            remedies = _DRIVER_REMEDIES
+        if (missing := find_missing(text)) is not None:
+            text, remedies = missing
     else:
         text = f"{type(error).__name__}: {text}"
     summary, *rest = text.splitlines()
     return QueryFailedError(
         f"the query of `{name}` failed: {summary}",
         location=place,
-        facts=[*facts, *(line for line in rest if line.strip())][:12],
+        facts=[*[*facts, *(line for line in rest if line.strip())][:12], *of_ansi],
         remedies=remedies or [f"correct {place}; --debug prints the stack trace"],
         params=params,
     )

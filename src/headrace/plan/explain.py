@@ -49,7 +49,8 @@ class Explanation:
         declared = {dataset.name for dataset in self.plan.datasets}
         for change in self.plan.changes or ():
             if change.dataset not in declared:
-                lines.append(f"  - {self.name_of(change.dataset):<{longest}}  {change.text}")
+                head = f"  - {self.name_of(change.dataset):<{longest}}  "
+                lines += wrap(change.text, width, head, " " * (longest + 6))
         warnings = list(self.plan.unchecked)
         lines += [line for text in warnings for line in wrap(f"warning: {text}", width, rest="  ")]
         for note in self.plan.notes:

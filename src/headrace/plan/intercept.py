@@ -282,10 +282,11 @@ def in_force(interception: Interception | None) -> Iterator[None]:
 
 @contextmanager
 def suspended() -> Iterator[None]:
-    """Intercept nothing within: the code is Spark's or Headrace's own."""
+    """Intercept nothing within: the code is Spark's or Headrace's own, which reports its errors itself."""
     token = _current.set(None)
     try:
-        yield
+        with quiet():
+            yield
     finally:
         _current.reset(token)
 

@@ -109,7 +109,7 @@ class NameRules:
 
     def path(self, path: str) -> TableName | None:
         """The dataset with this folder; ``None`` for other paths."""
-        folder = locate_supported(path, self.settings.root.absolute())
+        folder = locate_supported(path, self.settings.data_folder)
         if folder is None:
             return None
         tables = self.settings.storage.tables

@@ -151,7 +151,7 @@ class SnapshotReader:
             return None
         name = self._source.name
         if self._source.is_path:
-            return locate(name, self._settings.root.absolute(), self._flow.location)
+            return locate(name, self._settings.data_folder, self._flow.location)
         table = NameRules(self._settings).table(split_name(name) or (name,))
         return None if table is None else self._settings.storage.table(table)
 

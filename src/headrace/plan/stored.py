@@ -10,6 +10,7 @@ from typing import Any
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
+from headrace.storage.log_damage import find_damage
 from headrace.storage.table_log import LOG, commit_file, last_checkpoint, read_actions, versions
 
 _CHECKPOINT = "headrace.checkpoint."
@@ -101,13 +102,20 @@ def _in_checkpoint(path: Location, version: int, action: str) -> Iterator[Mappin
         if name.endswith(".json"):
             yield from (found for _, found in read_actions(log / name, action))
             continue
+        import pyarrow as pa
         import pyarrow.parquet as parquet
 
-        # A checkpoint has no column for actions that its table does not have.
-        with (log / name).open() as data:
-            file = parquet.ParquetFile(data)
-            if action in file.schema_arrow.names:
-                yield from file.read(columns=[action])[action].drop_null().to_pylist()
+        try:
+            # A checkpoint has no column for actions that its table does not have.
+            with (log / name).open() as data:
+                file = parquet.ParquetFile(data)
+                held = file.read(columns=[action]) if action in file.schema_arrow.names else None
+        except pa.ArrowException as error:
+            if (damaged := find_damage(path)) is None:
+                raise
+            raise damaged from error
+        if held is not None:
+            yield from held[action].drop_null().to_pylist()
 
 
 def _clustering(domain: Mapping[str, Any] | None, schema: Mapping[str, Any]) -> tuple[str, ...]:

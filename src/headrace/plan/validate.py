@@ -11,7 +11,6 @@ from headrace.errors import (
     FlowKindsDifferError,
     FlowSchemasDifferError,
     HeadraceError,
-    LayoutConflictError,
     PropertyForbiddenError,
     SchemaMismatchError,
     SinkInvalidError,
@@ -71,7 +70,6 @@ def check_declarations(declarations: Declarations) -> list[HeadraceError]:
             errors.extend(_check_kinds(dataset, feeding))
         if isinstance(dataset, Stored):
             errors.extend(_check_properties(dataset))
-            errors.extend(_check_layout(dataset))
     return errors
 
 
@@ -164,20 +162,6 @@ def _forbidden(dataset: Stored, key: str, reason: str) -> PropertyForbiddenError
     )
 
 
-def _check_layout(dataset: Stored) -> Iterator[HeadraceError]:
-    if dataset.partition_cols and dataset.cluster_by:
-        yield LayoutConflictError(
-            f"`{dataset.name.short}` has both partition_cols and cluster_by",
-            location=dataset.location,
-            facts=[
-                f"partition_cols: {', '.join(dataset.partition_cols)}",
-                f"cluster_by: {', '.join(dataset.cluster_by)}",
-            ],
-            remedies=["keep one of the two; cluster_by also helps queries by other columns"],
-            params={"dataset": str(dataset.name)},
-        )
-
-
 def check_query_kind(plan: LogicalPlan, dataset: Stored, location: SourceLocation, *, is_sql: bool) -> None:
     """The query of a streaming table must be a stream, that of a materialized view a batch query."""
     wants_stream = isinstance(dataset, StreamingTable)
@@ -219,16 +203,12 @@ def check_columns(schema: columns.Schema, dataset: Stored, location: SourceLocat
     found = columns.unstorable(schema, maps_names=dataset.table_properties.get(mapping) in ("name", "id"))
     if found is None:
         return
-    column, reason = found
     raise ColumnInvalidError(
-        f"a Delta table cannot store the column `{column}` of `{name.short}`",
+        f"a Delta table cannot store the column `{found.column}` of `{name.short}`",
         location=location,
-        facts=[reason],
-        remedies=[
-            f'select it under another name or type: F.col("{column}").cast(..).alias(..)',
-            *([f"or set the table property {mapping} to name"] if "character" in reason else []),
-        ],
-        params={"dataset": str(name), "column": column},
+        facts=[found.reason],
+        remedies=found.remedies,
+        params={"dataset": str(name), "column": found.column},
     )
 
 

@@ -6,7 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from headrace.errors import FullRefreshNotAllowedError, HeadraceError, RefreshLosesDataError
+from headrace.errors import (
+    FullRefreshNotAllowedError,
+    HeadraceError,
+    RefreshLosesDataError,
+    UpstreamMissingError,
+)
 from headrace.model.declarations import AutoCdcFlow, MaterializedView, StreamingTable, snapshots_of
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
@@ -86,9 +91,11 @@ class RefreshPlan:
         if not lost:
             return
         names = list(dict.fromkeys(one.dataset.short for one in lost))
-        accepts = " ".join(f"--accept-loss {name}" for name in names)
+        # With the datasets that a user has named: a table cannot be rebuilt before a table that it reads.
+        named = " ".join(name.short for name in self.names if name not in self.downstream)
+        accepts = " ".join(f"--accept-loss {name}" for name in (*(one.short for one in accepted), *names))
         flow = next((one.flow for one in lost if one.flow is not None), None)
-        remedy = f"remove them all the same:   headrace full-refresh {' '.join(names)} {accepts}"
+        remedy = f"remove them all the same:   headrace full-refresh {named} {accepts}"
         if flow is not None:
             remedy = f"restore the source, or remove the declaration of {flow}"
         raise RefreshLosesDataError(
@@ -114,7 +121,13 @@ def plan_refresh(
 ) -> RefreshPlan:
     """Find out what a full refresh would do; changes nothing."""
     names = choose_datasets(datasets, plan)
+    named = names if datasets is None else find_datasets(datasets, plan)
     storage = plan.project.storage
+    tables = {stage.table.name for stage in plan.stages if isinstance(stage, OpenTableStage)}
+
+    def tables_read(planned: PlannedFlow) -> list[TableName]:
+        return [source.table for source in planned.sources if source.table in tables]
+
     gone: list[UnrecoverableData] = []
     for planned in plan.flows:
         flow = planned.flow
@@ -138,6 +151,13 @@ def plan_refresh(
             survey = surveyor.survey(Remedies(reset=frozenset([flow.name])))
             assert survey is not None
             gone += _gone(flow.target, survey, storage.ledger(flow.target, flow.name))
+        except UpstreamMissingError as error:
+            missing = [one for one in tables_read(planned) if not is_table(storage.table(one))]
+            if not missing or any(one not in names for one in missing):
+                raise _with_upstream(error, named, missing) from error
+            read = ", ".join(one.short for one in missing)
+            text = f"it is not known whether {read}, which is missing, can be read again as it was"
+            gone.append(UnrecoverableData(dataset=flow.target, text=text, count=None))
         except HeadraceError as error:
             text = f"it is not known whether its sources still hold all records: {error.headline}"
             gone.append(UnrecoverableData(dataset=flow.target, text=text, count=None))
@@ -152,9 +172,18 @@ def plan_refresh(
             for flow in sorted(set(read_table(storage.table(name)).checkpoints) - declared)
         ]
     sizes = {name: size for name in names if (size := _size(storage.table(name))) is not None}
-    named = names if datasets is None else find_datasets(datasets, plan)
     downstream = tuple(name for name in names if name not in named)
     return RefreshPlan(plan=plan, names=names, downstream=downstream, sizes=sizes, gone=tuple(gone))
+
+
+def _with_upstream(
+    error: UpstreamMissingError, named: Sequence[TableName], missing: Sequence[TableName]
+) -> UpstreamMissingError:
+    """The error for a table that cannot be rebuilt, because a table that it reads is missing."""
+    if not missing:
+        return error
+    both = " ".join(name.short for name in dict.fromkeys((*missing, *named)))
+    return error.with_(remedies=(f"rebuild what it reads, too:   headrace full-refresh {both}",))
 
 
 def _size(table: Location) -> tuple[int | None, int] | None:
@@ -252,8 +281,32 @@ def clear_datasets(names: Sequence[TableName], plan: Plan, context: UpdateContex
     tables = {stage.table.name: stage for stage in plan.stages if isinstance(stage, OpenTableStage)}
     # What reads a table is emptied before it: after a crash in between, streams start at what is left.
     depths = {target_of(stage): depth for depth, level in enumerate(plan.levels) for stage in level}
-    for name in sorted(set(names) & set(tables), key=depths.__getitem__, reverse=True):
-        _clear(tables[name], plan, context)
+    cleared = sorted(set(names) & set(tables), key=depths.__getitem__, reverse=True)
+    # The checkpoint of a stream cannot be opened while the table that it reads is missing.
+    missing = [name for name in cleared if _is_missing(name, plan, context)]
+    for name in missing:
+        _create_again(tables[name], plan, context)
+    for name in cleared:
+        if name not in missing:
+            _clear(tables[name], plan, context)
+
+
+def _is_missing(name: TableName, plan: Plan, context: UpdateContext) -> bool:
+    storage, read = context.settings.storage, partial(read_state, context.spark)
+    return not any(target_reader(one, storage, read).state() for one in plan.feeding(name))
+
+
+def _create_again(opening: OpenTableStage, plan: Plan, context: UpdateContext) -> None:
+    """Create a missing table, and remove what is left of it: without it, a checkpoint is worth nothing."""
+    storage, name = context.settings.storage, opening.table.name
+    flows = plan.feeding(name)
+    with held_flows(flows, context):
+        quarantine, _ = side_tables(name, storage)
+        quarantine.forget_missing(context.spark)
+        quarantine.clear(context.spark)
+        storage.checkpoints(name).delete_folder()
+        storage.snapshots(name).delete_folder()
+        open_table(opening, flows, storage, context.spark)
 
 
 def _clear(opening: OpenTableStage, plan: Plan, context: UpdateContext) -> None:
@@ -262,14 +315,6 @@ def _clear(opening: OpenTableStage, plan: Plan, context: UpdateContext) -> None:
     with held_flows(flows, context):
         for side in side_tables(name, storage):
             side.forget_missing(context.spark)
-        readers = [target_reader(one, storage, partial(read_state, context.spark)) for one in flows]
-        if not any(one.state() for one in readers):
-            # Nothing to empty: without its table a checkpoint is worth nothing.
-            quarantine, _ = side_tables(name, storage)
-            quarantine.clear(context.spark)
-            storage.checkpoints(name).delete_folder()
-            storage.snapshots(name).delete_folder()
-            return
         open_table(opening, flows, storage, context.spark, emptied=True)
         layout = TableLayout(
             schema=layout_schema(opening.table, opening.schema), partition_cols=opening.table.partition_cols

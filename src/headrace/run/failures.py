@@ -21,6 +21,7 @@ from headrace.errors import (
     FlowInterruptedError,
     HeadraceError,
     LeaseLostError,
+    LogUnreadableError,
     OutOfMemoryError,
     RecordUnparseableError,
     StateChangedError,
@@ -39,11 +40,14 @@ from headrace.model.declarations import (
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.model.state_mismatch import StateMismatch, find_mismatch
+from headrace.plan.ansi import explain_failure
+from headrace.plan.drivers import find_missing
 from headrace.plan.stages import Declared
 from headrace.sources.kind import FailedQuery
 from headrace.sources.records import BadRecord
 from headrace.sources.registry import KINDS, kind_of, show_record
 from headrace.sources.source import Source
+from headrace.storage.log_damage import find_damage, find_damage_named
 
 _TRANSIENT = re.compile(
     r"TimeoutException|Connection refused|SocketTimeout|No route to host|FAILED_TO_FETCH"
@@ -65,6 +69,8 @@ _UNREADABLE = re.compile(
 """Messages about a table, checkpoint or file whose disk does not answer, or refuses this process."""
 _TAKEN_OVER = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY|Concurrent update to the log")
 _FAILED_IN_VIEW = re.compile(re.escape(FAILED) + r'("(?:[^"\\]|\\.)*"): (\{.*?\})(?:\n|$| SQLSTATE)')
+_OF_LOG = re.compile(r"_delta_log|DELTA_|Malformed records are detected|is not a Parquet file|JsonParse")
+"""Messages that a damaged log can cause; other failures look at no log."""
 _MALFORMED = re.compile(r"MALFORMED_RECORD_IN_PARSING|Malformed records are detected in record parsing")
 _VIOLATED = re.compile(
     r"\[DELTA_(?:VIOLATE_CONSTRAINT_WITH_VALUES|NOT_NULL_CONSTRAINT_VIOLATED|EXCEED_CHAR_VARCHAR_LIMIT)\] "
@@ -140,7 +146,7 @@ class Failures:
         if (bad := BadRecord.find(text)) is not None:
             return bad.to_error(name, declared.location, remedies=show_record(bad.at))
         if _MALFORMED.search(text) is not None:
-            return _malformed(text, declared, reading)
+            return self._find_damage(text, declared) or _malformed(text, declared, reading)
         if any(_is_driver_lost(one) for one in (carried, failure)):
             return driver_lost(failed.logged)
         unread = carried or failure
@@ -148,19 +154,30 @@ class Failures:
             one.startswith("headrace.storage.") for one in _modules(unread)
         ):
             return _unreadable(failed, declared, f"the system's error: {unread}")
-        if (known := _known(failed, declared)) is not None:
+        if (known := _known(failed, declared) or self._find_damage(text, declared)) is not None:
             return known
         raised = raised_by(cause, expectations)
-        facts = [failed.cause, *([] if raised is None else [raised])]
+        of_ansi, settings = explain_failure(cause, declared.location)
+        facts = [failed.cause, *([] if raised is None else [raised]), *of_ansi]
         if reading is not None:
             facts.append(f"the last batch that started is {reading}")
         return FlowFailedError(
             f"{name} failed",
             location=declared.location,
             facts=(*facts, *failed.logged),
-            remedies=("print the stack trace:   headrace run --debug",),
+            remedies=(*settings, "print the stack trace:   headrace run --debug"),
             params=failed.params,
         )
+
+    def _find_damage(self, text: str, declared: Declared) -> LogUnreadableError | None:
+        """The error for a damaged log of a table that the flow writes or reads, if a failure is about one."""
+        if self.settings is None or _OF_LOG.search(text) is None:
+            return None
+        target = None if isinstance(declared, TemporaryView) else declared.target
+        tables = [target, *(source.table for source in self.sources)]
+        logs = [self.settings.storage.table(one) for one in tables if one is not None]
+        found = (find_damage_named(text), *map(find_damage, logs))
+        return next((one.with_location(declared.location) for one in found if one is not None), None)
 
 
 def _unreadable(failed: FailedQuery, declared: Declared, fact: str) -> HeadraceError:
@@ -251,11 +268,11 @@ def _known(failed: FailedQuery, declared: Declared) -> HeadraceError | None:
     text = failed.text
     if (mismatch := find_mismatch(text, "")) is not None and isinstance(declared, AppendFlow | AutoCdcFlow):
         return state_changed(declared, mismatch, (NOT_COMMITTED, *failed.logged))
-    if "No space left on device" in text:
+    if re.search(r"No space left on device|Disk quota exceeded", text):
         return failed.error(
             StorageUnwritableError,
-            "no space is left on the disk of the storage",
-            (NOT_COMMITTED,),
+            "no space is left on the disk of the storage, or on that of Spark's temporary files",
+            (*_disk_facts(failed.settings), NOT_COMMITTED),
             "free space on the disk, then start again:   headrace run",
         )
     of_sources = [error for kind in KINDS if (error := kind.explain_failure(failed)) is not None]
@@ -272,6 +289,9 @@ def _known(failed: FailedQuery, declared: Declared) -> HeadraceError | None:
             "correct the row at its source or in the query, then run again:   headrace run",
             "or declare the condition as an expectation: expect_or_quarantine",
         )
+    if (driver := find_missing(failed.cause)) is not None:
+        problem, remedies = driver
+        return failed.error(FlowFailedError, problem, (_unchanged(declared),), *remedies)
     if "java.lang.OutOfMemoryError" in text or "SparkOutOfMemoryError" in text:
         return failed.error(
             OutOfMemoryError,
@@ -299,6 +319,13 @@ def _known(failed: FailedQuery, declared: Declared) -> HeadraceError | None:
             params=failed.params,
         )
     return None
+
+
+def _disk_facts(settings: ProjectSettings | None) -> tuple[str, ...]:
+    if settings is None:
+        return ()
+    root = settings.storage.root
+    return (f"storage: {root}", *root.full().facts)
 
 
 def state_changed(flow: StreamingFlow, mismatch: StateMismatch, facts: Sequence[str]) -> StateChangedError:

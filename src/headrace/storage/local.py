@@ -122,6 +122,16 @@ class LocalFiles:
     def copy(self, path: str, new: str) -> None:
         self.replace(new, Path(path).read_bytes())
 
+    def free_bytes(self, path: str) -> int | None:
+        for folder in (Path(path), *Path(path).parents):
+            try:
+                found = os.statvfs(folder)
+            except OSError:
+                continue
+            # Some file systems of a network report nothing.
+            return found.f_bavail * found.f_frsize if found.f_blocks else None
+        return None
+
 
 def link_folder(link: Location, folder: Path) -> Path | None:
     """Make a link in a storage on a local disk to a folder outside of it. Return the folder that is there

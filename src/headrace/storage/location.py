@@ -6,6 +6,7 @@ works with `Location`, which has the methods of a path and no method that only a
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,10 @@ from headrace.model.folders import Entry
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+
+
+_SPARE_BYTES = 1024 * 1024
+"""Left free by a write, for the files of the commit."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,9 @@ class Files(Protocol):
 
     def copy(self, path: str, new: str) -> None:
         """Write a copy of a file in one step; replaces a file with the new path."""
+
+    def free_bytes(self, path: str) -> int | None:
+        """Return how much can still be written beside a path, which may be missing; ``None`` if unknown."""
 
 
 @dataclass(frozen=True, order=True)
@@ -240,8 +248,27 @@ class Location:
         with self.open(), new._writing():
             self.files.copy(self.path, new.path)
 
+    def check_space(self, size: int) -> None:
+        """Raise an error if the disk has no space for so many bytes. `deltalake` does not raise one on a full
+        disk: it prints a panic for each of its threads."""
+        free = self.files.free_bytes(self.path)
+        if free is not None and free < size + _SPARE_BYTES:
+            raise self.full()
+
+    def full(self) -> StorageUnwritableError:
+        """The error to raise if the disk has no space for a write here."""
+        free = self.files.free_bytes(self.path)
+        return StorageUnwritableError(
+            f"no space is left on the disk of {self.path}",
+            facts=() if free is None else (f"free: {free:,} bytes",),
+            remedies=("free space on the disk, then start again:   headrace run",),
+            params={"path": self.path, "free": free},
+        )
+
     def unwritable(self, error: OSError) -> StorageUnwritableError:
         """The error to raise if the storage refuses to write here."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return self.full()
         return StorageUnwritableError(
             f"cannot write to the storage: {self.path}",
             facts=(f"the system's error: {error.strerror or error}",),

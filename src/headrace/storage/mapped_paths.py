@@ -18,8 +18,8 @@ _LOCAL = re.compile(r"/|dbfs:")
 def mapped_path(path: str, settings: ProjectSettings, location: SourceLocation | None = None) -> str:
     """The path that Spark gets for a path in a pipeline's code.
 
-    An entry of `paths` replaces it. Else a relative path starts at the pipeline's folder, and a URI stays as
-    it is.
+    An entry of `paths` replaces it. Else a relative path starts at the folder of the pipeline's data, and a
+    URI stays as it is.
     """
     found = settings.paths.find(path)
     if found is not None:
@@ -35,7 +35,7 @@ def mapped_path(path: str, settings: ProjectSettings, location: SourceLocation |
         )
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", path):
         return path
-    return os.path.normpath(settings.root.absolute() / path)
+    return os.path.normpath(settings.data_folder / path)
 
 
 def _entry(prefix: str) -> str:

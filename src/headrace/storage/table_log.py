@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headrace.storage.location import Location
+from headrace.storage.log_damage import log_unreadable
 
 LOG = "_delta_log"
 
@@ -270,7 +271,15 @@ def read_actions(file: Location, *names: str) -> Iterator[tuple[str, Mapping[str
     starts = tuple(f'{{"{name}"' for name in names)
     for line in file.read_lines():
         if line.startswith(starts):
-            yield from json.loads(line).items()
+            yield from _parsed(line, file).items()
+
+
+def _parsed(line: str, file: Location) -> dict[str, Any]:
+    try:
+        actions: dict[str, Any] = json.loads(line)
+    except ValueError as error:
+        raise log_unreadable(file, f"cannot be read: {error}") from error
+    return actions
 
 
 def load_commit(table: Location, version: int) -> LoggedCommit:
@@ -279,14 +288,15 @@ def load_commit(table: Location, version: int) -> LoggedCommit:
     transactions: dict[str, int] = {}
     properties: dict[str, str] | None = None
     changes_data = removes_data = False
-    for line in commit_file(table, version).read_lines():
+    file = commit_file(table, version)
+    for line in file.read_lines():
         if line.startswith('{"commitInfo"'):
-            info = json.loads(line)["commitInfo"]
+            info = _parsed(line, file)["commitInfo"]
         elif line.startswith('{"txn"'):
-            action = json.loads(line)["txn"]
+            action = _parsed(line, file)["txn"]
             transactions[action["appId"]] = action["version"]
         elif line.startswith('{"metaData"'):
-            properties = json.loads(line)["metaData"].get("configuration") or {}
+            properties = _parsed(line, file)["metaData"].get("configuration") or {}
         elif not removes_data and line.startswith('{"remove"'):
             removes_data = '"dataChange":true' in line
         elif not changes_data and line.startswith('{"add"'):

@@ -90,6 +90,9 @@ def _clauses(cursor: Cursor, allowed: Sequence[str]) -> Iterator[tuple[str, Any]
     seen: set[str] = set()
     while not cursor.done:
         first = cursor.token
+        for refused, remedy in _REFUSED.items():
+            if cursor.at(*refused.split()):
+                raise cursor.unsupported(refused, remedy)
         words = next((one for one in _READERS if cursor.take(*one.split())), None)
         if words is None:
             raise cursor.unexpected(
@@ -130,7 +133,7 @@ def _choice(cursor: Cursor) -> ColumnChoice | None:
 
 
 def _at_clause(cursor: Cursor) -> bool:
-    return any(cursor.at(*words.split()[:2]) for words in _READERS)
+    return any(cursor.at(*words.split()[:2]) for words in (*_READERS, *_REFUSED))
 
 
 def _names(cursor: Cursor) -> Columns:
@@ -155,3 +158,10 @@ _READERS: Mapping[str, tuple[str, Callable[[Cursor], Any]]] = {
     "TRACK HISTORY ON": ("tracked", _choice),
 }
 """The clauses, with the field of `CdcFlow` and the function that reads the value."""
+
+_REFUSED: Mapping[str, str] = {
+    "SYSTEM SEQUENCE BY": "only Databricks has bitemporal histories: remove it, with STORED AS SCD TYPE 2",
+    "STORED AS BITEMPORAL": "only Databricks has bitemporal histories: write STORED AS SCD TYPE 2",
+    "COLUMNS TO UPDATE": "all columns are written: IGNORE NULL UPDATES keeps a value where a record has NULL",
+}
+"""The clauses that are refused, with what to write in their place."""

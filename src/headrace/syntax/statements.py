@@ -45,6 +45,8 @@ class CreateDataset(CreateStored):
     format: str | None = None
     # Clauses that have no effect here, with their locations.
     ignored: tuple[tuple[str, SourceLocation], ...] = ()
+    # The path of ``LOCATION`` and where it is written.
+    path: tuple[str, SourceLocation] | None = None
     query: Cursor | None = None  # the text after ``AS``; ``None`` if there is none
     is_private: bool = False  # whether other pipelines should not read the table
     cdc: CdcFlow | None = None  # the flow of ``FLOW AUTO CDC``, if the statement has one
@@ -203,6 +205,8 @@ class TableClauses:
             while not item.done:
                 if _at_key(item):
                     self._key(item)
+                elif self._columns and item.token.is_word(*_BEHIND_KEYS):
+                    self._columns[-1] += f" {item.until(lambda item=item: _at_constraint(item)).rest}"  # type: ignore[misc]
                 else:
                     self._constraints.append(_constraint(item))
 
@@ -211,8 +215,9 @@ class TableClauses:
         first = item.token
         if item.take("CONSTRAINT"):
             item.name("the name of the constraint")
-        self._ignore(first, f"{item.next().value.upper()} KEY")
-        item.until(lambda: _at_constraint(item, "COMMENT"))
+        kind = item.next().value.upper()
+        self._ignore(first, "FOREIGN KEY" if kind == "REFERENCES" else f"{kind} KEY")
+        item.until(lambda: _at_constraint(item, *_BEHIND_KEYS) and not item.at("REFERENCES"))
 
     def _column(self, item: Cursor) -> None:
         name = item.token
@@ -229,8 +234,10 @@ class TableClauses:
         for before, token, after in zip(item.tokens, item.tokens[1:], (*item.tokens[2:], None), strict=False):
             # Fields of a struct may have these names.
             is_field = before.is_symbol("<") or (after is not None and after.is_symbol(":"))
-            if token.is_word("GENERATED", "MASK", "DEFAULT", "PRIMARY", "REFERENCES") and not is_field:
-                raise item.unsupported(f"{token.value.upper()} in a column", token=token)
+            if token.is_word("GENERATED", "MASK", "DEFAULT", "CHECK") and not is_field:
+                has_identity = any(one.is_word("IDENTITY") for one in item.tokens)
+                what = "an IDENTITY column" if has_identity else f"{token.value.upper()} in a column"
+                raise item.unsupported(what, *_COLUMN_REMEDIES.get(what.split()[0], ()), token=token)
         self._columns.append(text)
 
     def clause(self) -> None:
@@ -247,6 +254,8 @@ class TableClauses:
                 self._once(first, "cluster_by", _columns(cursor))
         elif cursor.take("COMMENT"):
             self._once(first, "comment", cursor.string("the text of the comment"))
+        elif cursor.take("LOCATION"):
+            self._once(first, "path", (cursor.string("a path"), cursor.locate(first)))
         elif cursor.take("TBLPROPERTIES"):
             self._once(first, "properties", read_properties(cursor))
         elif cursor.at("SCHEDULE") or cursor.at("TRIGGER", "ON") or cursor.at("REFRESH", "POLICY"):
@@ -269,7 +278,7 @@ class TableClauses:
     def _once(self, first: Token, name: str, value: object) -> None:
         if name in self._clauses:
             raise self._cursor.invalid(f"{first.value.upper()} is given twice", first)
-        if self._kind == "view" and name in ("format", "partition_cols", "cluster_by"):
+        if self._kind == "view" and name in ("format", "partition_cols", "cluster_by", "path"):
             raise self._cursor.invalid(f"a view has no {first.value.upper()}: its rows are not stored", first)
         self._clauses[name] = value
 
@@ -277,13 +286,21 @@ class TableClauses:
         self.ignored.append((clause, self._cursor.locate(first)))
 
 
+_BEHIND_KEYS = ("COMMENT", "NOT")  # parts of a column that can stand behind its keys
 _CLAUSES = ("AS", "USING", "PARTITIONED", "CLUSTER", "COMMENT", "TBLPROPERTIES", "SCHEDULE", "LOCATION")
 _REFUSED: Mapping[str, tuple[str, ...]] = {
-    "LOCATION": ("remove it: tables are stored below the storage of the pipeline",),
     "OPTIONS": (),
     "WITH": (),
     "DEFAULT COLLATION": (),
     "FLOW": ("declare the flow in a statement of its own: CREATE FLOW name AS ...",),
+}
+
+
+_COLUMN_REMEDIES: Mapping[str, tuple[str, ...]] = {
+    "an": ("remove the column, or compute a key in the query: uuid(), or a hash of the row's own columns",),
+    "GENERATED": ("compute the column in the query: SELECT .., expression AS name",),
+    "DEFAULT": ("give the value in the query: SELECT .., coalesce(name, VALUE) AS name",),
+    "CHECK": ("write CONSTRAINT name EXPECT (condition) ON VIOLATION FAIL UPDATE",),
 }
 
 
@@ -295,6 +312,9 @@ def _at_key(item: Cursor) -> bool:
     rest = item.tokens[item.index :]
     if item.at("CONSTRAINT"):
         rest = rest[2:]
+    if len(rest) > 1 and rest[0].is_word("REFERENCES"):
+        # A column can have this name.
+        return item.index > 0
     return len(rest) > 1 and rest[0].is_word("PRIMARY", "FOREIGN") and rest[1].is_word("KEY")
 
 
@@ -304,7 +324,8 @@ def _constraint(item: Cursor) -> Constraint:
     name = ".".join(item.name("the name of the constraint"))
     if not item.at("EXPECT"):
         raise item.unsupported(
-            f"the constraint {item.token.value.upper()}", "remove it, or write EXPECT (condition)"
+            f"the constraint {item.token.value.upper()}",
+            "remove it, or write EXPECT (condition) ON VIOLATION FAIL UPDATE",
         )
     item.expect("EXPECT")
     condition = item.group("a condition in parentheses")

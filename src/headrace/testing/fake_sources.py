@@ -290,7 +290,7 @@ class FakeSources:
         """The path of a table or a folder, which a test can name as the query does."""
         mapped = self._settings.tables.find(tuple(path.split(".")))
         path = (mapped and mapped.path) or self._settings.paths.map(path)
-        return (self._settings.root / path.removeprefix("file://").removeprefix("file:")).resolve()
+        return (self._settings.data_folder / path.removeprefix("file://").removeprefix("file:")).resolve()
 
     def _path_for(self, kind: str) -> Path:
         count = sum(1 for source in self._sources.values() if not isinstance(source, Topic))

@@ -197,7 +197,7 @@ def load_commit(table: StoredPath, version: int) -> Commit:
     try:
         file = path.look()
         written_ms = 0 if file is None else file.modified_ms
-        for line in path.read_text().splitlines():
+        for line in path.read_text().split("\n"):
             if not line.strip():
                 continue
             for name, value in json.loads(line).items():
@@ -321,7 +321,7 @@ def _load_checkpoint(paths: Iterable[StoredPath]) -> _State:
 
 def _checkpoint_actions(path: StoredPath) -> Iterator[tuple[str, dict[str, Any]]]:
     if path.name.endswith(".json"):
-        for line in path.read_text().splitlines():
+        for line in path.read_text().split("\n"):
             if line.strip():
                 yield from json.loads(line).items()
         return

@@ -485,3 +485,33 @@ while time.monotonic() < until:
         process.send_signal(number)
         assert process.wait(20) == 128 + number
         assert "was ended" in process.stderr.read()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_after_a_signal_exit_handlers_run_and_no_thread_is_waited_for(number: int) -> None:
+    """Python is not taken down below threads that still work: they would end it with a fatal error."""
+    code = """
+import atexit, sys, threading, time
+from headrace.cli import main
+from headrace.cli.output import Result
+from headrace.cli.verb import Verb
+
+def work():
+    atexit.register(print, "handlers ran")
+    threading.Thread(target=time.sleep, args=(300,)).start()
+    print("ready", flush=True)
+    time.sleep(300)
+
+command = Verb("doctor", callback=work)
+main.LazyCommands.get_command = lambda *_: command
+sys.argv = ["headrace", "doctor"]
+main.main()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+        assert (process.returncode, out, err.strip()) == (128 + number, "handlers ran\n", "")

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -220,6 +221,10 @@ def test_the_error_of_a_file_outside_of_the_folder_has_its_line(write: Write) ->
     [
         ('@hr.table(clusterby=["a"])\ndef x(): ...', "did you mean `cluster_by`?"),
         ("@hr.tabel\ndef x(): ...", "did you mean `table`?"),
+        ("from headrace import tabel", "did you mean `table`?"),
+        ("from pyspark.sql import functions as F\nF.colunm", "did you mean `column`?"),
+        ("RATE = 1\nprint(RATES)", "did you mean `RATE`?"),
+        ("open('transformation/a.py')", "did you mean `transformations/a.py`?"),
         ("@hr.materialized_view(bogus=1)\ndef x(): ...", "materialized_view takes name, comment"),
         ('@hr.expect_drop("an id", "id > 0")\ndef x(): ...', "did you mean `expect_or_drop`?"),
     ],
@@ -249,6 +254,92 @@ def test_functions_of_a_pipeline_reach_workers_that_cannot_import_them(write: Wr
     sent = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     worker = f"import pickle; assert pickle.loads(bytes.fromhex({sent!r}))(3) == 12"
     subprocess.run([sys.executable, "-c", worker], check=True)
+
+
+IN_BODY = """
+import pyspark
+
+def scaled(x):
+    from lib.shapes import double
+    import numbers_of_shops as numbers
+    def inner():
+        from lib import tax
+        return tax.RATE
+    return double(x) * numbers.FACTOR + inner()
+
+import headrace as hr
+
+@hr.table
+def shops():
+    def one_more(x):
+        from beyond import ONE
+        return x + ONE
+    return one_more
+"""
+MANY = "".join(f"    v{number} = x.a{number} if x is None else {number}.5\n" for number in range(300))
+BIG = f"def big(x):\n{MANY}    import beyond\n    return beyond.ONE\n"
+"""Its import is named beyond the constants and names that one byte can number."""
+
+
+def test_modules_that_a_function_imports_in_its_body_go_to_workers_as_they_were_loaded(write: Write) -> None:
+    root = write(
+        {
+            "lib/shapes.py": "from . import more\ndef double(x): return more.TWO * x\n",
+            "lib/more.py": "TWO = 2\n",
+            "lib/tax.py": "RATE = 0.5\n",
+            "numbers_of_shops.py": "import json\nFACTOR = 10\n",
+            "beyond.py": "ONE = 1\n",
+            "transformations/a.py": IN_BODY + BIG,
+        }
+    )
+    code = (
+        "import sys; from pathlib import Path; from headrace.declare.spec import load_project\n"
+        "from headrace.declare.loader import load_declarations\n"
+        f"flow, = load_declarations(load_project(Path({str(root)!r})), None).flows\n"
+        "from pyspark import cloudpickle\n"
+        f"for file in Path({str(root)!r}).rglob('*.py'): file.write_text('boom(')\n"
+        "module = sys.modules['transformations.a']\n"
+        "sys.stdout.write(cloudpickle.dumps((module.scaled, module.big, flow.query.function())).hex())"
+    )
+    sent = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    worker = (
+        "import pickle, sys; sys.modules['headrace'] = None  # A cluster's worker may lack it.\n"
+        f"scaled, big, one_more = pickle.loads(bytes.fromhex({sent!r}))\n"
+        "assert (scaled(3), big(1), one_more(6)) == (60.5, 1, 7)"
+    )
+    subprocess.run([sys.executable, "-c", worker], check=True)
+
+
+def test_a_worker_that_lives_on_gets_the_changed_text_of_a_module(write: Write) -> None:
+    taxed = "import pyspark\ndef taxed(x):\n    import rate\n    return x * rate.RATE\n"
+    root = write({"rate.py": "RATE = 1\n", "transformations/a.py": taxed + TABLE.format("t")})
+    code = (
+        "import sys; from pathlib import Path; from headrace.declare.spec import load_project\n"
+        "from headrace.declare.loader import load_declarations\n"
+        "from pyspark import cloudpickle\n"
+        f"settings = load_project(Path({str(root)!r}))\n"
+        "def sent():\n"
+        "    load_declarations(settings, None)\n"
+        "    return cloudpickle.dumps(sys.modules['transformations.a'].taxed).hex()\n"
+        "first = sent()\n"
+        "Path(settings.root, 'rate.py').write_text('RATE = 2\\n')\n"
+        "print(first, sent(), first)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    worker = (
+        "import pickle\n"
+        f"got = [pickle.loads(bytes.fromhex(one))(5) for one in {done.stdout.split()!r}]\n"
+        "assert got == [5, 10, 5], got"
+    )
+    subprocess.run([sys.executable, "-c", worker], check=True)
+
+
+def test_two_threads_may_load_a_pipeline(write: Write) -> None:
+    slow = "import time\ntime.sleep(0.05)\n"
+    settings = load_project(write({"transformations/slow.py": slow + TABLE.format("t")}))
+    with ThreadPoolExecutor(2) as pool:
+        loads = [pool.submit(load_declarations, settings, Session) for _ in range(4)]  # type: ignore[arg-type]
+        assert [names(one.result()) for one in loads] == [["t"]] * 4
 
 
 LATE = """
@@ -524,6 +615,9 @@ def test_files_of_delta_live_tables_and_lakeflow_declare_the_same(load: Load) ->
         '@dlt.table(replace_using=["f"])\ndef x(): ...',
         'dlt.create_streaming_table("t", row_filter="f")',
         'dlt.replace_flow(target="t")',
+        'dlt.apply_changes("t", "s", ["a"], "b", system_sequence_by="c")',
+        'dlt.apply_changes("t", "s", ["a"], "b", columns_to_update=["c"])',
+        'dlt.apply_changes("t", "s", ["a"], "b", stored_as_scd_type="bitemporal")',
         'dlt.update_flow(target="t")',
     ],
 )
@@ -533,6 +627,18 @@ def test_what_would_change_results_on_databricks_and_is_not_supported_is_refused
     with pytest.raises(FeatureUnsupportedError) as caught:
         load(f"import dlt\n\n{call}\n")
     assert caught.value.location is not None and caught.value.location.line == 3
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import databricks.pipelines\n@databricks.pipelines.table\n",
+        "from databricks.pipelines import table\n@table\n",
+        "import pyspark\nfrom pyspark import pipelines\n@pyspark.pipelines.table\n",
+    ],
+)
+def test_modules_of_pipelines_are_imported_in_each_form(load: Load, code: str) -> None:
+    assert names(load(f"{code}def a(): ...\n")) == ["a"]
 
 
 def test_the_path_of_a_table_is_noted_unless_it_is_the_folder_of_the_table(load: Load) -> None:

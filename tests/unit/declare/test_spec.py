@@ -19,6 +19,7 @@ from headrace.errors import (
     StorageUnsupportedError,
 )
 from headrace.model.triggers import Trigger
+from headrace.storage.mapped_paths import mapped_path
 
 Write = Callable[..., Path]
 
@@ -306,6 +307,29 @@ def test_the_spec_of_sparks_pipelines_is_one_of_ours(write: Write) -> None:
     (root / "headrace.yaml").write_text("name: d\n")
     with pytest.raises(SpecAmbiguousError):
         load_project(root)
+
+
+def test_ansi_mode_is_turned_off_for_the_whole_pipeline(write: Write) -> None:
+    root = write(
+        {}, "name: a\ncompatibility: {ansi: false}\nprofiles: {prod: {compatibility: {ansi: true}}}\n"
+    )
+    assert load_project(root).configuration == {"spark.sql.ansi.enabled": "false"}
+    assert load_project(root, profile="prod").configuration == {}
+    with pytest.raises(SpecUnknownKeyError):
+        load_project(write({}, "name: a\ncompatibility: {ansy: false}\n"))
+
+
+def test_paths_of_data_start_where_sparks_own_command_reads_them(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write({"shop/spark-pipeline.yml": "name: a\nstorage: ./lake\n", "own/headrace.yml": "name: b\n"})
+    monkeypatch.chdir(tmp_path)
+    settings = load_project(root / "shop")
+    monkeypatch.chdir("/")
+    assert mapped_path("landing", settings) == str(tmp_path / "landing")
+    # The storage and the files of the pipeline are those of the spec's folder, as everywhere.
+    assert str(settings.storage.root) == str(tmp_path / "shop" / "lake")
+    assert mapped_path("landing", load_project(root / "own")) == str(tmp_path / "own" / "landing")
 
 
 MAPPED = """

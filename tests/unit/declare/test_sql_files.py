@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -396,6 +397,34 @@ def test_the_hidden_column_of_files_is_not_in_a_star(sql: Sql, query: str, found
     assert edited(text, call.hides).removeprefix("CREATE VIEW v AS ") == found
 
 
+def test_the_storage_decides_where_a_table_with_a_location_is_stored(sql: Sql, tmp_path: Path) -> None:
+    text = "CREATE STREAMING TABLE a\n  LOCATION '{0}/x' AS SELECT * FROM STREAM s;\n"
+    (note,) = sql(text.format(tmp_path)).notes
+    assert (note.level, str(note.location)) == ("warning", "transformations/a.sql:2:3")
+    assert "`a` is stored in tables/default/a" in note.text
+    with pytest.raises(SqlInvalidError, match="a view has no LOCATION"):
+        sql("CREATE VIEW v LOCATION '/x' AS SELECT 1")
+    (tmp_path / "x" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "x" / "_delta_log" / "00000000000000000000.json").write_text("{}")
+    with pytest.raises(FeatureUnsupportedError) as caught:
+        sql(text.format(tmp_path))
+    assert str(caught.value.location) == "transformations/a.sql:2:3"
+    assert "remove `LOCATION`" in caught.value.remedies[0]
+
+
+def test_keys_of_columns_have_no_effect(sql: Sql) -> None:
+    columns = "id INT PRIMARY KEY NOT NULL, x INT REFERENCES o(id) COMMENT 'x', references INT"
+    found = sql(f"CREATE STREAMING TABLE t ({columns}, CONSTRAINT f FOREIGN KEY (x) REFERENCES o)")
+    (table,) = found.datasets
+    assert isinstance(table, StreamingTable)
+    assert table.schema == "id INT NOT NULL, x INT COMMENT 'x', references INT"
+    assert [note.text for note in found.notes] == [
+        "PRIMARY KEY of `t` has no effect",
+        "FOREIGN KEY of `t` has no effect",
+        "FOREIGN KEY of `t` has no effect",
+    ]
+
+
 # -- refused
 
 
@@ -409,7 +438,6 @@ def test_the_hidden_column_of_files_is_not_in_a_star(sql: Sql, query: str, found
         ("CREATE OR REPLACE TABLE t (a INT)", "1:19"),
         ("CREATE FUNCTION f AS 'x'", "1:8"),
         ("CREATE SCHEMA s", "1:8"),
-        ("CREATE STREAMING TABLE t\n  LOCATION '/x' AS SELECT 1", "2:3"),
         ("CREATE STREAMING TABLE t OPTIONS (a = 1) AS SELECT 1", "1:26"),
         ("CREATE STREAMING TABLE t WITH ROW FILTER f ON (a) AS SELECT 1", "1:26"),
         ("CREATE STREAMING TABLE t DEFAULT COLLATION UTF8_BINARY AS SELECT 1", "1:26"),
@@ -417,11 +445,17 @@ def test_the_hidden_column_of_files_is_not_in_a_star(sql: Sql, query: str, found
         ("CREATE STREAMING TABLE t (a) AS SELECT 1", "1:27"),
         ("CREATE STREAMING TABLE t (a COMMENT 'x') AS SELECT 1", "1:27"),
         ("CREATE STREAMING TABLE t (a INT GENERATED ALWAYS AS (1)) AS SELECT 1", "1:33"),
+        ("CREATE STREAMING TABLE t (a BIGINT GENERATED ALWAYS AS IDENTITY, b INT)", "1:36"),
+        ("CREATE STREAMING TABLE t (a INT DEFAULT 1) AS SELECT 1", "1:33"),
+        ("CREATE STREAMING TABLE t (a INT CHECK (a > 0)) AS SELECT 1", "1:33"),
         ("CREATE STREAMING TABLE t (a INT MASK f) AS SELECT 1", "1:33"),
         ("CREATE STREAMING TABLE t (a INT, CONSTRAINT k UNIQUE (a)) AS SELECT 1", "1:47"),
         ("CREATE STREAMING TABLE t PARTITIONED BY (years(a)) AS SELECT 1", "1:47"),
         ("CREATE VIEW v (a) AS SELECT 1", "1:16"),
         ("CREATE FLOW f AS INSERT INTO t SELECT 1", "1:32"),
+        ("AUTO CDC INTO t FROM s KEYS (a) SEQUENCE BY b SYSTEM SEQUENCE BY c", "1:47"),
+        ("AUTO CDC INTO t FROM s KEYS (a) SEQUENCE BY b STORED AS BITEMPORAL", "1:47"),
+        ("AUTO CDC INTO t FROM s KEYS (a) SEQUENCE BY b COLUMNS TO UPDATE c", "1:47"),
         ("SET TIME ZONE 'UTC'", "1:1"),
         ("SET x y", "1:1"),
         ("CREATE STREAMING TABLE t AS SELECT * FROM STREAM read_kinesis(a => 'b')", "1:50"),

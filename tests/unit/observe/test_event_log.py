@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -199,6 +201,21 @@ def test_a_storage_that_cannot_be_written_delays_the_log_and_nothing_else(
         in_the_way.unlink()
         until(lambda: len(read(storage)) > 8, "the events are written in the end")
     assert caplog.text.count("cannot be written") == 1
+
+
+def test_a_full_disk_is_named_once_with_its_free_bytes(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(event_log_module, "_APPEND_S", 0.01)
+    full = SimpleNamespace(f_bavail=7, f_frsize=1, f_blocks=100)
+    with monkeypatch.context() as patch, EventLog(storage, "shop", "u1") as log:
+        patch.setattr(os, "statvfs", lambda _: full)
+        for event in ONE_UPDATE:
+            log(event)
+        until(lambda: "cannot be written" in caplog.text, "a warning")
+        patch.undo()
+        until(lambda: len(read(storage)) > 8, "the events are written in the end")
+    assert caplog.text.count(f"no space is left on the disk of {storage.events}, free: 7 bytes") == 1
 
 
 def test_counts_that_memory_cannot_hold_come_from_the_commits(

@@ -44,17 +44,22 @@ def test_flows_add_columns_in_the_order_of_their_first_occurrence() -> None:
 
 
 @pytest.mark.parametrize(
-    "schema",
+    ("schema", "remedy"),
     [
-        struct(a="long", A="long"),
-        {"type": "struct", "fields": [{"name": "count(1)", "type": "long"}]},
-        struct(n="void"),
-        struct(deep={"type": "array", "elementType": struct(x="void")}),
-        struct(i="interval day to second"),
+        (struct(a="long", A="long"), "drop one of the two columns"),
+        (
+            {"type": "struct", "fields": [{"name": "count(1)", "type": "long"}]},
+            '.withColumnRenamed("count(1)", "count_1")',
+        ),
+        (struct(n="void"), 'F.col("n").cast("STRING")'),
+        (struct(deep={"type": "array", "elementType": struct(x="void")}), "cast that part of it"),
+        (struct(i="interval day to second"), "CAST(i AS STRING)"),
     ],
 )
-def test_what_delta_cannot_store_is_found(schema: dict[str, Any]) -> None:
-    assert columns.unstorable(schema) is not None
+def test_what_delta_cannot_store_has_the_remedy_of_its_fault(schema: dict[str, Any], remedy: str) -> None:
+    found = columns.unstorable(schema)
+    assert found is not None
+    assert remedy in found.remedies[0]
 
 
 def test_what_delta_can_store_passes() -> None:

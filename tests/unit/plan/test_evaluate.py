@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark.errors import AnalysisException
@@ -23,8 +24,8 @@ class Refused(AnalysisException):
 @pytest.mark.parametrize(
     ("condition", "remedy"),
     [
-        ("DATATYPE_MISMATCH.BINARY_OP_WRONG_TYPE", 'configuration: {spark.sql.ansi.enabled: "false"}'),
         ("REQUIRES_SINGLE_PART_NAMESPACE", "functions of a catalog do not exist here"),
+        ("DATA_SOURCE_NOT_FOUND", "spark.jars.packages"),
         ("OTHER", "correct a.py:3"),
     ],
 )
@@ -32,3 +33,39 @@ def test_frequent_errors_of_spark_have_a_remedy(condition: str, remedy: str) -> 
     error = _failed(Refused(condition), Path("/"), "orders", SourceLocation("a.py", 3))
     assert error.code == "QUERY_FAILED"
     assert remedy in error.remedies[0]
+
+
+class JavaFailed(Exception):
+    def __init__(self, message: str) -> None:
+        super().__init__("An error occurred while calling o79.load.\n at java.base/java.lang.Thread.run")
+        self.java_exception = SimpleNamespace(getMessage=lambda: message)
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        ("org.postgresql.Driver", 'configuration: {spark.jars.packages: "org.postgresql:postgresql:42.7.7"}'),
+        ("com.example.jdbc.Driver", "configuration: {spark.jars: /path/to/driver.jar}"),
+        ("No suitable driver", '.option("driver", "org.postgresql.Driver")'),
+    ],
+)
+def test_a_missing_jdbc_driver_is_an_error_with_the_line_for_the_spec(message: str, remedy: str) -> None:
+    error = _failed(JavaFailed(message), Path("/"), "orders", SourceLocation("a.py", 3))
+    assert error.summary == f"the query of `orders` failed: the JDBC driver was not found: {message}"
+    assert remedy in error.remedies[0]
+    assert "java.base" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("file", "setting"),
+    [
+        ("a.py", 'spark_conf={"spark.sql.ansi.enabled": "false"}'),
+        ("a.sql", "SET spark.sql.ansi.enabled = false;"),
+    ],
+)
+@pytest.mark.parametrize("condition", ["DATATYPE_MISMATCH.BINARY_OP_WRONG_TYPE", "CAST_INVALID_INPUT"])
+def test_an_error_of_ansi_mode_names_the_setting(file: str, setting: str, condition: str) -> None:
+    error = _failed(Refused(condition), Path("/"), "orders", SourceLocation(file, 3))
+    assert "where a platform has it off by default" in error.facts[-1]
+    assert setting in error.remedies[-2]
+    assert error.remedies[-1].endswith("in headrace.yml:   compatibility: {ansi: false}")

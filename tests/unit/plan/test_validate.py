@@ -78,11 +78,6 @@ def test_coordinates_that_are_no_coordinates() -> None:
     assert error.code == "PROPERTY_INVALID"
 
 
-def test_partitioned_and_clustered_at_once() -> None:
-    error = only(faults(table(partition_cols=("day",), cluster_by=("id",))))
-    assert error.code == "LAYOUT_CONFLICT"
-
-
 @pytest.mark.parametrize(
     ("dataset", "streams", "is_sql", "advice"),
     [

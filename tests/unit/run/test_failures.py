@@ -139,6 +139,29 @@ def test_a_full_disk_is_named() -> None:
     assert "disk" in error.summary
 
 
+def test_a_damaged_log_is_named_if_the_failure_is_about_a_table_of_the_flow(
+    tmp_path: Path, make_project: Callable[[], ProjectSettings]
+) -> None:
+    settings = make_project()
+    own, other = (settings.storage.table(TableName("default", name)) for name in ("sales", "other"))
+    for table in (own, other):
+        (table / "_delta_log" / f"{0:020d}.json").replace('{"commitInfo": {"userMetadata": "a\u2028b"}}')
+    failures = Failures(settings=settings)
+    malformed = Exception(
+        "MALFORMED_RECORD_IN_PARSING: Malformed records are detected in record parsing: x.\n"
+    )
+
+    def found(error: Exception) -> str:
+        return failures.as_error(error, FLOW).code
+
+    (other / "_delta_log" / f"{1:020d}.json").replace("garbage")
+    assert (found(malformed), found(Exception("DELTA_ODD"))) == ("RECORD_UNPARSEABLE", "FLOW_FAILED")
+    assert found(Exception(f"cannot read file:{other}/_delta_log/0.json")) == "LOG_UNREADABLE"
+    (own / "_delta_log" / f"{1:020d}.json").replace("")
+    assert (found(malformed), found(Exception("DELTA_ODD"))) == ("LOG_UNREADABLE", "LOG_UNREADABLE")
+    assert found(Exception("division by zero")) == "FLOW_FAILED"
+
+
 def test_a_heap_that_is_too_small_is_named_with_its_setting() -> None:
     error = Failures(settings=None).as_error(
         Exception("Caused by: java.lang.OutOfMemoryError: Java heap space"), FLOW
@@ -358,3 +381,37 @@ def test_an_interruption_is_shown_by_its_cause() -> None:
         error.summary
         == "sales was interrupted: Exception: [DELTA_CONCURRENT_APPEND.WITHOUT_HINT] another writer"
     )
+
+
+@pytest.mark.parametrize(
+    ("condition", "is_of_ansi"),
+    [
+        ("CAST_INVALID_INPUT", True),
+        ("CANNOT_PARSE_TIMESTAMP", True),
+        ("DIVIDE_BY_ZERO", True),
+        ("ARITHMETIC_OVERFLOW.WITH_SUGGESTION", True),
+        ("INVALID_ARRAY_INDEX", True),
+        # Raised in both modes.
+        ("INVALID_INDEX_OF_ZERO", False),
+        ("CAST_OVERFLOW_IN_TABLE_INSERT", False),
+    ],
+)
+def test_a_batch_that_the_older_mode_would_compute_names_the_setting(
+    condition: str, is_of_ansi: bool
+) -> None:
+    error = Failures(settings=None).as_error(Exception(f"[{condition}] The value 'x' ..."), FLOW)
+    assert error.code == "FLOW_FAILED"
+    assert any("compatibility: {ansi: false}" in one for one in error.remedies) is is_of_ansi
+    assert any("ANSI mode" in one for one in error.facts) is is_of_ansi
+
+
+def test_a_batch_without_its_jdbc_driver_names_the_line_for_the_spec() -> None:
+    text = (
+        "org.apache.spark.sql.streaming.StreamingQueryException: [STREAM_FAILED] failed\n"
+        "Caused by: java.lang.ClassNotFoundException: com.mysql.cj.jdbc.Driver\n\tat java.base/x.y(z)"
+    )
+    error = Failures(settings=None).as_error(Exception(text), FLOW)
+    assert error.code == "FLOW_FAILED"
+    assert error.summary.endswith("the JDBC driver was not found: com.mysql.cj.jdbc.Driver")
+    assert "com.mysql:mysql-connector-j" in error.remedies[0]
+    assert not any("java.base" in one for one in error.facts)

@@ -313,3 +313,37 @@ def test_an_engine_in_use_does_not_stop_for_room(tmp_path: Path, monkeypatch: py
     finally:
         engine._listener.close()
         engine._scratch.remove()
+
+
+def test_the_oldest_idle_engine_ends_when_a_third_one_becomes_idle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "ensure_jars", lambda name: [])
+    monkeypatch.setattr(server, "find_shared_state", lambda spark: "")
+    monkeypatch.setattr(server, "used_heap", lambda spark: 0.0)
+    monkeypatch.setattr(server.aot, "make_later", lambda java, jars: None)
+    monkeypatch.setattr(server, "_REST_S", 0.0)
+    monkeypatch.setattr(server, "_TICK_S", 0.05)
+    monkeypatch.setattr(server, "is_over_when_idle", lambda *_, **__: False)
+    running = RunningSpark(cast("SparkSession", None), owned=True, log_file=tmp_path, jvm_pid=os.getpid())
+    engines = [server.EngineServer(running, f"key-{number}") for number in range(3)]
+    threads = [threading.Thread(target=one.serve) for one in engines]
+    first, second, third = engines
+    try:
+        for one, thread in zip(engines, threads, strict=True):
+            thread.start()
+            until(lambda one=one: load_record(one.record.key) is not None, "its record is written")
+        with third._registered(os.getpid(), "headrace run"):
+            for one, idle_s in ((second, 100), (first, 50)):
+                with one._registered(os.getpid(), "headrace plan"):
+                    pass
+                one._last_use -= idle_s
+                until(lambda one=one: one._is_rested, "it has looked at the others")
+            assert [thread.is_alive() for thread in threads] == [True, True, True], "one of them is in use"
+        until(lambda: not threads[1].is_alive(), "the oldest one ends")
+        assert threads[0].is_alive() and threads[2].is_alive()
+        assert {one["pid"] for one in find_engines()} == {os.getpid()} and len(find_engines()) == 2
+    finally:
+        for one, thread in zip(engines, threads, strict=True):
+            one.stop()
+            thread.join(10)

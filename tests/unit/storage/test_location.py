@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -154,3 +157,37 @@ def test_a_uri_of_another_kind_is_refused(text: str) -> None:
 
 def test_special_characters_of_a_uri_are_part_of_its_path() -> None:
     assert str(locate("file:///a#b/c?d").local_path) == "/a#b/c?d"
+
+
+def report(free: int, blocks: int = 1000) -> SimpleNamespace:
+    return SimpleNamespace(f_bavail=free, f_frsize=1, f_blocks=blocks)
+
+
+def test_a_full_disk_is_refused_before_a_write_with_its_free_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = locate(str(tmp_path)) / "not yet" / "events"
+    monkeypatch.setattr(os, "statvfs", lambda _: report(1_500_000))
+    table.check_space(100_000)
+    with pytest.raises(StorageUnwritableError, match="no space is left on the disk of") as caught:
+        table.check_space(1_000_000)
+    assert caught.value.params == {"path": table.path, "free": 1_500_000}
+    assert caught.value.facts == ("free: 1,500,000 bytes",)
+    assert "headrace run" in caught.value.remedies[0]
+
+
+def test_a_disk_that_reports_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = locate(str(tmp_path)) / "events"
+    monkeypatch.setattr(os, "statvfs", lambda _: report(0, 0))
+    table.check_space(1_000_000)
+
+
+def test_a_write_that_meets_a_full_disk_names_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StorageUnwritableError, match="no space is left on the disk of"):
+        (locate(str(tmp_path)) / "lease.json").replace("{}")

@@ -285,8 +285,8 @@ def _start(key: str, choice: EngineChoice, meanwhile: Callable[[], None]) -> Eng
     return record
 
 
-def _make_room(choice: EngineChoice) -> None:
-    """Stops idle engines of other settings, all but the last used."""
+def stop_idle(most: int) -> list[EngineRecord]:
+    """Stops idle engines, all but so many of the last used ones. Returns those that end."""
     idle = []
     for record in load_records():
         status = ask(record, "status")
@@ -296,9 +296,14 @@ def _make_room(choice: EngineChoice) -> None:
         elif not status["sessions"]:
             idle.append((float(status["idle_s"]), record))
     idle.sort(key=lambda one: one[0])
-    for _, record in idle[_MOST_OTHERS:]:
-        # The engine refuses if a command has begun to use it meanwhile.
-        if ask(record, "stop-idle") is not None and (process := _find_process(record)) is not None:
+    # An engine refuses if a command has begun to use it meanwhile.
+    return [record for _, record in idle[most:] if ask(record, "stop-idle") is not None]
+
+
+def _make_room(choice: EngineChoice) -> None:
+    """Stops idle engines of other settings, all but the last used."""
+    for record in stop_idle(_MOST_OTHERS):
+        if (process := _find_process(record)) is not None:
             with contextlib.suppress(psutil.Error):
                 process.wait(_END_S)
     if psutil.virtual_memory().available < _bytes(choice.memory) + _MEMORY_BESIDE_HEAP:

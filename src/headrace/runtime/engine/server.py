@@ -27,6 +27,7 @@ import psutil
 from headrace.model.secrets import Redactor
 from headrace.runtime import aot
 from headrace.runtime.engine.choice import IDLE_VARIABLE
+from headrace.runtime.engine.client import stop_idle
 from headrace.runtime.engine.jvm_client import JvmClient, find_shared_state, unpersist_all, used_heap
 from headrace.runtime.engine.record import EngineRecord, Wire, load_record
 from headrace.runtime.fetch import ensure_jars
@@ -36,6 +37,9 @@ from headrace.runtime.processes import is_running
 from headrace.runtime.session import RunningSpark, open_spark
 
 IDLE_MINUTES = 15.0
+MOST_IDLE = (
+    2  # idle engines of a user: each holds about a gigabyte. The oldest one ends when one more is idle
+)
 MOST_CLIENTS = 4  # they share one heap; a further command starts a JVM of its own
 _TICK_S = 0.5
 _ANSWER_S = 5.0
@@ -210,7 +214,10 @@ class EngineServer:
             self._is_worn = True
 
     def _rest(self) -> None:
-        """Does what would slow down a command: makes the start-up cache once, and looks for a memory leak."""
+        """Does what would slow down a command: ends the engines beyond those that may be idle, makes the
+        start-up cache once, and looks for a memory leak."""
+        with contextlib.suppress(OSError):
+            stop_idle(MOST_IDLE)
         if not self._has_made_cache:
             self._has_made_cache = True
             aot.make_later(find_java(), ensure_jars("spark"))

@@ -40,6 +40,8 @@ def change_rows(
                 remedies=(f"headrace quarantine list {path.name}",),
                 params={"quarantine": str(path), "rows": missing},
             )
+        # A merge writes the files of changed rows again.
+        path.check_space(sum(table.get_add_actions(flatten=True).column("size_bytes").to_pylist()))
         merge = table.merge(
             rows, "old.id = new.id", source_alias="new", target_alias="old", commit_properties=properties
         )

@@ -15,6 +15,7 @@ from headrace.model.names import TableName, quoted_column, quoted_path
 from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.storage.location import Location
+from headrace.storage.log_damage import find_damage
 from headrace.storage.table_log import checksum_matches_log, is_table, load_checksum, newest_version
 
 CHECKPOINT_PROPERTY = "headrace.checkpoint."
@@ -95,7 +96,12 @@ def no_log(path: Location) -> StorageUnreadableError:
 
 def read_state(spark: SparkSession, path: Location) -> TableState:
     """Read the table's newest snapshot."""
-    snapshot = newest_snapshot(spark, path)
+    try:
+        snapshot = newest_snapshot(spark, path)
+    except Exception as error:
+        if (damaged := find_damage(path)) is None:
+            raise
+        raise damaged from error
     if snapshot.version() < 0:
         raise no_log(path)
     metadata = json.loads(snapshot.metadata().json())["metaData"]

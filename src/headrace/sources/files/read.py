@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError, did_you_mean
 from headrace.model.declarations import Drift
 from headrace.model.folders import FileFolder
+from headrace.model.notes import nearest_path
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession, T
 from headrace.sources.bad_records import (
     MAX_VALUE_BYTES,
@@ -130,9 +131,11 @@ def check_folder(folder: FileFolder) -> None:
     """Make sure that the folder is there, and is one."""
     base = folder.base
     if not folder.exists():
+        near = nearest_path(base) if base.startswith("/") else None
         raise FilesNotFoundError(
             f"the folder {base} does not exist",
             remedies=(
+                *(() if near is None else (f"did you mean `{near}`?",)),
                 "correct the path; one that is relative starts at the pipeline's folder",
                 f"mkdir -p {base}",
             ),

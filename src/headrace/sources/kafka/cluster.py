@@ -238,7 +238,7 @@ class KafkaCluster:
         known, listed = self.topics(), " and ".join(f"`{topic}`" for topic in topics)
         remedies: list[str] = []
         for topic in topics:
-            remedies += did_you_mean(topic, known, f"create it:   headrace broker topics create {topic}")
+            remedies += did_you_mean(topic, known, self.connection.create_topic_remedy(topic))
         facts, others = find_in_shared(topics, self.connection.broker)
         return TopicNotFoundError(
             f"the broker at {self.connection.bootstrap_servers} has no topic {listed}",

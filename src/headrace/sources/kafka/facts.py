@@ -18,6 +18,7 @@ from headrace.errors import (
     TopicNotFoundError,
     TopicRecreatedError,
 )
+from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position
 from headrace.model.remedies import ChosenStart
@@ -123,6 +124,26 @@ class KafkaFacts(SourceFacts):
     # The offsets of those records at which the broker has another record now, or none
     reused: tuple[ReusedOffset, ...] = ()
     on_data_loss: OnDataLoss | None = None  # the policy of this source alone; ``None`` takes the flow's
+    connection: KafkaConnection = field(default_factory=KafkaConnection)  # to the cluster of the topics
+
+    def _topic_gone(
+        self, flow: FlowFacts, checkpoint: str, topic: str, known_id: str | None
+    ) -> TopicNotFoundError:
+        how = (
+            "does not exist any more, or no longer matches its pattern"
+            if self.joins
+            else "does not exist any more"
+        )
+        return TopicNotFoundError(
+            f"flow {flow.flow}: the topic `{topic}`, which it was reading, {how}",
+            location=flow.location,
+            facts=(f"checkpoint {checkpoint} read topic id {known_id}",) if known_id else (),
+            remedies=(
+                *([f"continue without it:   headrace reset {flow.flow}"] if self.joins else []),
+                self.connection.create_topic_remedy(topic),
+            ),
+            params={"flow": flow.flow, "topic": topic},
+        )
 
     @property
     def ids(self) -> Mapping[str, str | None]:
@@ -151,7 +172,7 @@ class KafkaFacts(SourceFacts):
             return False
         for topic, known_id in read.items():
             if self.ids.get(topic) is None:
-                raise _topic_gone(flow, then.checkpoint, topic, known_id, joins=self.joins)
+                raise self._topic_gone(flow, then.checkpoint, topic, known_id)
             if known_id not in (None, self.ids[topic]):
                 now = self.ids[topic]
                 raise topic_recreated(flow.flow, flow.location, then.checkpoint, topic, known_id, now)
@@ -294,22 +315,6 @@ def _ids_read(then: ReadBefore) -> dict[str, str | None]:
     ids = {**first, **committed.get("topics", {})}
     positions = (one for one in then.positions if isinstance(one, KafkaOffsets))
     return {topic: ids.get(topic) for position in positions for topic in position.offsets}
-
-
-def _topic_gone(
-    flow: FlowFacts, checkpoint: str, topic: str, known_id: str | None, *, joins: bool
-) -> TopicNotFoundError:
-    how = "does not exist any more, or no longer matches its pattern" if joins else "does not exist any more"
-    return TopicNotFoundError(
-        f"flow {flow.flow}: the topic `{topic}`, which it was reading, {how}",
-        location=flow.location,
-        facts=(f"checkpoint {checkpoint} read topic id {known_id}",) if known_id else (),
-        remedies=(
-            *([f"continue without it:   headrace reset {flow.flow}"] if joins else []),
-            f"create it again:   headrace broker topics create {topic}",
-        ),
-        params={"flow": flow.flow, "topic": topic},
-    )
 
 
 def topic_recreated(

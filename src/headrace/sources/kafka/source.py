@@ -106,8 +106,12 @@ class KafkaSource(Source):
     # -- what the cluster holds
 
     def look(self, systems: Systems, past: Past) -> KafkaFacts:
-        cluster = self._cluster(systems)
-        return _compare_last(self._look(cluster), past.history, cluster)
+        try:
+            cluster = self._cluster(systems)
+            return _compare_last(self._look(cluster), past.history, cluster)
+        except HeadraceError as error:
+            # A cluster that does not answer, or refuses the access, has no line of its own.
+            raise error.with_location(self.location) from error
 
     def _cluster(self, systems: Systems) -> KafkaCluster:
         return systems.client(KafkaClusters).reach(self.connection)
@@ -136,6 +140,7 @@ class KafkaSource(Source):
             earliest=read(cluster.earliest(there)),
             latest=read(cluster.latest(there)),
             on_data_loss=self.on_data_loss,
+            connection=cluster.connection,
         )
 
     def find(self, systems: Systems, *, is_new: bool) -> Found:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from headrace.errors import BrokerUnreachableError, SourceLocation
+from headrace.model.declarations import AppendFlow
 from headrace.model.kafka_settings import NO_ADDRESS, KafkaConnection
+from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.model.queries import PythonQuery
+from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.source import KafkaSource
+from headrace.sources.systems import Past, Systems
 from headrace.storage.layout import Storage
 
 HERE = SourceLocation("shop.py", 3)
@@ -58,3 +64,33 @@ def test_a_run_watches_the_cluster_of_each_source(tmp_path: Path) -> None:
     ]
     embedded = replace(PROFILE, broker=tmp_path)
     assert ORDERS.server(replace(SETTINGS, kafka=embedded), 1.0).remedy == "headrace broker start"
+
+
+class Unreachable:
+    """The clusters of a run, none of which answers."""
+
+    def client(self, kind: object) -> Unreachable:
+        return self
+
+    def reach(self, connection: object) -> KafkaCluster:
+        raise BrokerUnreachableError("no Kafka broker answers", params={"servers": "kafka.example:9092"})
+
+
+def test_a_broker_that_does_not_answer_is_named_with_the_line_of_the_source() -> None:
+    flow = AppendFlow(
+        name="orders", target=TableName("default", "orders"), query=PythonQuery(lambda: None, HERE)
+    )
+    with pytest.raises(BrokerUnreachableError) as caught:
+        ORDERS.look(cast(Systems, Unreachable()), Past(flow=flow))
+    assert caught.value.location == HERE
+
+
+def test_only_topics_of_the_embedded_broker_are_created_with_its_command() -> None:
+    embedded = KafkaConnection({"bootstrap.servers": "embedded"}).with_bootstrap_servers("127.0.0.1:53211")
+    for connection, is_embedded in ((embedded, True), (PROFILE, False)):
+        cluster = KafkaCluster(connection)
+        cluster.topics = lambda: ("sales",)  # type: ignore[method-assign]
+        (remedy,) = cluster._not_found(["orders"]).remedies
+        assert ("headrace broker topics create orders" in remedy) == is_embedded
+        (near,) = cluster._not_found(["sale"]).remedies
+        assert near == "did you mean `sales`?"

@@ -1,0 +1,91 @@
+"""Finds the damaged file of a Delta log, after a reader has failed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from headrace.errors import LogUnreadableError
+from headrace.storage.locate import locate
+from headrace.storage.location import Location
+
+_LOG = "_delta_log"
+_COMMIT = re.compile(r"\d{20}\.json")
+_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..*(?:parquet|json)|\d{20}\.checkpoint\.parquet")
+_IN_LOG = re.compile(r"(?:file:/*)?(/[^\s'\"`]*?)/_delta_log\b")
+_READ = ("protocol", "metaData", "txn")  # small columns of a checkpoint
+_CHARACTERS = 60
+
+
+def find_damage(table: Location) -> LogUnreadableError | None:
+    """The error for the newest file of a log that cannot be read; ``None`` if all files can be read."""
+    log = table / _LOG
+    for name in reversed(log.list_files()):
+        if not (_COMMIT.fullmatch(name) or _CHECKPOINT.fullmatch(name)):
+            continue
+        file = log / name
+        if (fault := next(_faults(file), None)) is not None:
+            return log_unreadable(file, fault)
+    return None
+
+
+def find_damage_named(text: str) -> LogUnreadableError | None:
+    """The error for a log that the text of a failure names; ``None`` if it names none, or all is readable."""
+    named = _IN_LOG.search(text)
+    return None if named is None else find_damage(locate(named[1]))
+
+
+def log_unreadable(file: Location, fault: str) -> LogUnreadableError:
+    """The error for a file of a log that cannot be read."""
+    table = file.parent.parent
+    name = table.name if table.parent.name == "default" else f"{table.parent.name}.{table.name}"
+    is_ours = table.parent.parent.name == "tables"
+    again = f"or move its folder out of the storage, and compute it again:   headrace full-refresh {name}"
+    return LogUnreadableError(
+        f"the log of the table {name if is_ours else table} is damaged: {file.name} {fault}",
+        facts=(f"file: {file}", "nothing was written"),
+        remedies=("restore the file from a copy of the table", *([again] if is_ours else [])),
+        params={"table": str(table), "file": str(file), "fault": fault},
+    )
+
+
+def _faults(file: Location) -> Iterator[str]:
+    try:
+        if file.name.endswith(".json"):
+            yield from _faults_of_lines(file.read_bytes())
+        else:
+            yield from _faults_of_parquet(file)
+    except FileNotFoundError:
+        # A cleanup of the log has removed it.
+        return
+
+
+def _faults_of_lines(data: bytes) -> Iterator[str]:
+    if not data.strip():
+        yield "is empty"
+    # Only \n ends a line: JSON may have other separators, such as U+2028, in its texts.
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            is_action = isinstance(json.loads(line), dict)
+        except ValueError:
+            is_action = False
+        if not is_action:
+            shown = line.decode(errors="replace")[:_CHARACTERS]
+            yield f"is not JSON in line {number}: {shown!r}"
+
+
+def _faults_of_parquet(file: Location) -> Iterator[str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with file.open() as stream:
+            held = pq.ParquetFile(stream)
+            held.read(columns=[name for name in _READ if name in held.schema_arrow.names])
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        yield f"is not a whole Parquet file: {str(error).splitlines()[0][:200]}"

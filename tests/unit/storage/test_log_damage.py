@@ -1,0 +1,96 @@
+"""The damaged file of a Delta log, found after a reader has failed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from headrace.errors import LogUnreadableError
+from headrace.plan.stored import load_stored_at
+from headrace.storage.locate import locate
+from headrace.storage.location import Location
+from headrace.storage.log_damage import find_damage, find_damage_named
+from headrace.storage.table_log import load_commit
+from headrace.verify import delta_log
+from headrace.verify.stored import StoredPath
+
+ODD = "odd \u2028 \u2029 \x85 text"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Location:
+    """A table of three versions, with a checkpoint, whose commits have odd characters in their texts."""
+    path = tmp_path / "lake" / "tables" / "default" / "orders"
+    for number in range(3):
+        deltalake.write_deltalake(path, pa.table({"id": [number]}), mode="append", description=ODD)
+    first = path / "_delta_log" / f"{0:020d}.json"
+    info = json.dumps({"commitInfo": {"timestamp": 1, "userMetadata": ODD}}, ensure_ascii=False)
+    first.write_text(f"{first.read_text()}\n{info}\n", encoding="utf-8")
+    deltalake.DeltaTable(path).create_checkpoint()
+    return locate(str(path))
+
+
+def file(table: Location, name: str) -> Path:
+    return Path(table.path) / "_delta_log" / name
+
+
+def damage(table: Location) -> LogUnreadableError:
+    found = find_damage(table)
+    assert found is not None
+    return found
+
+
+def test_a_healthy_log_is_never_called_damaged(table: Location, tmp_path: Path) -> None:
+    assert find_damage(table) is None
+    assert find_damage(locate(str(tmp_path / "nowhere"))) is None
+    assert load_commit(table, 0).version == 0
+    stored = StoredPath.find(table.path)
+    assert stored is not None
+    assert delta_log.load_commit(stored, 0).user_metadata == ODD
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (b"", "is empty"),
+        (b"\n", "is empty"),
+        (b"garbage\n", "is not JSON in line 1: 'garbage'"),
+        (b'{"add": {}}\n{"commitInfo": {"tim', "is not JSON in line 2"),
+        (b"\x00\xff\xfe", "is not JSON in line 1"),
+    ],
+)
+def test_a_commit_that_is_not_json_is_named_with_its_line(table: Location, data: bytes, fault: str) -> None:
+    name = f"{1:020d}.json"
+    file(table, name).write_bytes(data)
+    error = damage(table)
+    assert f"the log of the table orders is damaged: {name} {fault}" in error.summary
+    assert error.params["file"] == str(file(table, name))
+    assert error.remedies[1].endswith("headrace full-refresh orders")
+
+
+def test_a_torn_checkpoint_is_named(table: Location) -> None:
+    (checkpoint,) = Path(table.path).glob("_delta_log/*.checkpoint.parquet")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-20])
+    assert f"{checkpoint.name} is not a whole Parquet file" in damage(table).summary
+    with pytest.raises(LogUnreadableError, match="is not a whole Parquet file"):
+        load_stored_at(table)
+
+
+def test_a_reader_of_commits_names_the_file(table: Location) -> None:
+    file(table, f"{2:020d}.json").write_bytes(b'{"commitInfo": {"tim')
+    with pytest.raises(LogUnreadableError, match=r"00002\.json cannot be read"):
+        load_commit(table, 2)
+
+
+def test_only_the_log_that_a_failure_names_is_looked_at(table: Location) -> None:
+    file(table, f"{1:020d}.json").write_bytes(b"garbage")
+    log = f"{table.path}/_delta_log"
+    for text in (f"cannot read file:{log}/00000000000000000001.json", f"`{log}`", f"in file://{log}: gone"):
+        assert find_damage_named(text) is not None
+    other = table.path.replace("orders", "sales")
+    assert find_damage_named(f"cannot read {other}/_delta_log/00000000000000000001.json") is None
+    assert find_damage_named("no table at all") is None
