@@ -97,7 +97,7 @@ def _made(node: ast.Call) -> Iterator[str]:
 
 
 def literal_text(node: ast.expr) -> str:
-    """The value of a string, with a mark for each value that it takes in."""
+    """The value of a string, with a placeholder for each interpolated value."""
     match node:
         case ast.Constant(value=str(text)):
             return text
