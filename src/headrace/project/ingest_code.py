@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from headrace.contracts.schema_types import quote
@@ -92,7 +91,7 @@ def build_code(ingested: IngestedTopic, columns: Mapping[str, str], schema: str)
 
 
 def build_spec(
-    folder: Path,
+    folder: str | os.PathLike[str],
     name: str,
     storage: str,
     database: str,
