@@ -6,6 +6,7 @@ import ast
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,6 +14,7 @@ from typing import Literal
 from headrace.errors import SourceLocation
 from headrace.model.mappings import FOREIGN_PATH
 from headrace.model.project import code_language
+from headrace.syntax.ipynb import InvalidNotebookError, cell_file, parse_notebook
 
 _IDENTIFIER = r"(?:`[^`\n]+`|\w+)"
 _NAME = rf"{_IDENTIFIER}(?:\.{_IDENTIFIER}){{2}}"
@@ -41,12 +43,26 @@ def find_outside(files: Iterable[Path], root: Path) -> tuple[OutsideName, ...]:
     made: set[str] = set()
     for file in files:
         text = file.read_text(encoding="utf-8", errors="replace")
-        shown = os.path.relpath(file, root)
-        for one in (
-            _in_sql(text, shown, 1, made) if code_language(file) == "sql" else _in_python(text, shown, made)
-        ):
+        for one in _in_file(file, text, os.path.relpath(file, root), made):
             found.setdefault((one.kind, one.text.casefold()), one)
     return tuple(one for one in found.values() if one.kind == "path" or one.text.casefold() not in made)
+
+
+def _in_file(file: Path, text: str, shown: str, made: set[str]) -> Iterator[OutsideName]:
+    match code_language(file):
+        case "sql":
+            yield from _in_sql(text, shown, 1, made)
+        case "notebook":
+            with suppress(InvalidNotebookError):
+                # The loader reports a file that is not a notebook.
+                for cell in parse_notebook(text):
+                    name = cell_file(shown, cell.number)
+                    if cell.magic == "sql":
+                        yield from _in_sql(cell.source, name, 1, made)
+                    elif cell.magic == "python":
+                        yield from _in_python(cell.source, name, made)
+        case _:
+            yield from _in_python(text, shown, made)
 
 
 def _in_sql(text: str, path: str, line: int, made: set[str]) -> Iterator[OutsideName]:

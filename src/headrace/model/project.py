@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import SourceLocation
 from headrace.model.broker import BrokerChoice
+from headrace.model.broker_map import BrokerMap
 from headrace.model.changes import DuplicateKeys
 from headrace.model.declarations import NullRule, RejectionLimit
 from headrace.model.kafka_settings import KafkaConnection
@@ -24,13 +25,15 @@ if TYPE_CHECKING:
     from headrace.storage.layout import Storage
 
 
-def code_language(file: PurePath) -> Literal["python", "sql"] | None:
+def code_language(file: PurePath) -> Literal["python", "sql", "notebook"] | None:
     """The language of a file by the end of its name, in any letter case; ``None`` for other files."""
     match file.suffix.lower():
         case ".py":
             return "python"
         case ".sql":
             return "sql"
+        case ".ipynb":
+            return "notebook"
         case _:
             return None
 
@@ -62,9 +65,10 @@ class ProjectSettings:
     # The secrets of `dbutils.secrets`, by scope and key.
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     kafka: KafkaConnection = field(default_factory=KafkaConnection)
-    broker: BrokerChoice | None = (
-        None  # the embedded broker of the pipeline, also if this profile uses another
-    )
+    # The embedded broker of the pipeline, also if this profile uses another cluster.
+    broker: BrokerChoice | None = None
+    # The addresses of brokers in files, with the connections that replace them.
+    brokers: BrokerMap = field(default_factory=BrokerMap)
     trigger: Trigger = field(default_factory=Trigger)  # when batches start, for flows without a trigger
     view_interval_s: float = 10.0  # minimum seconds between two refreshes of a materialized view
     on_data_loss: OnDataLoss = "refuse"  # what happens if a source has lost records that were not read yet
