@@ -173,7 +173,7 @@ def test_a_temporary_view_has_a_bare_name(write: Write) -> None:
     with Pipeline.load(root) as pipeline, pytest.raises(TableNotFoundError) as caught:
         pipeline.plan()
     assert caught.value.remedies[0] == "a temporary view has a bare name: `orders`"
-    assert str(caught.value.location) == "transformations/a.py:6:27"
+    assert str(caught.value.location) == "transformations/a.py:6:37"
 
 
 def test_all_missing_entries_are_listed_at_once(write: Write) -> None:
