@@ -60,7 +60,7 @@ def log_unreadable(file: Location, fault: str) -> LogUnreadableError:
         f"the log of the table {name if is_ours else table} is damaged: {file.name} {fault}",
         facts=(f"file: {file}", "nothing was written"),
         remedies=("restore the file from a copy of the table", *([again] if is_ours else [])),
-        params={"table": str(table), "file": str(file), "fault": fault},
+        params={"table": str(table), "path": str(file), "fault": fault},
     )
 
 

@@ -68,7 +68,7 @@ def test_a_commit_that_is_not_json_is_named_with_its_line(table: Location, data:
     file(table, name).write_bytes(data)
     error = damage(table)
     assert f"the log of the table orders is damaged: {name} {fault}" in error.summary
-    assert error.params["file"] == str(file(table, name))
+    assert error.params["path"] == str(file(table, name))
     assert error.remedies[1].endswith("headrace full-refresh orders")
 
 
