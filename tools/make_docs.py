@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import click
 from json_schema import build_json_schema
 from pydantic import BaseModel
 
-from headrace.cli.main import COMMANDS, load_command
+from headrace.cli.main import GROUPS, load_command
 from headrace.declare.spec_model import Overridable, Spec, describe_fields
 from headrace.errors import ErrorPage, build_pages
 
@@ -36,6 +36,8 @@ code does not change. `python tools/make_docs.py` generates this page from the s
 
 """
 
+OTHER_SPELLINGS = ("refresh",)  # commands that do what a documented one does
+
 COMMANDS_HEAD = """\
 # The command line
 
@@ -45,7 +47,7 @@ error). A command on a pipeline looks for `headrace.yml` in the current folder a
 
 ## JSON
 
-With `--json`, a command prints one object, or one object a line: `run`, `refresh`, `full-refresh`, `ingest`,
+With `--json`, a command prints one object, or one object a line: `run`, `full-refresh`, `ingest`,
 `events`, `consume` and `sql`. Each object begins with `"format_version": 1`; the number rises when a key gets
 another name or meaning, not when a key is added. [json.schema.json](json.schema.json) describes the objects
 of each command. A key means the same in all of them:
@@ -120,14 +122,20 @@ def _error(page: ErrorPage) -> str:
 
 def build_commands() -> str:
     """One section for each command, in the order of the help."""
-    found = dict(_commands())
-    listed = "\n".join(f"- [`headrace {name}`](#headrace-{name.replace(' ', '-')})" for name in found)
-    return COMMANDS_HEAD + listed + "\n" + "".join(_command(name, each) for name, each in found.items())
+    groups = {title: dict(_commands(names)) for title, names in GROUPS.items()}
+    listed = "\n".join(f"- {title}: {', '.join(map(_link, group))}" for title, group in groups.items())
+    pages = (_command(name, each) for group in groups.values() for name, each in group.items())
+    return COMMANDS_HEAD + listed + "\n" + "".join(pages)
 
 
-def _commands() -> Iterator[tuple[str, click.Command]]:
-    for name in COMMANDS:
-        yield from _with_inner(name, load_command(name))
+def _link(name: str) -> str:
+    return f"[`{name}`](#headrace-{name.replace(' ', '-')})"
+
+
+def _commands(names: Iterable[str]) -> Iterator[tuple[str, click.Command]]:
+    for name in names:
+        if name not in OTHER_SPELLINGS:
+            yield from _with_inner(name, load_command(name))
 
 
 def _with_inner(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:

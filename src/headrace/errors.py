@@ -17,7 +17,7 @@ what to do. Its code is its name in capitals: ``TopicNotFoundError`` has the cod
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -95,10 +95,7 @@ class HeadraceError(Exception):
         lines = [self.headline]
         if self.location is not None:
             lines.append(f"  --> {self.location}")
-        lines += [f"  {line}" for fact in self.facts for line in fact.splitlines()]
-        lines += [
-            f"  {'help:' if index == 0 else '     '} {remedy}" for index, remedy in enumerate(self.remedies)
-        ]
+        lines += [*_fact_lines(self.facts), *_remedy_lines(self.remedies)]
         return "\n".join([*lines, f"  more: {more_command(self.code)}"])
 
     def with_(
@@ -146,6 +143,14 @@ class HeadraceError(Exception):
             "params": dict(self.params),
             "transient": self.transient,
         }
+
+
+def _fact_lines(facts: Iterable[str]) -> Iterator[str]:
+    return (f"  {line}" for fact in facts for line in fact.splitlines())
+
+
+def _remedy_lines(remedies: Iterable[str]) -> Iterator[str]:
+    return (f"  {'help:' if index == 0 else '     '} {remedy}" for index, remedy in enumerate(remedies))
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None) -> tuple[str, ...]:
@@ -228,6 +233,28 @@ class PlanFailedError(UsageError):
             remedies=list(dict.fromkeys(remedy for error in self.errors for remedy in error.remedies)),
             params={"errors": [error.to_dict() for error in self.errors]},
         )
+
+    def with_errors(self, errors: Iterable[HeadraceError]) -> Self:
+        """The same failure, with its errors changed one by one."""
+        changed = tuple(errors)
+        copied = self.with_(params={**self.params, "errors": [error.to_dict() for error in changed]})
+        vars(copied)["errors"] = changed
+        return copied
+
+    @property
+    def of_all(self) -> HeadraceError:
+        """The facts and remedies that belong to no single error."""
+        own = {remedy for error in self.errors for remedy in error.remedies}
+        remedies = [remedy for remedy in self.remedies if remedy not in own]
+        return self.with_(facts=self.facts[len(self.errors) :], remedies=remedies)
+
+    def __str__(self) -> str:
+        lines = [self.headline]
+        for error in self.errors:
+            lines += ["", *(f"  {line}" for line in str(error).splitlines())]
+        rest = self.of_all
+        lines += [""] if rest.facts or rest.remedies else []
+        return "\n".join([*lines, *_fact_lines(rest.facts), *_remedy_lines(rest.remedies)])
 
 
 # fmt: off

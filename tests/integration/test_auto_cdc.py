@@ -452,8 +452,7 @@ def test_histories_and_records_with_some_columns_are_kept_and_verify_proves_it(
     error = refusal(current, CODE)
     assert error.code == "KEYS_CHANGED"
     assert error.summary.partition(".")[2] == (
-        "current has rows that were kept as the history of id, "
-        "and is declared with rows that are merged by id"
+        "current was built with the history of the key id; the file now declares the key id"
     )
     # Another writer adds a row that begins before the current one of its key ends.
     current.write(HISTORY)

@@ -173,7 +173,7 @@ def test_rows_that_come_too_late_are_counted_and_shown(
         (windows,) = pipeline.status().datasets
     assert windows.flows[0].late == 4
     assert run_command(["status", "--project", str(shop.root)]) == 0
-    assert "windows: dropped 4 rows later than the watermark" in capsys.readouterr().out
+    assert "windows: dropped 4 late rows (older than the watermark)" in capsys.readouterr().out
     # The count of late rows lies beside the ledger's folds, and is none of them.
     assert "cannot be read" not in json.dumps(shop.verify().to_json(), default=str)
 

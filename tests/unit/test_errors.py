@@ -5,9 +5,12 @@ from __future__ import annotations
 import pickle
 import traceback
 
+import click
 import pytest
 
+from headrace.cli.output import error_lines
 from headrace.errors import PlanFailedError, RefusedError, SourceLocation, UsageError
+from headrace.model.secrets import Redactor
 
 
 def test_str_renders_the_whole_error() -> None:
@@ -62,6 +65,32 @@ def test_a_location_is_given_once() -> None:
     error = UsageError("no", location=SourceLocation("a.py", 3))
     assert error.with_location(SourceLocation("b.py", 1)) is error
     assert error.with_(location=SourceLocation("b.py", 1)).location == SourceLocation("b.py", 1)
+
+
+def test_each_error_of_a_plan_has_its_own_remedies() -> None:
+    first = UsageError("no topic", location=SourceLocation("a.py", 3), remedies=["create it"])
+    failed = PlanFailedError([first, UsageError("no table", facts=["a fact"], remedies=["declare it"])])
+    below = failed.with_(facts=(*failed.facts, "not checked: c"), remedies=(*failed.remedies, "add both"))
+    assert str(below).splitlines() == [
+        "[PLAN_FAILED] the pipeline has 2 errors",
+        "",
+        "  [USAGE] no topic",
+        "    --> a.py:3",
+        "    help: create it",
+        "    more: headrace explain USAGE",
+        "",
+        "  [USAGE] no table",
+        "    a fact",
+        "    help: declare it",
+        "    more: headrace explain USAGE",
+        "",
+        "  not checked: c",
+        "  help: add both",
+    ]
+    assert [line.strip() for line in map(click.unstyle, error_lines(below))][1:] == [
+        line.strip().replace("[USAGE]", "error[USAGE]") for line in str(below).splitlines()[1:]
+    ]
+    assert Redactor({"topic"}).error(failed).errors[0].summary == "no ***"
 
 
 def test_an_error_can_be_pickled() -> None:

@@ -60,37 +60,52 @@ codecs.register_error(_TEXT, _as_text)
 codecs.register_error(_JSON, _as_json)
 
 
-COMMANDS = {
-    "init": "Write a new pipeline",
-    "plan": "Show what a run would do; writes nothing",
-    "preview": "Show rows of a query, without a run",
-    "run": "Bring the tables up to date, once or continuously",
-    "status": "Show datasets, flows, lag and freshness",
-    "verify": "Verify that every record was processed exactly once",
-    "events": "Print the event log",
-    "quality": "Show the counts of expectations",
-    "produce": "Write records to a topic",
-    "consume": "Print the records of a topic",
-    "ingest": "Create a table from a topic, without a pipeline file",
-    "infer": "Infer the schema of a topic or folder",
-    "read": "Show rows of a table",
-    "tables": "List the tables of the storage, or describe one table",
-    "sql": "Run SQL statements, and streams into tables",
-    "quarantine": "Show rejected rows, and replay or discard them",
-    "refresh": "Bring selected datasets up to date",
-    "reset": "Create a new checkpoint for a flow, and keep the rows",
-    "checkpoint": "Show, validate or repair the checkpoints of flows",
-    "full-refresh": "Rebuild a dataset from its sources",
-    "erase": "Delete rows of a table and of the tables downstream",
-    "maintain": "Compact and vacuum tables, and clean their logs",
-    "pin": "Keep a version of a table readable for a time",
-    "broker": "Manage the embedded Kafka broker",
-    "engine": "Manage the JVM in the background",
-    "explain": "Explain an error code",
-    "completion": "Print the script that completes commands in a shell",
-    "doctor": "Check whether this machine can run a pipeline",
-    "demo": "Run an example, kill it in mid-run, and verify the result",
+GROUPS = {
+    "Start": {
+        "init": "Write a new pipeline",
+        "infer": "Infer the schema of a topic or folder",
+        "ingest": "Create a table from a topic, without a pipeline file",
+        "demo": "Run an example, kill it in mid-run, and verify the result",
+    },
+    "Run": {
+        "plan": "Show what a run would do; writes nothing",
+        "preview": "Show rows of a query, without a run",
+        "run": "Bring the tables up to date, once or continuously",
+        "refresh": "Another spelling of `headrace run DATASET..`",
+    },
+    "Inspect": {
+        "status": "Show datasets, flows, lag and freshness",
+        "verify": "Verify that every record was processed exactly once",
+        "read": "Show rows of a table",
+        "tables": "List the tables of the storage, or describe one table",
+        "sql": "Run SQL statements, and streams into tables",
+        "events": "Print the event log",
+        "quality": "Show the counts of expectations",
+    },
+    "Repair": {
+        "quarantine": "Show rejected rows, and replay or discard them",
+        "reset": "Create a new checkpoint for a flow, and keep the rows",
+        "full-refresh": "Rebuild a dataset from its sources",
+        "checkpoint": "Show, validate or repair the checkpoints of flows",
+    },
+    "Maintain tables": {
+        "maintain": "Compact and vacuum tables, and clean their logs",
+        "pin": "Keep a version of a table readable for a time",
+        "erase": "Delete rows of a table and of the tables downstream",
+    },
+    "Kafka topics": {
+        "produce": "Write records to a topic",
+        "consume": "Print the records of a topic",
+        "broker": "Manage the embedded Kafka broker",
+    },
+    "This machine": {
+        "doctor": "Check whether this machine can run a pipeline",
+        "engine": "Manage the JVM in the background",
+        "explain": "Explain an error code",
+        "completion": "Print the script that completes commands in a shell",
+    },
 }
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 _MODULES = {
     "completion": "explain",
     "consume": "produce",
@@ -149,8 +164,11 @@ class LazyCommands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                # The texts of all groups begin at one column.
+                formatter.write_dl([(f"{name:<{width}}", text) for name, text in group.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Start here"):

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
-from headrace.errors import HeadraceError, NotConfirmedError, SourceLocation, more_command
+from headrace.errors import HeadraceError, NotConfirmedError, PlanFailedError, SourceLocation, more_command
 from headrace.model.secrets import Redactor
 from headrace.model.texts import wrap
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 UNLIMITED = 100_000  # the width of output to a file or another program
+_INDENT = "  "
 _LONGEST = 200  # characters of a line that are shown
 
 
@@ -36,16 +37,29 @@ def error_lines(error: HeadraceError, folders: Sequence[Path] = (), width: int |
     holds the file wins."""
     head = click.style(f"error[{error.code}]", fg="red", bold=True)
     lines = wrap(f"{head} {click.style(error.summary, bold=True)}", width, rest="  ")
+    if isinstance(error, PlanFailedError):
+        for one in error.errors:
+            inner = error_lines(one, folders, None if width is None else width - len(_INDENT))
+            lines += ["", *(_INDENT + line for line in inner)]
+        rest = [*_fact_lines(error.of_all, width), *_remedy_lines(error.of_all, width)]
+        return [*lines, *([""] if rest else []), *rest]
     if error.location is not None:
         lines += _place_lines(error.location, folders)
-    for fact in error.facts:
-        for line in fact.splitlines():
-            lines += wrap(line, width, "  ", "    ")
-    for index, remedy in enumerate(error.remedies):
-        label = click.style("help:", fg="cyan") if index == 0 else "     "
-        lines += wrap(remedy, width, f"  {label} ", " " * 8)
+    lines += [*_fact_lines(error, width), *_remedy_lines(error, width)]
     lines.append(click.style(f"  more: {more_command(error.code)}", dim=True))
     return lines
+
+
+def _fact_lines(error: HeadraceError, width: int | None) -> Iterator[str]:
+    for fact in error.facts:
+        for line in fact.splitlines():
+            yield from wrap(line, width, "  ", "    ")
+
+
+def _remedy_lines(error: HeadraceError, width: int | None) -> Iterator[str]:
+    for index, remedy in enumerate(error.remedies):
+        label = click.style("help:", fg="cyan") if index == 0 else "     "
+        yield from wrap(remedy, width, f"  {label} ", " " * 8)
 
 
 def _place_lines(location: SourceLocation, folders: Sequence[Path]) -> list[str]:

@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.output import Output, Result
+from headrace.errors import DriverLostError, HeadraceError
 from headrace.model.event_forms import Event
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import duration_text
@@ -153,13 +154,23 @@ def show_outcome(output: Output, result: RunResult, signals: Sequence[int]) -> R
     if output.is_json:
         output.line({"result": _to_json(result)})
     else:
-        for error in result.errors:
+        for error in _distinct(result.errors):
             output.error(error)
     failed = result.outcome == "failed"
     text = f"{result.outcome} in {duration_text(result.duration_s)}" if output.is_terminal else ""
     if result.log_file is not None and (failed or output.is_terminal):
         text = f"{text} · log {result.log_file}" if text else f"log: {result.log_file}"
     return Result(data=None, text=text, exit_code=1 if failed else 128 + signals[0] if signals else 0)
+
+
+def _distinct(errors: Sequence[HeadraceError]) -> Iterator[HeadraceError]:
+    """The errors without repetitions. The loss of the JVM fails all flows: it is one error."""
+    seen: set[str] = set()
+    for error in errors:
+        text = error.code if isinstance(error, DriverLostError) else str(error)
+        if text not in seen:
+            seen.add(text)
+            yield error
 
 
 def _to_json(result: RunResult) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def called_name(node: ast.expr) -> str:
 
 
 def literal_text(node: ast.expr) -> str:
-    """The value of a string, with a mark for each value that it takes in."""
+    """The value of a string, with a placeholder for each interpolated value."""
     match node:
         case ast.Constant(value=str(text)):
             return text

@@ -16,7 +16,7 @@ from headrace.maintain.pins import load_readers
 from headrace.maintain.policies import load_metadata, load_policy, partition_end
 from headrace.model.maintenance import WATERMARK, MaintenanceSettings, TablePolicy
 from headrace.model.names import TableName
-from headrace.model.texts import DAY_S, duration_text
+from headrace.model.texts import DAY_S, counted, duration_text
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 from headrace.storage.table_log import newest_commits, versions
@@ -127,6 +127,11 @@ class TableHealth:
     needed: Holder | None = None  # what needs the oldest version; ``None`` if nothing does
     remarks: tuple[Remark, ...] = ()
     problem: str | None = None
+
+    def __repr__(self) -> str:
+        files = self.problem or counted(0 if self.condition is None else self.condition.files, "file")
+        remarks = f", {counted(len(self.remarks), 'remark')}" if self.remarks else ""
+        return f"<TableHealth {self.target.title}: {files}{remarks}>"
 
     @property
     def small(self) -> int:

@@ -106,7 +106,7 @@ class Backlog:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchWork:
-    """What Spark's tasks have used to compute and write a batch or a refresh."""
+    """The resources that Spark's tasks have used to compute and write a batch or a refresh."""
 
     executor_ms: int
     peak_memory_bytes: int  # the highest execution memory of a stage: the sum of the peaks of its tasks
@@ -236,17 +236,17 @@ class FlowIdle(FlowEvent):
     """The flow waits for new records; the event log finds it out."""
 
     details = "status=IDLE"
-    message = "Flow '{flow}' is IDLE."
+    message = "Flow '{flow}' waits for new records."
 
 
 class LateRowsDropped(FlowEvent, log_type="loss", level="WARN"):
     """A stateful query left out rows that came behind its watermark."""
 
     details = "reason rows batch"
-    message = "Flow '{flow}' dropped {rows} rows later than the watermark."
-    line = "batch {batch}: dropped {rows:row} later than the watermark"
+    message = "Flow '{flow}' dropped {rows} late rows (older than the watermark)."
+    line = "batch {batch}: dropped {rows} late rows (older than the watermark)"
 
-    reason: ClassVar[str] = "later than the watermark"
+    reason: ClassVar[str] = "older than the watermark"
     batch: int
     rows: int  # how many, as Spark counts them: an aggregation has merged some of them before
 

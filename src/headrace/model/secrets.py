@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote, quote_plus
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, PlanFailedError
 
 _Error = TypeVar("_Error", bound=HeadraceError)
 
@@ -110,12 +110,15 @@ class Redactor:
                 return value
 
     def error(self, error: _Error) -> _Error:
-        return error.with_(
+        copied = error.with_(
             summary=self(error.summary),
             facts=list(map(self, error.facts)),
             remedies=list(map(self, error.remedies)),
             params=self.data(error.params),
         )
+        if isinstance(copied, PlanFailedError):
+            return copied.with_errors(map(self.error, copied.errors))
+        return copied
 
 
 def _java_escape(letter: str) -> str:

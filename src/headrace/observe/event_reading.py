@@ -39,6 +39,9 @@ class LoggedEvent:
     details: dict[str, Any]
     sequence: int
 
+    def __repr__(self) -> str:
+        return f"<LoggedEvent {self.at:%Y-%m-%d %H:%M:%S} {self.level} {self.message}>"
+
     def to_json(self) -> dict[str, Any]:
         """The event as JSON values."""
         found = fields_to_json(self)

@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.model.event_columns import Row
 from headrace.model.names import TableName
+from headrace.model.notebook import html_table
 from headrace.observe.event_reading import EventFilter, query_events
 from headrace.observe.read import plain
 from headrace.storage.layout import Storage
@@ -64,6 +65,18 @@ class Quality:
     datasets: tuple[DatasetQuality, ...]
     start: datetime | None = None  # the time of the first batch that is counted; ``None`` if there is none
     end: datetime | None = None
+
+    def __repr__(self) -> str:
+        failed = sum(one.failed for dataset in self.datasets for one in dataset.expectations)
+        return f"<Quality of {self.pipeline}: {len(self.datasets)} datasets, {failed:,} failed rows>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (dataset.dataset.short, one.name, one.action, one.passed, one.failed)
+            for dataset in self.datasets
+            for one in (*dataset.expectations, *dataset.bad_records)
+        ]
+        return html_table(self.pipeline, ("dataset", "expectation", "action", "passed", "failed"), rows)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -72,6 +72,10 @@ class QuarantineSummary:
     oldest: datetime | None = None
     newest: datetime | None = None
 
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{rows:,} {state}" for state, rows in self.states.items()) or "no rows"
+        return f"<QuarantineSummary {self.dataset}: {rows}>"
+
     def to_json(self) -> dict[str, Any]:
         return {
             "dataset": str(self.dataset),

@@ -24,6 +24,7 @@ from headrace.errors import (
     did_you_mean,
 )
 from headrace.model.names import TableName
+from headrace.model.notebook import html_table
 from headrace.model.project import ProjectSettings
 from headrace.storage.arrow_rows import read_stream
 from headrace.storage.layout import Storage
@@ -91,6 +92,9 @@ class Rows:
         cut = ", cut by the limit" if self.is_cut else ""
         size = f"{self.arrow.num_rows:,} x {', '.join(self.columns)}"
         return f"<Rows of {self.table} v{self.version}: {size}{cut}>"
+
+    def _repr_html_(self) -> str:
+        return rows_html(f"{self.table} v{self.version}", self.columns, self.rows, is_cut=self.is_cut)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -252,6 +256,12 @@ def rows_to_json(
         "columns": [{"name": name, "type": kind} for name, kind in zip(columns, types, strict=True)],
         "rows": [{name: plain(value) for name, value in zip(columns, row, strict=True)} for row in rows],
     }
+
+
+def rows_html(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, is_cut: bool) -> str:
+    """Rows as a notebook shows them."""
+    cells = [tuple(one if isinstance(one, int | float) else shown(one) for one in row) for row in rows]
+    return html_table(title, columns, cells, ["the limit has cut further rows"] if is_cut else [])
 
 
 def plain(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from typing import Any, NoReturn
 
 from headrace.errors import HeadraceError
 from headrace.model.names import TableName
+from headrace.model.notebook import html_table
 from headrace.model.project import ProjectSettings
 from headrace.observe.recent_commits import RecentCommits, load_tail
 from headrace.observe.status import (
@@ -52,6 +54,23 @@ class Snapshot:
     silence: str | None = None  # why the broker gave no answer
     # The error of the cluster, if it refuses the login or lacks a permission.
     refusal: HeadraceError | None = None
+
+    def __repr__(self) -> str:
+        states = Counter(state for one in self.datasets for state in one.states)
+        facts = ", ".join(f"{number} {state}" for state, number in states.most_common())
+        return f"<Snapshot of {self.pipeline}: {facts or 'no tables'}>"
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[Any, ...]] = []
+        for one in self.datasets:
+            name = one.dataset.short
+            if one.view is not None or not one.flows:
+                state = one.view.state if one.view is not None else "unreadable" if one.problem else None
+                rows.append((name, None, state, one.rows, None, one.version))
+            rows += [(name, flow.flow, flow.state, one.rows, flow.lag, one.version) for flow in one.flows]
+        lines = [] if self.silence is None else [f"lag unknown: {self.silence}"]
+        columns = ("dataset", "flow", "state", "rows in table", "lag", "version")
+        return html_table(f"{self.pipeline} · {self.storage}", columns, rows, lines)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -39,6 +39,10 @@ class FlowStatus:
     reason: str | None = None  # why the newest run skipped it
     orphaned: bool = False  # whether the last run of the whole pipeline found no declaration of it
 
+    def __repr__(self) -> str:
+        lag = "unknown" if self.lag is None else f"{self.lag:,}"
+        return f"<FlowStatus {self.flow}: {self.state}, lag {lag}>"
+
     def to_json(self) -> dict[str, Any]:
         found = fields_to_json(self)
         rate = found.pop("rate")
@@ -84,6 +88,14 @@ class DatasetStatus:
     problem: str | None = None  # why the table cannot be read
     # Whether the last run of the whole pipeline found no declaration of it. Its rows are kept.
     orphaned: bool = False
+
+    def __repr__(self) -> str:
+        return f"<DatasetStatus {self.dataset}: {', '.join(self.states) or self.problem or self.kind}>"
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The states of its flows, and of its rows if it is a view."""
+        return (*(flow.state for flow in self.flows), *(() if self.view is None else (self.view.state,)))
 
     def freshness_s(self, now: datetime) -> float | None:
         return None if self.changed is None else (now - self.changed).total_seconds()

@@ -116,7 +116,7 @@ def _source_of(read: SourceRead, sources: Sequence[Source], settings: ProjectSet
             settings=settings,
         )
     )
-    found = next((source for source in sources if source.shares(built, {}) is not None), None)
+    found = next((source for source in sources if source.common_input(built, {}) is not None), None)
     if found is None:
         raise _not_again(built)
     return found

@@ -58,7 +58,7 @@ def planned_sources(
 def refuse_read_twice(sources: Sequence[Source], facts: Mapping[int, SourceFacts] | None = None) -> None:
     """Refuse a query that reads the same topic, table or folder through two separate reads."""
     for earlier, source in itertools.combinations(sources, 2):
-        shared = None if earlier.read == source.read else earlier.shares(source, facts or {})
+        shared = None if earlier.read == source.read else earlier.common_input(source, facts or {})
         if shared is not None:
             raise SourceReadTwiceError(
                 f"the query reads {shared} through two separate streaming reads",

@@ -23,9 +23,11 @@ from headrace.model.declarations import (
     TemporaryView,
 )
 from headrace.model.names import TableName
+from headrace.model.notebook import error_texts, html_table
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.model.state_mismatch import StateMismatch
+from headrace.model.texts import counted
 from headrace.sources.answers import Found
 from headrace.sources.source import Source
 from headrace.state.identity import QueryRecord
@@ -195,6 +197,14 @@ class Plan:
         if self.refusals:
             facts.append(f"{len(self.refusals)} refusals")
         return f"<Plan of {self.project.name}: {', '.join(facts)}>"
+
+    def _repr_html_(self) -> str:
+        changes = [one for one in self.changes or () if one.kind != "keep"]
+        rows = [(one.dataset.short, one.kind, one.text) for one in changes]
+        planned = f"{counted(len(self.datasets), 'dataset')}, {counted(len(self.flows), 'flow')}"
+        lines = [] if changes or self.changes is None else ["A run would change no table."]
+        title = f"{self.project.name}: {planned}"
+        return html_table(title, ("dataset", "change", "what"), rows, [*lines, *error_texts(self.refusals)])
 
     @property
     def levels(self) -> tuple[tuple[Stage, ...], ...]:

@@ -329,7 +329,9 @@ def _with_entries(error: HeadraceError, settings: ProjectSettings) -> HeadraceEr
     if settings.is_bundle:
         lines.append(f"  bundle: {settings.file.name}")
     lines += entry_lines(named, indent="  ")
-    remedies = [one for one in error.remedies if not one.startswith(ENTRY_MISSING)]
+    remedies = _without_entry(error)
+    if isinstance(error, PlanFailedError):
+        error = error.with_errors(one.with_(remedies=_without_entry(one)) for one in errors)
     return error.with_(
         facts=(*error.facts, "\n".join(lines)),
         remedies=(
@@ -338,6 +340,10 @@ def _with_entries(error: HeadraceError, settings: ProjectSettings) -> HeadraceEr
         ),
         params={**error.params, "missing": sorted(one.text for one in named)},
     )
+
+
+def _without_entry(error: HeadraceError) -> list[str]:
+    return [one for one in error.remedies if not one.startswith(ENTRY_MISSING)]
 
 
 def _missing(error: HeadraceError) -> Iterator[OutsideName]:

@@ -17,6 +17,7 @@ from headrace.maintain.holders import find_holders, lag_seconds
 from headrace.model.changes import SEQUENCE
 from headrace.model.maintenance import TablePolicy
 from headrace.model.names import TableName
+from headrace.model.notebook import html_table
 from headrace.model.project import ProjectSettings
 from headrace.model.texts import counted
 from headrace.observe.read import find_dataset
@@ -76,6 +77,12 @@ class ErasurePlan:
     @property
     def rows(self) -> int:
         return sum(step.rows for step in self.steps)
+
+    def __repr__(self) -> str:
+        return f"<ErasurePlan of {self.table.short}: {counted(self.rows, 'row')}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.table.short, (), (), self.lines())
 
     def lines(self) -> Iterator[str]:
         yield from map(str, self.steps)

@@ -28,6 +28,7 @@ from headrace.maintain.requests import ask_flow, load_answer, withdraw_request
 from headrace.maintain.vacuum import delete_log
 from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuum, files_text, vacuum_table
 from headrace.model.names import TableName
+from headrace.model.notebook import html_table
 from headrace.model.project import ProjectSettings
 from headrace.project.engine import Engine
 from headrace.project.operations import logged_operation, new_update
@@ -82,6 +83,12 @@ class MaintenanceResult:
     @property
     def target(self) -> DatasetTable:
         return DatasetTable(self.table, self.role)
+
+    def __repr__(self) -> str:
+        return f"<MaintenanceResult of {self.target.title}: {', '.join(self.steps) or 'nothing to do'}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.target.title, (), (), self.lines())
 
     def lines(self) -> Iterator[str]:
         """What was done, with files and bytes before and after: one line for each fact."""

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,13 @@ class Pipeline(StoredPipeline):
         """
         found = None if path is None else Path(path)
         return cls(load_project(found, profile=profile, overrides=overrides or {}))
+
+    def __repr__(self) -> str:
+        settings = self.settings
+        return f"<Pipeline {settings.name}: profile {settings.profile}, storage {settings.storage.root}>"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{escape(repr(self))}</code>"
 
     def __enter__(self) -> Pipeline:
         return self

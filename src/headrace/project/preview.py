@@ -35,7 +35,7 @@ from headrace.model.declarations import (
 from headrace.model.names import TableName, quoted_column, quoted_path
 from headrace.model.queries import PythonQuery
 from headrace.model.snapshots import Snapshots, StoredSnapshots
-from headrace.observe.read import rows_to_json, unknown_column
+from headrace.observe.read import rows_html, rows_to_json, unknown_column
 from headrace.plan.catalog import isolated_session
 from headrace.plan.columns import paths
 from headrace.plan.evaluate import evaluate, session_settings, shortened
@@ -86,6 +86,12 @@ class Preview:
     expectations: tuple[ExpectationCount, ...] = ()
     # The records that have no rows, by reason; a run would quarantine them.
     bad_records: tuple[PreviewedBadRecords, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Preview of {self.dataset}: {len(self.rows):,} x {', '.join(self.columns)}>"
+
+    def _repr_html_(self) -> str:
+        return rows_html(self.dataset, self.columns, self.rows, is_cut=self.is_cut)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -14,6 +14,7 @@ from headrace.errors import (
 )
 from headrace.model.declarations import AutoCdcFlow, MaterializedView, StreamingTable, snapshots_of
 from headrace.model.names import TableName
+from headrace.model.notebook import html_table
 from headrace.model.remedies import Remedies
 from headrace.model.texts import counted, size_text
 from headrace.observe.recent_commits import load_tail
@@ -59,6 +60,12 @@ class RefreshPlan:
     # The rows (`None` if they cannot be counted) and bytes that each table holds now.
     sizes: Mapping[TableName, tuple[int | None, int]]
     gone: tuple[UnrecoverableData, ...]
+
+    def __repr__(self) -> str:
+        return f"<RefreshPlan of {', '.join(name.short for name in self.names)}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(", ".join(name.short for name in self.names), (), (), self.lines())
 
     def lines(self) -> Iterator[str]:
         if self.downstream:
@@ -159,7 +166,7 @@ def plan_refresh(
             text = f"it is not known whether {read}, which is missing, can be read again as it was"
             gone.append(UnrecoverableData(dataset=flow.target, text=text, count=None))
         except HeadraceError as error:
-            text = f"it is not known whether its sources still hold all records: {error.headline}"
+            text = f"its sources could not be checked: {error.headline}"
             gone.append(UnrecoverableData(dataset=flow.target, text=text, count=None))
     for name in (name for name in names if is_table(storage.table(name))):
         declared = {planned.flow.name for planned in plan.flows if planned.flow.target == name}

@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.errors import ResumeImpossibleError
 from headrace.model.names import TableName
+from headrace.model.notebook import html_table
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position
 from headrace.model.remedies import ChosenStart, Remedies
@@ -70,6 +71,12 @@ class FlowReset:
 class ResetPlan:
     resets: tuple[FlowReset, ...]
     plan: Plan = field(repr=False)
+
+    def __repr__(self) -> str:
+        return f"<ResetPlan of {', '.join(one.flow for one in self.resets)}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(", ".join(one.flow for one in self.resets), (), (), self.lines())
 
     def lines(self) -> Iterator[str]:
         for one in self.resets:

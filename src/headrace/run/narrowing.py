@@ -251,7 +251,7 @@ class RecordSearch:
         if not parts or not fails(parts):
             return None
         found = find_first(parts, fails, go_on)
-        # Not so where the query fails only on several records together, or not every time.
+        # This is wrong if only a combination of records fails, or if the failure is random.
         return failures[-1] if failures[-1][0] == found or fails(found) else None
 
     def _error_of(

@@ -204,6 +204,9 @@ class FlowResult:
     error: HeadraceError | None = None
     reason: str | None = None
 
+    def __repr__(self) -> str:
+        return f"<FlowResult {self.flow}: {self.outcome}, +{self.rows:,} rows>"
+
 
 @dataclass(frozen=True)
 class FlowReports:

@@ -141,7 +141,7 @@ class Schedule:
         """Refresh views after the last batch of all flows, each once; return whether all are done."""
         is_idle, started = not self._refreshes.running, self._started
         names -= self._refresh_outdated(names)
-        return is_idle and started == self._started and not self._waiting and not self._looks_again(names)
+        return is_idle and started == self._started and not self._waiting and not self._repeats_look(names)
 
     def _refresh_outdated(self, names: Iterable[TableName]) -> set[TableName]:
         """Start the refreshes of views whose inputs have changed since their last one. Returns the views that
@@ -217,7 +217,7 @@ class Schedule:
 
         return self._looks.ask(_inputs_of(name), judge)
 
-    def _looks_again(self, names: Iterable[TableName]) -> bool:
+    def _repeats_look(self, names: Iterable[TableName]) -> bool:
         """Whether a look at the inputs of one of these views has failed, and is repeated."""
         looks = (what for n in names for what in (_inputs_of(n), f"the versions that {n.short} reads"))
         return any(self._looks.repeats(what) for what in looks)

@@ -15,6 +15,7 @@ from headrace.errors import (
 )
 from headrace.model.changes import END, SEQUENCE, START
 from headrace.model.declarations import MaterializedView, StreamingTable
+from headrace.model.texts import counted
 from headrace.plan import columns
 from headrace.plan.changes import (
     COORDINATE_PROPERTIES,
@@ -324,7 +325,7 @@ def _refuse_other_keys(stage: OpenTableStage, state: TableState) -> None:
     if was == now or not state.transactions:
         return
     raise KeysChangedError(
-        f"{name.short} has rows that were {was}, and is declared with rows that are {now}",
+        f"the table {name.short} was built with {was}; the file now declares {now}",
         location=stage.table.location,
         facts=("nothing was read or written",),
         remedies=(
@@ -337,10 +338,10 @@ def _refuse_other_keys(stage: OpenTableStage, state: TableState) -> None:
 
 def _how(properties: Mapping[str, str]) -> str:
     if KEYS in properties and not keys_of(properties):
-        return "kept as one row"
+        return "one row for all records"
     keys = ", ".join(keys_of(properties))
-    kept = f"kept as the history of {keys}" if keeps_history(properties) else f"merged by {keys}"
-    return kept if keys else "appended"
+    kept = f"the history of the key {keys}" if keeps_history(properties) else f"the key {keys}"
+    return kept if keys else "appended rows, without a key"
 
 
 def finish_refresh(
@@ -370,7 +371,7 @@ def _refuse_lost(planned: PlannedFlow, storage: Storage) -> None:
     for path in generations(storage.flow_checkpoints(flow.target, flow.name)):
         batches = load_state(path).last_planned + 1
         if batches > 0:
-            raise table_lost(planned, f"the checkpoint {path} has {batches} batches")
+            raise table_lost(planned, f"the checkpoint {path} has {counted(batches, 'batch')}")
 
 
 def _has_fed_another(planned: PlannedFlow, table_id: str, storage: Storage) -> bool:

@@ -6,12 +6,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from headrace.errors import HeadraceError
 from headrace.model.event_forms import Emitter
 from headrace.model.events import FlowFinished, UpdateFinished, UpdateStarted, ViewUpToDate
 from headrace.model.names import TableName
+from headrace.model.notebook import error_texts, html_table
+from headrace.model.texts import duration_text
 from headrace.plan.stages import Plan, RefreshViewStage
 from headrace.run.context import UpdateContext
 from headrace.run.flows import UpdateFlows
@@ -38,6 +40,17 @@ class RunResult:
         parts = [f"{one.flow} {one.outcome} (+{one.rows:,} rows)" for one in self.flows]
         parts += [f"{one.dataset.short} {one.outcome}" for one in self.views]
         return f"<RunResult {self.outcome} in {self.duration_s:.1f} s: {', '.join(parts)}>"
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[Any, ...]] = [
+            (one.flow, one.outcome, one.rows, one.batches, duration_text(one.duration_s))
+            for one in self.flows
+        ]
+        rows += [(one.dataset.short, one.outcome, one.rows, None, None) for one in self.views]
+        title = f"{self.outcome} in {duration_text(self.duration_s)}"
+        return html_table(
+            title, ("flow", "outcome", "rows", "batches", "time"), rows, error_texts(self.errors)
+        )
 
     @property
     def errors(self) -> tuple[HeadraceError, ...]:

@@ -1,4 +1,4 @@
-"""What sources answer: small records."""
+"""Small result types of the source protocol."""
 
 from __future__ import annotations
 

@@ -79,5 +79,5 @@ class Guard:
         return
 
     def close(self) -> None:
-        """End what the guard has begun and nobody waits for any more."""
+        """Cancel the checks that still run in the background."""
         return

@@ -110,7 +110,7 @@ class Source(ABC):
 
     @abstractmethod
     def label(self, root: Path) -> str:
-        """A short name for people, in a picture."""
+        """A short label for graphs."""
 
     def title(self, root: Path) -> str:
         return self.label(root)
@@ -119,8 +119,8 @@ class Source(ABC):
         """What a plan adds to the name: where a new flow starts."""
         return ""
 
-    def shares(self, other: Source, facts: Mapping[int, SourceFacts]) -> str | None:
-        """What both read, in words, if they read the same."""
+    def common_input(self, other: Source, facts: Mapping[int, SourceFacts]) -> str | None:
+        """A description of the input that both sources read; ``None`` if they read different ones."""
         return None
 
     # -- what the system holds

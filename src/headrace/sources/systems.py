@@ -1,4 +1,4 @@
-"""What sources are made of and asked with: a query's read, the systems, and what a flow has read."""
+"""The clients and settings that sources need, and what a flow has read."""
 
 from __future__ import annotations
 

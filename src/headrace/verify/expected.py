@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -33,8 +33,20 @@ class ExpectedTable:
 
     @property
     def named_by(self) -> str:
+        """What names the table, such as ``its checkpoint and its ledger``."""
         names = {"checkpoint": "its checkpoint", "ledger": "its ledger", "plan": "the last plan"}
-        return " and ".join(names[place] for place in sorted(self.named_in))
+        return _joined([names[place] for place in sorted(self.named_in)])
+
+    @property
+    def remains(self) -> str:
+        """What still exists of a table that is gone, as a sentence."""
+        text = f"{self.named_by} still {'exist' if len(self.named_in) > 1 else 'exists'}"
+        return text[:1].upper() + text[1:]
+
+
+def _joined(names: Sequence[str]) -> str:
+    """``a``, ``a and b``, or ``a, b and c``."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def load_expected(storage: Storage, pipeline: str) -> dict[TableName, ExpectedTable]:
@@ -97,7 +109,7 @@ def prove_missing(storage: Storage, expected: ExpectedTable) -> DatasetProof:
     folder = storage.root.relative(str(storage.table(expected.name)))
     finding = Finding(
         code="TABLE_MISSING",
-        text=f"{folder} holds no Delta table, but {expected.named_by} names it: the table was removed",
+        text=f"the table {expected.name.short} is gone: {folder} has no Delta log. {expected.remains}",
         place={"dataset": str(expected.name)},
     )
     note = (

@@ -61,7 +61,8 @@ class RecordsJudge:
                 reason = (
                     "a row is not one record: changes are applied by key"
                     if keys_of(evidence.log)
-                    else "the table keeps no coordinates of its records (table property headrace.coordinates)"
+                    else "the table keeps no coordinates of its records: the query drops _source, or its "
+                    "fields; keep them to compare row by row"
                 )
                 return _unjudged(evidence, reason, applies=False)
             claims: dict[str, Claims] = {}

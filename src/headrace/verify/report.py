@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from headrace.model.names import TableName
+from headrace.model.notebook import html_table
 from headrace.model.texts import counted
 
 Grade = Literal["ranges", "counts", "records"]
@@ -96,7 +97,7 @@ class Judgement:
 def unjudged_records(reason: str, *, applies: bool = True) -> GradeReport:
     """The third grade of a flow whose records cannot be compared."""
     return GradeReport(
-        grade="records", verdict="unjudged", text="cannot be judged", reasons=(reason,), applies=applies
+        grade="records", verdict="unjudged", text="not checked", reasons=(reason,), applies=applies
     )
 
 
@@ -192,6 +193,16 @@ class Proof:
     def __repr__(self) -> str:
         verdict = "proven" if self.proven else f"not proven, {len(self.findings)} findings"
         return f"<Proof of {self.pipeline}: {verdict}; {len(self.datasets)} datasets>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (dataset.dataset.short, flow.flow, *(f"{one.grade} {MARKS[one.verdict]}" for one in flow.grades))
+            for dataset in self.datasets
+            for flow in dataset.flows
+        ]
+        title = f"{self.pipeline}: {'proven' if self.proven else 'not proven'}"
+        lines = [f"✗ {finding.text}" for finding in self.findings]
+        return html_table(title, ("dataset", "flow", "", "", ""), rows, [*lines, *self.unmet])
 
     @property
     def unmet(self) -> tuple[str, ...]:

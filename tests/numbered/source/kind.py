@@ -158,7 +158,7 @@ class LogSource(Source):
     def label(self, root: Path) -> str:
         return f"log {self.log}"
 
-    def shares(self, other: Source, facts: Any) -> str | None:
+    def common_input(self, other: Source, facts: Any) -> str | None:
         same = isinstance(other, LogSource) and other._identity() == self._identity()
         return f"the log {self.log}" if same else None
 

@@ -67,7 +67,7 @@ class TestVerify:
         shutil.rmtree(flow.table.path)
         called = headrace("verify")
         assert called.exit_code == 1
-        assert "✗ tables/default/bronze holds no Delta table" in called.out
+        assert "✗ the table bronze is gone: tables/default/bronze has no Delta log" in called.out
         assert "headrace full-refresh default.bronze" in called.out
         assert called.out.splitlines()[-1] == "Not proven: 1 finding."
 

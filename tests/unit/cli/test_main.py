@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import click
 import pytest
 
 from headrace.cli import main
-from headrace.cli.main import COMMANDS, load_command, replace_unencodable
+from headrace.cli.main import COMMANDS, GROUPS, load_command, replace_unencodable
 from headrace.cli.output import RedactingFormatter, Result, TextOutput
 from headrace.cli.verb import Verb, VerbGroup
 from headrace.errors import RefusedError, SourceLocation, UsageError
@@ -65,6 +66,19 @@ def test_help_lists_every_command_and_loads_none() -> None:
     for name, text in COMMANDS.items():
         assert name in done.stdout
         assert text in done.stdout
+
+
+def test_help_groups_the_commands(headrace: Call) -> None:
+    text = headrace("--help").out
+    titles = [line.removesuffix(":") for line in text.splitlines() if re.fullmatch(r"\S.*:", line)]
+    assert titles == ["Options", *GROUPS, "Start here"]
+    lines = [line for line in text.splitlines() if line.lstrip().split("  ")[0].strip() in COMMANDS]
+    assert len({line.index(COMMANDS[line.split()[0]]) for line in lines}) == 1, "one column for all texts"
+
+
+def test_a_partial_run_has_one_documented_spelling(headrace: Call) -> None:
+    assert "--refresh" not in headrace("run", "--help").out.replace("--full-refresh", "")
+    assert headrace("refresh", "--help").exit_code == 0
 
 
 def test_help_is_fast() -> None:

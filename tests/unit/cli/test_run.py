@@ -14,7 +14,7 @@ import pytest
 
 from headrace.cli.output import JsonOutput, TextOutput
 from headrace.cli.watching import Watch, show_outcome, stopping
-from headrace.errors import RefusedError
+from headrace.errors import DriverLostError, RefusedError
 from headrace.model.events import UpdateFinished, UpdateStarted
 from headrace.model.project import ProjectSettings
 from headrace.run.reporting import FlowResult
@@ -118,6 +118,22 @@ def result(outcome: str, error: RefusedError | None = None) -> RunResult:
         flow="orders", outcome="failed" if error else "up to date", rows=5, batches=1, error=error
     )
     return RunResult(update="u", outcome=outcome, flows=(flow,), views=(), duration_s=1)  # type: ignore[arg-type]
+
+
+def test_the_loss_of_the_jvm_is_printed_once() -> None:
+    output = TextOutput(stdout=io.StringIO(), stderr=io.StringIO())
+    flows = tuple(
+        FlowResult(flow=name, outcome="failed", error=error)
+        for name, error in (
+            ("a", DriverLostError("the JVM of Spark has ended")),
+            ("b", RefusedError("no")),
+            ("c", DriverLostError("the JVM of Spark has ended", facts=["while it read c"])),
+        )
+    )
+    ended = RunResult(update="u", outcome="failed", flows=flows, views=(), duration_s=1)
+    assert show_outcome(output, ended, []).exit_code == 1
+    printed = output.stderr.getvalue()  # type: ignore[attr-defined]
+    assert [printed.count(text) for text in ("[DRIVER_LOST]", "[REFUSED]")] == [1, 1]
 
 
 def test_exit_codes_of_an_update() -> None:

@@ -22,7 +22,7 @@ from headrace.runtime import session
 from headrace.runtime.engine import client, server
 from headrace.runtime.engine.choice import EngineChoice, choose_engine
 from headrace.runtime.engine.client import NoEngineError, find_engines, stop_engines
-from headrace.runtime.engine.record import GUARD, EngineRecord, Wire, load_record, record_path
+from headrace.runtime.engine.record import LOCK_FILE, EngineRecord, Wire, load_record, record_path
 from headrace.runtime.engine.server import is_over_when_idle
 from headrace.runtime.session import RunningSpark
 from waiting import until
@@ -233,7 +233,7 @@ def test_only_the_process_of_the_recorded_engine_is_killed(tmp_path: Path, is_ot
 
 def test_an_engine_that_hangs_is_not_killed_below_another_command(tmp_path: Path) -> None:
     found = record(choose(), tmp_path / "scratch" / "socket")
-    guard = tmp_path / "scratch" / "tag" / GUARD
+    guard = tmp_path / "scratch" / "tag" / LOCK_FILE
     guard.parent.mkdir(parents=True)
     for pid, has_users in ((os.getpid(), False), (os.getppid(), True), (1 << 30, False)):
         guard.write_text(str(pid))

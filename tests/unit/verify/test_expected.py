@@ -64,7 +64,7 @@ class TestMissing:
         shutil.rmtree(flow.table.path / removed)
         assert codes(verify) == ["TABLE_MISSING"]
         (finding,) = verify.dataset("orders").findings
-        assert "tables/default/orders holds no Delta table, but its checkpoint names it" in finding.text
+        assert "tables/default/orders has no Delta log. Its checkpoint still exists" in finding.text
         assert "removed on purpose" in verify.dataset("orders").notes[0]
 
     def test_its_commits_were_removed_from_the_log(self, flow: HandFlow, verify: Verify) -> None:

@@ -19,10 +19,9 @@ from headrace.plan.explain import WIDTH, Explanation
 @option("--yes", "Do not ask for confirmation.")
 @log_options
 def refresh(invocation: Invocation, datasets: tuple[str, ...], yes: bool, log: LogSettings) -> Result:
-    """Bring selected datasets up to date.
+    """Another spelling of `headrace run DATASET..`, which shows the plan and asks first.
 
-    The command first shows what a run of these datasets would do, and asks for confirmation. Tables that
-    these datasets read are not updated.
+    Tables that these datasets read are not updated.
     """
     output = invocation.output
     with invocation.pipeline() as pipeline:

@@ -48,6 +48,7 @@ def split_names(ctx: click.Context, param: click.Parameter, values: tuple[str, .
     "Run only these datasets; the same as the argument DATASET.",
     split_names,
     multiple=True,
+    hidden=True,
 )
 @option(
     "--full-refresh DATASET,..",
@@ -83,18 +84,18 @@ def run(
     """Bring the tables up to date, once or continuously.
 
     Without --continuous, processes everything that the sources hold now, in dependency order, and ends.
-    Ctrl-C stops between two batches; the next run continues there.
+    With names of datasets, runs only these. Ctrl-C stops between two batches; the next run continues there.
     """
     remedies = Remedies(rename_flow=rename_flow)
     chosen = (*datasets, *refresh)
     rebuilds = full_refresh_all or bool(full_refresh)
     if full_refresh_all and (chosen or full_refresh):
-        other = "--full-refresh" if full_refresh else "--refresh"
+        other = "--full-refresh" if full_refresh else "--refresh" if refresh else "DATASET"
         raise ConflictingRefreshOptionsError(
-            f"--full-refresh-all rebuilds all datasets, so {other} cannot name single datasets",
+            f"--full-refresh-all rebuilds all datasets, and cannot be combined with {other}",
             remedies=(
                 "headrace run --full-refresh-all",
-                f"headrace run {other} {(full_refresh or chosen)[0]}",
+                f"headrace run {f'--full-refresh {full_refresh[0]}' if full_refresh else chosen[0]}",
             ),
             params={"conflicting_option": other},
         )

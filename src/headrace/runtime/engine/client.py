@@ -23,7 +23,7 @@ import psutil
 
 from headrace.runtime.engine.choice import EngineChoice, belongs_to_jvm
 from headrace.runtime.engine.record import (
-    GUARD,
+    LOCK_FILE,
     EngineRecord,
     Wire,
     engine_folder,
@@ -145,7 +145,7 @@ def _replace(record: EngineRecord) -> None:
 
 def _has_users(record: EngineRecord) -> bool:
     """Whether processes other than this one use an engine, by the files that it holds for them."""
-    for guard in Path(record.socket).parent.glob(f"*/{GUARD}"):
+    for guard in Path(record.socket).parent.glob(f"*/{LOCK_FILE}"):
         with contextlib.suppress(OSError, ValueError):
             pid = int(guard.read_text())
             if pid != os.getpid() and psutil.pid_exists(pid):

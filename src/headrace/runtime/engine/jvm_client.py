@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from headrace.runtime.engine.record import GUARD
+from headrace.runtime.engine.record import LOCK_FILE
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.runtime.processes import is_running
 
@@ -63,7 +63,7 @@ class JvmClient:
         self._jvm_pid = jvm_pid
         self._folder = folder / tag
         self._folder.mkdir()
-        self.guard = self._folder / GUARD
+        self.guard = self._folder / LOCK_FILE
         """Locked until the JVM has ended all calls of the command."""
         self._held = self.guard.open("w")
         fcntl.flock(self._held, fcntl.LOCK_EX)

@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.runtime.places import ENGINE_VARIABLE, cache_folder, chosen_folder
 
-GUARD = "held"
+LOCK_FILE = "held"
 """The name of the file with a command's process id that an engine holds locked, one for each command."""
 
 

@@ -129,7 +129,7 @@ class DeltaSource(Source):
         table = value["table"]
         return super().from_json({**value, "table": table and TableName.parse(table, "")}, location)
 
-    def shares(self, other: Source, facts: Mapping[int, SourceFacts]) -> str | None:
+    def common_input(self, other: Source, facts: Mapping[int, SourceFacts]) -> str | None:
         same = isinstance(other, DeltaSource) and (self.table, self.path) == (other.table, other.path)
         return f"the table {self.table or self.path}" if same else None
 
@@ -253,7 +253,7 @@ class DeltaSource(Source):
     def _missing(self, flow: StreamingFlow) -> UpstreamMissingError:
         name = self.path if self.table is None else self.table.short
         return UpstreamMissingError(
-            f"flow {flow.name} reads {name}, which does not exist yet",
+            f"flow {flow.name} reads {name}, whose table does not exist",
             location=flow.location,
             facts=("nothing was read or written",),
             remedies=("run the pipeline that creates the table, or correct the path",)

@@ -77,7 +77,7 @@ class FileSource(Source):
         shown = f"./{path.relative_to(root)}" if path.is_relative_to(root) else path
         return f"{self.format} files {shown}"
 
-    def shares(self, other: Source, facts: Mapping[int, SourceFacts]) -> str | None:
+    def common_input(self, other: Source, facts: Mapping[int, SourceFacts]) -> str | None:
         same = isinstance(other, FileSource) and _plain(self.path) == _plain(other.path)
         return f"the folder {_plain(self.path)}" if same else None
 

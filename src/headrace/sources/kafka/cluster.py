@@ -52,7 +52,7 @@ class KafkaCluster:
         """Reads the timestamps of its records."""
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str | None]:
-        """The topic ids that tell a topic from a later one of the same name."""
+        """The topic ids, which show that a topic was deleted and created again."""
         described = self._described(list(topics))
         return {name: None if topic is None else str(topic.topic_id) for name, topic in described.items()}
 

@@ -86,7 +86,7 @@ class KafkaSource(Source):
         recorded = " (lost records are recorded)" if self.on_data_loss == "record" else ""
         return f"{recorded}, {Start.of(self.options, default='latest').describe()}"
 
-    def shares(self, other: Source, facts: Mapping[int, SourceFacts]) -> str | None:
+    def common_input(self, other: Source, facts: Mapping[int, SourceFacts]) -> str | None:
         if not isinstance(other, KafkaSource):
             return None
         if self.servers != other.servers:

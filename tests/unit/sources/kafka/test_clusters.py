@@ -64,5 +64,5 @@ def test_a_topic_that_is_read_at_two_addresses_of_one_cluster_is_read_twice(
         0: KafkaFacts(source=profile.identity({"topics": {"sales": "id-1"}})),
         1: KafkaFacts(source=other.identity({"topics": {"sales": topic_id}})),
     }
-    assert profile.shares(other, facts) == shared
-    assert profile.shares(other, {}) is None
+    assert profile.common_input(other, facts) == shared
+    assert profile.common_input(other, {}) is None
