@@ -30,6 +30,11 @@ def read_json(command: str, text: str) -> list[Any]:
     return found
 
 
+def check_data(command: str, data: Any) -> None:
+    """Check what a command would print for the data of its result."""
+    check_json(command, json.loads(json.dumps(with_version(data), default=str)))
+
+
 def check_json(command: str, found: Any) -> None:
     assert isinstance(found, dict), f"headrace {command} printed JSON that is no object: {found!r}"
     assert next(iter(found), None) == "format_version", f"format_version is not the first key: {[*found][:3]}"
@@ -72,7 +77,7 @@ def _check_output(output: JsonOutput, command: str) -> None:
 
     def checked_write(data: Any, indent: int | None = None) -> None:
         write(data, indent)
-        check_json(command, json.loads(json.dumps(with_version(data), default=str)))
+        check_data(command, data)
 
     def checked_pour(lines: Iterable[str], *, at_once: bool) -> None:
         def checked() -> Iterable[str]:

@@ -295,7 +295,7 @@ def test_a_stream_over_a_table_that_nobody_made_says_so(shop: Shop) -> None:
     shop.write(BRONZE, SILVER)
     shop.produce(30)
     error = shop.refused("silver")
-    assert (error.code, error.params["dataset"]) == ("UPSTREAM_MISSING", f"{shop.database}.bronze")
+    assert (error.code, error.params["table"]) == ("UPSTREAM_MISSING", f"{shop.database}.bronze")
     shop.run_well()
     shop.check(silver=True)
 

@@ -1,9 +1,10 @@
 """The machine, the embedded broker, and calls of the library."""
 
+import json
+import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,31 +102,42 @@ def pandas_is_not_installed(walk: Walk) -> None:
 
 
 def tested(walk: Walk, rows: Any) -> Callable[[], Any]:
+    """A test of the pipeline on rows: a call that returns the rows of `visits`."""
     from headrace.testing import run
 
     def call() -> Any:
-        with run(Path(walk.folder.root), rows) as tables:
+        tables = run(walk.folder.root, rows)
+        try:
             return tables["visits"]
+        finally:
+            tables.close()
 
     return call
+
+
+ROWS = [[{"id": 1, "page": "p"}]]
 
 
 @situation("ROWS_MISSING")
 def a_test_without_rows(walk: Walk) -> None:
     shown = raises(walk, "python: run(pipeline, {})", tested(walk, {}))
-    assert '"landing": []' in shown.text, shown.text
-    assert tested(walk, {"landing": []})() == []
+    given = re.search(r"\{.*\}", shown.remedies[0])
+    assert given is not None, shown.text
+    assert list(tested(walk, json.loads(given[0]))()) == []
 
 
 @situation("UNUSED_TEST_INPUT")
-def a_test_with_a_misspelt_source(walk: Walk) -> None:
-    rows = [[{"id": 1, "page": "p"}]]
-    shown = raises(walk, 'python: run(pipeline, {"lnding": rows})', tested(walk, {"lnding": rows}))
-    assert len(tested(walk, {shown.suggestions[0]: rows})()) == 1
+def a_test_with_a_source_too_many(walk: Walk) -> None:
+    landing = str(walk.folder.root / "landing")
+    rows = {landing: ROWS, f"{landing}s": ROWS}
+    shown = raises(walk, "python: run(pipeline, {landing: .., landings: ..})", tested(walk, rows))
+    assert shown.suggestions == [landing], shown.text
+    assert len(tested(walk, {landing: ROWS})()) == 1
 
 
 @situation("ROWS_INVALID")
 def a_test_with_a_wrong_row(walk: Walk) -> None:
-    shown = raises(walk, "python: run(pipeline, ..)", tested(walk, {"landing": [{"id": 1, "page": "p"}]}))
+    landing = str(walk.folder.root / "landing")
+    shown = raises(walk, "python: run(pipeline, {landing: [row]})", tested(walk, {landing: ROWS[0]}))
     assert shown.remedies, shown.text
-    assert len(tested(walk, {"landing": [[{"id": 1, "page": "p"}]]})()) == 1
+    assert len(tested(walk, {landing: ROWS})()) == 1

@@ -64,6 +64,14 @@ mistake(
     at=(PY, "count()"),
 )
 mistake(
+    "WRITE_IN_FILE",
+    "a file that writes while it is loaded",
+    python('spark.range(3).write.format("delta").save("copies")\n'),
+    view("spark.range(3)"),
+    at=(PY, "write.format"),
+    names="@hr.materialized_view",
+)
+mistake(
     "OPTION_UNSUPPORTED",
     "a setting that hides the statistics of files",
     view("spark.range(3)", 'spark_conf={"spark.databricks.delta.stats.collect": "false"}'),

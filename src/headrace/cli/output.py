@@ -23,6 +23,7 @@ import click
 from headrace.errors import HeadraceError, NotConfirmedError, PlanFailedError, SourceLocation, more_command
 from headrace.model.secrets import Redactor
 from headrace.model.texts import wrap
+from headrace.syntax.ipynb import find_line
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -90,6 +91,8 @@ def _source_line(location: SourceLocation, folders: Sequence[Path]) -> str | Non
         # Statements that were typed have no file.
         return linecache.getline(location.path, location.line).rstrip() or None
     for folder in (*folders, Path()):
+        if (found := find_line(folder / location.path, location.line)) is not None:
+            return found.rstrip() or None
         try:
             # The location can be in a data file, which can be large.
             with (folder / location.path).open(encoding="utf-8", errors="replace") as lines:

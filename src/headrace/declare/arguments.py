@@ -21,7 +21,7 @@ from headrace.runtime.lazy_pyspark import StructType, T
 from headrace.sources.schemas import SchemaFile, read_schema
 from headrace.state.kept_schemas import SchemaVersions
 from headrace.syntax.bindings import required_parameters
-from headrace.syntax.locations import caller, function_location
+from headrace.syntax.locations import called_name, caller, function_location
 
 if TYPE_CHECKING:
     from headrace.sources.bad_records import Evolving
@@ -226,11 +226,14 @@ class Arguments:
 
 
 def arguments_of(call: str, function: Any = None) -> Arguments:
-    """The checks of a call, with the source location of the decorated function or of the user's line."""
+    """The checks of a call, with the source location of the decorated function or of the user's line.
+
+    Messages name the function as the file writes it: ``dlt.apply_changes``.
+    """
     active = current_pipeline()
     root = active.settings.root if active else None
     location = (function_location(function, root) if function is not None else None) or caller(root)
-    return Arguments(call, location)
+    return Arguments(called_name(call) if call.startswith(("hr.", "@hr.", "dp.", "@dp.")) else call, location)
 
 
 def _kind(value: Any) -> str:

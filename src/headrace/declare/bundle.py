@@ -16,7 +16,7 @@ from headrace.model.texts import option_text
 
 BUNDLES = ("databricks.yml", "databricks.yaml")
 _NO_VARIABLE = re.compile(r"\$\{(?!\w+\})")
-_SUFFIXES = ("", ".py", ".sql")
+_SUFFIXES = ("", ".py", ".sql", ".ipynb")
 _KEPT = frozenset(
     {"name", "catalog", "schema", "target", "libraries", "configuration", "parameters", "root_path"}
 )

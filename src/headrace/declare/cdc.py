@@ -98,10 +98,11 @@ def create_auto_cdc_flow(
     """
     scope = Scope("AUTO CDC" if isinstance(source, SqlQuery) else "hr.create_auto_cdc_flow", None)
     arguments = scope.arguments
-    lists = (track_history_column_list, track_history_except_column_list)
+    lists = (given(track_history_column_list), given(track_history_except_column_list))
     history = history_columns(arguments, stored_as_scd_type, apply_as_truncates, *lists)
     arguments.flag("ignore_null_updates", ignore_null_updates)
-    lists = (ignore_null_updates_column_list, ignore_null_updates_except_column_list)
+    lists = (given(ignore_null_updates_column_list), given(ignore_null_updates_except_column_list))
+    column_list, except_column_list = given(column_list), given(except_column_list)
     kept_if_null = _chosen(arguments, "ignore_null_updates", *lists)
     if kept_if_null is None and ignore_null_updates:
         kept_if_null = ALL_COLUMNS
@@ -158,6 +159,11 @@ def create_auto_cdc_flow(
 
 
 apply_changes = create_auto_cdc_flow  # the older name of `create_auto_cdc_flow`
+
+
+def given(columns: Any) -> Any:
+    """A list of columns; an empty list means that none is given, as on Databricks."""
+    return None if isinstance(columns, Sequence) and not columns else columns
 
 
 def history_columns(
@@ -281,7 +287,7 @@ def create_auto_cdc_from_snapshot_flow(
     """
     scope = Scope("hr.create_auto_cdc_from_snapshot_flow", None)
     arguments = scope.arguments
-    lists = (track_history_column_list, track_history_except_column_list)
+    lists = (given(track_history_column_list), given(track_history_except_column_list))
     history = history_columns(arguments, stored_as_scd_type, None, *lists)
     table = arguments.table_name("target", target, scope.default_schema)
     snapshots = _snapshots(arguments, source)

@@ -33,7 +33,7 @@ from headrace.errors import FeatureUnsupportedError
 from headrace.runtime.lazy_pyspark import DataFrame
 from headrace.storage.locate import locate_supported
 from headrace.storage.table_log import is_table
-from headrace.syntax.locations import caller
+from headrace.syntax.locations import called_name, caller
 
 __all__ = [
     "append_flow",
@@ -208,6 +208,7 @@ def on_event_hook(hook: Any = None, /, **arguments: Any) -> Any:
 
 def _unsupported(call: str, remedy: str) -> FeatureUnsupportedError:
     active = current_pipeline()
+    call = called_name(call)
     return FeatureUnsupportedError(
         f"this version does not support {call}",
         location=caller(active.settings.root if active else None),
@@ -231,6 +232,7 @@ def _ours(call: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that declarations of Headrace have; other arguments are noted or refused."""
     active = current_pipeline()
     location = caller(active.settings.root if active else None)
+    call = called_name(call)
     kept: dict[str, Any] = {}
     for name, value in arguments.items():
         if name == "temporary":
@@ -260,6 +262,7 @@ def check_path(call: str, path: Any, argument: str = "path") -> None:
     because programs that read the path do not find the rows.
     """
     arguments = arguments_of(call)
+    call = arguments.call
     text = arguments.text("path", path)
     active = current_pipeline()
     if active is None or active.registry is None:

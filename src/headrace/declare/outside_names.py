@@ -6,6 +6,7 @@ import ast
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -14,6 +15,7 @@ from headrace.declare.known_texts import UNKNOWN, KnownTexts, called_name, read_
 from headrace.errors import SourceLocation
 from headrace.model.mappings import FOREIGN_PATH
 from headrace.model.project import code_language
+from headrace.syntax.ipynb import InvalidNotebookError, NotebookCell, cell_file, parse_notebook
 from headrace.syntax.tokens import find_cells
 
 _IDENTIFIER = r"(?:`[^`\n]+`|\w+)"
@@ -82,10 +84,15 @@ def find_names(
     for file in files:
         text = file.read_text(encoding="utf-8", errors="replace")
         shown = os.path.relpath(file, root)
-        if code_language(file) == "sql":
-            reading.sql_file(text, shown)
-        elif code_language(file) == "python":
-            reading.python(text, shown)
+        match code_language(file):
+            case "sql":
+                reading.sql_file(text, shown)
+            case "notebook":
+                with suppress(InvalidNotebookError):
+                    # The loader reports a file that is not a notebook.
+                    reading.notebook(parse_notebook(text), shown)
+            case _:
+                reading.python(text, shown)
     outside = tuple(one for one in reading.found.values() if one.kind == "path" or reading.is_outside(one))
     catalogs = {
         name.partition(".")[0] for name in reading.made if name.count(".") == 2 and UNKNOWN not in name
@@ -141,13 +148,26 @@ class _Reading:
         for one in _SQL_PATH.finditer(text):
             self._add("path", one[1], SourceLocation(path, line + text.count("\n", 0, one.start(1))))
 
+    def notebook(self, cells: Iterable[NotebookCell], path: str) -> None:
+        code = {cell_file(path, one.number): one for one in cells if one.magic in ("python", "sql")}
+        trees = {name: _parsed(one.source) for name, one in code.items() if one.magic == "python"}
+        whole = ast.Module([one for tree in trees.values() for one in tree.body], [])
+        known = KnownTexts(whole, self._values)
+        for name, cell in code.items():
+            if name in trees:
+                self._tree(trees[name], known, name)
+            else:
+                self.sql(cell.source, name, 1)
+
     def python(self, text: str, path: str) -> None:
-        try:
-            tree = ast.parse(text)
-        except (SyntaxError, ValueError):
-            # The loader reports a file that is not Python.
-            return
-        known = KnownTexts(tree, self._values)
+        tree = _parsed(text)
+        self._tree(tree, KnownTexts(tree, self._values), path)
+        for cell in find_cells(text):
+            if cell.magic == "sql":
+                lines = text.split("\n")[cell.line - 1 : cell.stop - 1]
+                self.sql("\n".join(re.sub(r"^# MAGIC( %sql)?", "", one) for one in lines), path, cell.line)
+
+    def _tree(self, tree: ast.Module, known: KnownTexts, path: str) -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
                 self._call(node, known, path)
@@ -161,10 +181,6 @@ class _Reading:
                     self._add("path", begins, SourceLocation(path, node.lineno))
                 elif _SQL.match(value):
                     self.sql(value, path, node.lineno)
-        for cell in find_cells(text):
-            if cell.magic == "sql":
-                lines = text.split("\n")[cell.line - 1 : cell.stop - 1]
-                self.sql("\n".join(re.sub(r"^# MAGIC( %sql)?", "", one) for one in lines), path, cell.line)
 
     def _call(self, node: ast.Call, known: KnownTexts, path: str) -> None:
         name = called_name(node)
@@ -188,6 +204,14 @@ class _Reading:
     def _key(self, key: str, location: SourceLocation) -> None:
         if not key.startswith("spark."):
             self.keys.setdefault(key, location)
+
+
+def _parsed(text: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError):
+        # The loader reports a file that is not Python.
+        return ast.Module([], [])
 
 
 def _named_table(options: ast.Dict) -> Iterator[ast.expr]:

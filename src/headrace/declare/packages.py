@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from headrace.errors import SourceLocation
 from headrace.model.project import ProjectSettings, code_language
+from headrace.syntax.ipynb import InvalidNotebookError, cell_file, parse_notebook
 from headrace.syntax.locations import display_path
 from headrace.syntax.tokens import find_cells
 
@@ -17,14 +19,28 @@ def find_packages(files: Iterable[Path], settings: ProjectSettings) -> dict[str,
     """The arguments of each installation, such as ``faker==30.1`` or ``-r requirements.txt``."""
     found = dict(settings.packages)
     for file in files:
-        if code_language(file) != "python" or not file.is_file():
-            continue
-        for cell in find_cells(file.read_text(encoding="utf-8", errors="replace")):
-            command, _, given = cell.argument.partition(" ")
-            if cell.magic == "pip" and command == "install" and given.strip():
-                shown = display_path(file, settings.root)
-                found.setdefault(given.strip(), SourceLocation(shown, cell.line))
+        if file.is_file():
+            for location, given in _installed(file, display_path(file, settings.root)):
+                found.setdefault(given, location)
     return found
+
+
+def _installed(file: Path, shown: str) -> Iterator[tuple[SourceLocation, str]]:
+    text = file.read_text(encoding="utf-8", errors="replace")
+    match code_language(file):
+        case "python":
+            for cell in find_cells(text):
+                command, _, given = cell.argument.partition(" ")
+                if cell.magic == "pip" and command == "install" and given.strip():
+                    yield SourceLocation(shown, cell.line), given.strip()
+        case "notebook":
+            with suppress(InvalidNotebookError):
+                for one in parse_notebook(text):
+                    for line, command in one.skipped:
+                        if found := re.fullmatch(r"[%!]pip\s+install\s+(.+)", command):
+                            yield SourceLocation(cell_file(shown, one.number), line), found[1].strip()
+        case _:
+            return
 
 
 def missing_package(module: str, packages: Mapping[str, SourceLocation]) -> tuple[list[str], list[str]]:

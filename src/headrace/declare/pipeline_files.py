@@ -66,8 +66,8 @@ def _check_pattern(root: Path, pattern: str) -> None:
     else:
         near = nearest_path(str(named))
         problem, remedy = (
-            "does not exist, or is not a Python or SQL file",
-            "name a .py or .sql file, or a glob such as transformations/**"
+            "does not exist, or is not a Python or SQL file, or a notebook",
+            "name a .py, .sql or .ipynb file, or a glob such as transformations/**"
             if near is None
             else f"did you mean `{relative_path(Path(near), root)}`?",
         )

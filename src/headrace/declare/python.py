@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
@@ -28,6 +29,9 @@ from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
 from headrace.runtime.lazy_pyspark import StructType
 from headrace.syntax.bindings import bind
+from headrace.syntax.sql import SqlText
+from headrace.syntax.statements import TableClauses
+from headrace.syntax.tokens import Cursor, SqlTokenError
 
 QueryT = TypeVar("QueryT", bound=Callable[[], Any])
 ArgumentsT = ParamSpec("ArgumentsT")
@@ -286,6 +290,9 @@ def create_streaming_table(
     scope.register(StreamingTable(expectations=expectations, checks=found, **stored))
 
 
+_KEYS = re.compile(r"\b(?:CONSTRAINT|PRIMARY\s+KEY|FOREIGN\s+KEY|REFERENCES|GENERATED)\b", re.IGNORECASE)
+
+
 class Scope:
     """One declaration: its source location, the checks of its arguments, and the registry."""
 
@@ -328,9 +335,30 @@ class Scope:
             "table_properties": self.arguments.settings("table_properties", table_properties),
             "partition_cols": partitions,
             "cluster_by": clusters,
-            "schema": self.arguments.schema(schema, self._root),
+            "schema": self.arguments.schema(self._without_keys(name, schema), self._root),
             "format": self.arguments.delta(format),
         }
+
+    def _without_keys(self, name: TableName, schema: Any) -> Any:
+        """The columns of a DDL string; primary and foreign keys have no effect, as in SQL."""
+        if not isinstance(schema, str) or not _KEYS.search(schema):
+            return schema
+        try:
+            cursor = Cursor(SqlText(schema, self.location))
+        except SqlTokenError:
+            # Spark's parser reports it.
+            return schema
+        clauses = TableClauses(cursor, "streaming table")
+        clauses.read_columns(cursor)
+        found = clauses.found()
+        for one in found["constraints"]:
+            remedy = f"write it as a decorator: @dp.expect({one.name!r}, {one.condition!r})"
+            raise self.arguments.invalid("schema", f"has the expectation `{one.name}`", remedy)
+        active = current_pipeline()
+        for clause, location in found["ignored"]:
+            if active is not None:
+                active.note(f"{clause} of `{name.short}` has no effect", location)
+        return found["columns"]
 
     def treated(self, max_rejected: Any, maintenance: Any, private: Any) -> dict[str, Any]:
         """The checked arguments that only Headrace has for stored datasets."""

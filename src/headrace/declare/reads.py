@@ -14,6 +14,7 @@ from headrace.declare.registry import ActivePipeline, current_pipeline, require_
 from headrace.errors import SchemaInvalidError, SpecInvalidError
 from headrace.model.declarations import DriftAction
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType
+from headrace.sources.kafka.mapped import map_connection
 from headrace.sources.kafka.subscription import compile_pattern, is_topic_name
 from headrace.sources.schemas import SchemaFile, load_schema
 
@@ -101,6 +102,8 @@ def read_kafka(
     arguments = arguments_of("hr.read_kafka")
     chosen = arguments.settings("options", options)
     active.settings.redactor.add_settings(chosen)
+    if (mapped := map_connection(chosen, active.settings, arguments.location)) is not None:
+        chosen = dict(mapped.options)
     _check(active, arguments, chosen, max_offsets_per_trigger, on_data_loss)
     with arguments.located():
         topics = _topics(arguments, topic, pattern, allow_no_match)
@@ -271,21 +274,21 @@ class AvroRead:
             raise arguments.invalid("schema", problem, "give the reader's schema, or read one topic")
         versions = [one for subject in subjects for one in registry.load_versions(subject)]
         if reader is None:
-            reader = _checked(versions[-1].text, arguments, f"subject {subjects[0]}")
+            reader = checked_avro(versions[-1].text, arguments, f"subject {subjects[0]}")
         return AvroDecoder(reader, {one.id: one.text for one in versions})
 
     def _reader(self) -> str:
         given, arguments = self.schema, self.arguments
         text = str(given) if isinstance(given, Path) else arguments.text("schema", given).strip()
         if text.startswith("{"):
-            return _checked(text, arguments, "the argument schema")
+            return checked_avro(text, arguments, "the argument schema")
         try:
             found = SchemaFile(text, (self.active.settings.root / text).read_text(encoding="utf-8-sig"))
         except (OSError, UnicodeDecodeError) as error:
             problem = f"names the file {text}, which cannot be read: {error}"
             raise arguments.invalid("schema", problem, "write Avro JSON, or name a file of it") from error
         self.active.schema_files[found.path] = found.digest
-        return _checked(found.text, arguments, f"the schema file {text}")
+        return checked_avro(found.text, arguments, f"the schema file {text}")
 
     def _registry(self, *, has_reader: bool) -> SchemaRegistry | None:
         from headrace.sources.kafka.avro_decoder import URL, USER_INFO, SchemaRegistry
@@ -322,7 +325,7 @@ class AvroRead:
         return [f"{topic}-value" for topic in self.topics.split(",")]
 
 
-def _checked(text: str, arguments: Arguments, where: str) -> str:
+def checked_avro(text: str, arguments: Arguments, where: str) -> str:
     """An Avro schema, which must be a record with fields."""
     problem = "it is not a record with fields"
     try:

@@ -11,6 +11,7 @@ from headrace.declare.registry import current_pipeline
 from headrace.model.declarations import Sink, StreamingTable
 from headrace.model.kafka_settings import unshaded
 from headrace.sinks.registry import FORMATS
+from headrace.sources.registry import kind_for
 from headrace.storage.mapped_paths import mapped_path
 
 _EXAMPLES = {"path": "/data/orders"}
@@ -71,6 +72,11 @@ def create_sink(name: str, format: str, options: Mapping[str, str] | None = None
             raise arguments.invalid("options", f"has no {option}", f"write options={example}")
     if "path" in needs and active is not None:
         chosen = {**chosen, "path": mapped_path(chosen["path"], active.settings, arguments.location)}
+    if active is not None:
+        given, note = kind_for(format).choose_sink_options(chosen, active.settings, arguments.location)
+        chosen = dict(given)
+        if note is not None:
+            active.note(note, arguments.location)
     _register(arguments, arguments.text("name", name), Sink(format=format, options=chosen))
 
 

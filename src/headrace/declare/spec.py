@@ -6,13 +6,15 @@ import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from headrace.declare.bundle import BUNDLES, find_bundle, read_bundle, target_names
+from headrace.declare.spec_brokers import broker_locations, build_brokers, kafka_of
 from headrace.declare.spec_checks import build_error, build_paths, build_tables, check_kafka, check_keys
-from headrace.declare.spec_model import KAFKA_SETTINGS, Overridable, Spec
+from headrace.declare.spec_model import BROKERS, KAFKA_SETTINGS, Overridable, Spec
 from headrace.declare.spec_values import (
     DOTENV,
     Filler,
@@ -158,11 +160,20 @@ def _load(
         spec = Spec.model_validate(filler.fill(merged))
     except ValidationError as error:
         raise build_error(error, merged, shown) from error
-    settings = _settings(spec, file, chosen, merged, redactor)
+    brokers = build_brokers(
+        spec.kafka.brokers,
+        chosen=chosen,
+        profiles={name: partial(_merged, base, profile) for name, profile in profiles.items()},
+        filler=filler,
+        folder=file.parent,
+        locations=broker_locations(merged),
+    )
+    settings = replace(_settings(spec, file, chosen, merged, redactor), brokers=brokers)
     if given is not None:
         settings = replace(settings, ignored=given.ignored, packages=given.packages)
     # The clients' settings may hold secrets that are not in the spec, such as a decrypted key.
-    redactor.add_settings(settings.kafka.for_spark())
+    for connection in (settings.kafka, *brokers.named):
+        redactor.add_settings(connection.for_spark())
     return settings
 
 
@@ -287,6 +298,9 @@ def _override(key: str, text: str, redactor: Redactor) -> Mapped:
         )
     value: Value = build_scalar(text, location)
     first, _, rest = key.partition(".")
+    if first == "kafka" and rest.startswith(f"{BROKERS}."):
+        pattern, rest = rest.removeprefix(f"{BROKERS}."), BROKERS
+        value = Mapped({pattern: value}, {pattern: location}, location)
     if rest:
         value = Mapped({rest: value}, {rest: location}, location)
     built = Mapped({first: value}, {first: location}, location)
@@ -308,10 +322,10 @@ def _meant(key: str) -> str | None:
 
 
 def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Redactor) -> ProjectSettings:
-    kafka = dict(spec.kafka)
+    kafka = spec.kafka.settings
     if profile == DEFAULT_PROFILE:
         kafka.setdefault("bootstrap.servers", EMBEDDED)
-    places = {key: place for key, place in _locations(merged, "kafka").items() if key in kafka}
+    places = {key: place for key, place in kafka_of(merged).keys.items() if key in kafka}
     configuration = dict(spec.configuration)
     if not spec.compatibility.ansi:
         configuration.setdefault(ANSI_SETTING, "false")

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from headrace.declare.spec_model import (
+    BROKERS,
     KAFKA_SETTINGS,
     SETTINGS,
     Library,
@@ -72,6 +73,9 @@ def _check_settings(name: str, value: Value) -> None:
     if not isinstance(value, Mapped):
         return
     for key, item in value.items.items():
+        if (name, key) == ("kafka", BROKERS):
+            _check_settings(f"kafka.{BROKERS}", item)
+            continue
         if isinstance(item, Mapped | Sequence):
             flat = f"`{key}.{next(iter(item.items), 'name')}: ..`" if isinstance(item, Mapped) else "one text"
             raise SpecInvalidError(
@@ -152,6 +156,8 @@ def _examples(path: tuple[Any, ...], value: Value | None) -> list[str]:
             return ["write libraries: [{glob: {include: transformations/**}}]"]
         case "trigger" | "views" if len(path) == 1:
             return [f"write {path[0]}: {{interval: 10 seconds}}"]
+        case "kafka" if len(path) > 1 and path[1] == BROKERS:
+            return ['write kafka: {brokers: {"*.example.com:9093": prod}}']
         case "kafka" if len(path) == 1:
             return ["write kafka: {bootstrap.servers: embedded}"]
         case _ if isinstance(value, Scalar) and not isinstance(value.value, str | None):

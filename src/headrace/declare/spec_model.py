@@ -223,6 +223,22 @@ class MaintenanceSpec(TableCareSpec):
     """the same keys for individual tables, by the names of the tables"""
 
 
+class KafkaSpec(BaseModel):
+    """``kafka``: settings under Kafka's own names, and the connections of addresses in files."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
+    __pydantic_extra__: dict[str, Annotated[str, Field(strict=True)]] = Field(init=False)
+
+    brokers: Settings = Field(default_factory=dict)
+    """maps addresses of brokers in files, such as ``"*.servicebus.windows.net:9093"``, to the connection of a
+    profile by its name, or to ``embedded``, the connection of the chosen profile"""
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings of the client."""
+        return dict(self.__pydantic_extra__ or {})
+
+
 class Overridable(_Part):
     """The keys of the spec and of each of its profiles."""
 
@@ -260,7 +276,7 @@ class Overridable(_Part):
     views: Views = Field(default_factory=Views)
     """how often views are refreshed"""
 
-    kafka: Settings = Field(default_factory=dict)
+    kafka: KafkaSpec = Field(default_factory=KafkaSpec)
     """settings of the Kafka client, with Kafka's names; with ``bootstrap.servers: embedded``, the default of
     the profile ``dev``, Headrace starts a broker"""
 
@@ -319,6 +335,9 @@ class Spec(Overridable):
 SETTINGS = ("configuration", "secrets", "kafka", "tables", "paths")
 """Mappings with keys of users and other systems: they have one level, and every value is text."""
 
+BROKERS = "brokers"
+"""The key under `kafka` that maps addresses in files to connections."""
+
 _KAFKA = """
     bootstrap.servers client.id client.rack client.dns.lookup security.protocol
     sasl.mechanism sasl.mechanisms sasl.username sasl.password sasl.jaas.config sasl.kerberos.service.name
@@ -354,9 +373,9 @@ def build_schema() -> dict[str, Any]:
     settings = profile["properties"]
     trigger = [{"$ref": "#/$defs/Interval"}, {"type": ["string", "number"]}]
     settings["trigger"] = {"description": settings["trigger"]["description"], "anyOf": trigger}
-    for name in ("kafka", "configuration"):
-        settings[name]["additionalProperties"] = {"type": _PLAIN}
-    settings["kafka"]["properties"] = {key: {"type": _PLAIN} for key in sorted(KAFKA_SETTINGS)}
+    for one in (parts["KafkaSpec"], settings["configuration"]):
+        one["additionalProperties"] = {"type": _PLAIN}
+    parts["KafkaSpec"]["properties"] |= {key: {"type": _PLAIN} for key in sorted(KAFKA_SETTINGS)}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "headrace.yml",

@@ -45,6 +45,8 @@ def find_calls(query: Cursor) -> Iterator[SqlCall]:
         if not tokens[index + 1].is_symbol("(") or (index and tokens[index - 1].is_symbol(".")):
             continue
         name = token.value.lower()
+        if token.kind == "word" and name == "from_json":
+            _check_schema(query, index)
         if token.kind == "word" and name in _REFUSED:
             raise query.unsupported(f"the table function {name}", token=token)
         if token.kind != "word" or name not in _FUNCTIONS:
@@ -72,7 +74,21 @@ def find_calls(query: Cursor) -> Iterator[SqlCall]:
         )
 
 
-_NAMED = re.compile(r"\b(?:read_\w+|cloud_files)\s*\(", re.IGNORECASE)
+def _check_schema(query: Cursor, index: int) -> None:
+    """Refuse ``from_json(value, NULL, ..)``, with which Databricks infers the schema."""
+    cursor = Cursor(query.text, query.tokens)
+    cursor.index = index + 1
+    given = list(cursor.group("arguments").items())
+    if len(given) > 1 and len(given[1].tokens) - given[1].index == 1 and given[1].at("NULL"):
+        raise query.unsupported(
+            "from_json without a schema",
+            "give the fields: from_json(value, 'id LONG, name STRING')",
+            "headrace infer TOPIC writes the schema of a topic's records to a file",
+            token=query.tokens[index],
+        )
+
+
+_NAMED = re.compile(r"\b(?:read_\w+|cloud_files|from_json)\s*\(", re.IGNORECASE)
 
 
 def find_calls_in(text: str, location: SourceLocation) -> tuple[SqlCall, ...]:

@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import SourceLocation
+from headrace.model.broker_map import BrokerMap
 from headrace.model.changes import DuplicateKeys
 from headrace.model.declarations import NullRule, RejectionLimit
 from headrace.model.kafka_settings import KafkaConnection
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
     from headrace.storage.layout import Storage
 
 
-def code_language(file: PurePath) -> Literal["python", "sql"] | None:
+def code_language(file: PurePath) -> Literal["python", "sql", "notebook"] | None:
     """The language of a file by the end of its name, in any letter case; ``None`` for other files."""
     match file.suffix.lower():
         case ".py":
             return "python"
         case ".sql":
             return "sql"
+        case ".ipynb":
+            return "notebook"
         case _:
             return None
 
@@ -61,6 +64,8 @@ class ProjectSettings:
     # The secrets of `dbutils.secrets`, by scope and key.
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     kafka: KafkaConnection = field(default_factory=KafkaConnection)
+    # The addresses of brokers in files, with the connections that replace them.
+    brokers: BrokerMap = field(default_factory=BrokerMap)
     trigger: Trigger = field(default_factory=Trigger)  # when batches start, for flows without a trigger
     view_interval_s: float = 10.0  # minimum seconds between two refreshes of a materialized view
     on_data_loss: OnDataLoss = "refuse"  # what happens if a source has lost records that were not read yet

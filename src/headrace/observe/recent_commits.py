@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from headrace.storage.location import Location, open_delta
+from headrace.storage.log_damage import find_damage
 from headrace.storage.table_log import LoggedCommit, newest_commits
 
 _LOOKED_BACK = 500
@@ -69,7 +70,7 @@ def load_tail(path: Location) -> RecentCommits:
             commits=tuple(commit for commit in commits if commit.version <= table.version()),
         )
     except Exception as error:  # DataFusion's own errors come through arro3 without a class.
-        raise ValueError(str(error).splitlines()[0]) from error
+        raise find_damage(path) or ValueError(str(error).splitlines()[0]) from error
 
 
 def _is_batch(commit: LoggedCommit, checkpoint: str) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, LogUnreadableError
 from headrace.model.names import TableName
 from headrace.model.notebook import html_table
 from headrace.model.project import ProjectSettings
@@ -354,6 +354,8 @@ def _read_nothing(path: Location) -> NoReturn:
 def _load(path: Location) -> RecentCommits | str:
     try:
         return load_tail(path)
+    except LogUnreadableError as error:
+        return error.headline
     except (OSError, ValueError) as error:
         return str(error)
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import ActionInQueryError, SourceLocation
+from headrace.errors import ActionInQueryError, SourceLocation, WriteInFileError
 from headrace.model.event_columns import event_columns
 from headrace.model.mappings import MappedTable
 from headrace.model.names import NamesInUse, TableName, names_in_use
@@ -27,6 +27,16 @@ from headrace.storage.layout import Storage
 from headrace.storage.mapped_paths import mapped_path
 from headrace.storage.table_log import is_table
 from headrace.syntax.locations import caller
+
+_EFFECTS = {"writeStream": "start a stream"}
+_DECLARATIONS = {
+    "writeStream": (
+        "return the stream from a function:   @hr.table def NAME(): return STREAM",
+        "to send it to another system, declare a sink: hr.create_sink(..), @hr.foreach_batch_sink",
+    ),
+    "write": ("return the rows from a function:   @hr.materialized_view def NAME(): return ROWS",),
+}
+"""What is declared in place of a write."""
 
 LOCATION_OPTION = "headrace.location"
 """An option that Spark ignores: it carries the user's line to the leaf of the plan."""
@@ -140,6 +150,16 @@ class Interception:
         with suspended():
             return self.sources(read)
 
+    def replaced_options(self, request: ReadRequest) -> Mapping[str, str] | None:
+        """All options that take the place of a reader's; ``None`` if it keeps its own."""
+        found = kind_for(request.format).reader.replaced_options(request, caller(self.root), self.settings)
+        if found is None:
+            return None
+        options, note = found
+        if note is not None:
+            self.note(note)
+        return options
+
     def reader_options(self, request: ReadRequest, location: SourceLocation | None = None) -> dict[str, str]:
         location = caller(self.root) if location is None else location
         self.settings.redactor.add_settings(request.options)
@@ -171,6 +191,22 @@ class Interception:
             location=caller(self.root),
             facts=["a query only describes its table; Headrace runs it, once for each batch"],
             remedies=["remove the call, or compute the value at module level"],
+            params={"action": what},
+        )
+
+    def refuse_write(self, what: str) -> None:
+        """Refuse a write or the start of a stream: a pipeline's files run for each command, also `plan`."""
+        if not isinstance(self.mode, Loading):
+            self.refuse_action(what)
+            return
+        raise WriteInFileError(
+            f"the file calls {what}, which would {_EFFECTS.get(what, 'write')} while it is loaded",
+            location=caller(self.root),
+            facts=["nothing was written: Headrace runs the files for each command, also for plan"],
+            remedies=[
+                *_DECLARATIONS.get(what, _DECLARATIONS["write"]),
+                "or keep the program out of `libraries`, and run it by itself",
+            ],
             params={"action": what},
         )
 

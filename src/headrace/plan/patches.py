@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any
 
 from headrace.errors import ArgumentInvalidError
 from headrace.model.texts import option_text
+from headrace.plan.function_patches import patch_functions
 from headrace.plan.intercept import Interception, current_interception, is_quiet, suspended
 from headrace.plan.modes import Bounded
 from headrace.plan.sql_queries import USE, run_text, use_in_python
@@ -34,9 +35,10 @@ Method = Callable[..., Any]
 _ACTIONS = (
     *("collect", "count", "foreach", "foreachPartition", "head", "first", "take", "tail", "show", "isEmpty"),
     *("toPandas", "toArrow", "toLocalIterator", "checkpoint", "localCheckpoint", "inputFiles", "pandas_api"),
-    *("approxQuantile", "corr", "cov", "crosstab", "transpose", "writeTo", "mergeInto"),
+    *("approxQuantile", "corr", "cov", "crosstab", "transpose"),
 )
-_ACTION_PROPERTIES = ("rdd", "write", "writeStream")
+_WRITES = ("writeTo", "mergeInto")
+_WRITE_PROPERTIES = ("write", "writeStream")
 _FILE_METHODS = ("json", "csv", "xml", "parquet", "orc", "text")
 _TIME_TRAVEL = frozenset({"versionasof", "timestampasof"})
 
@@ -81,6 +83,7 @@ def install() -> None:
             _patch_sessions()
             _patch_readers()
             _patch_frames()
+            patch_functions()
             _silence_loggers()
             _installed = True
 
@@ -123,8 +126,11 @@ def _patch_frames() -> None:
 
     for name in _ACTIONS:
         _patch(DataFrame, name, functools.partial(_action, f"{name}()"))
-    for name in _ACTION_PROPERTIES:
-        _patch_property(DataFrame, name, functools.partial(_action, name))
+    for name in _WRITES:
+        _patch(DataFrame, name, functools.partial(_write, f"{name}()"))
+    for name in _WRITE_PROPERTIES:
+        _patch_property(DataFrame, name, functools.partial(_write, name))
+    _patch_property(DataFrame, "rdd", functools.partial(_action, "rdd"))
     for name in ("createTempView", "createOrReplaceTempView"):
         _patch(DataFrame, name, _create_view)
     _patch(DataFrame, "dropDuplicatesWithinWatermark", _drop_duplicates)
@@ -389,10 +395,25 @@ def _load_files(
 
 def _complete(reader: Any, interception: Interception, request: ReadRequest) -> ReadRequest:
     """Add the protocol's options to a reader; returns the request with them."""
+    options = interception.replaced_options(request)
+    if options is not None:
+        _replace_options(reader, request, options)
+        request = replace(request, options=options)
     added = interception.reader_options(request)
     for key, value in added.items():
         reader.option(key, value)
     return request.with_options(added)
+
+
+def _replace_options(reader: Any, request: ReadRequest, options: Mapping[str, str]) -> None:
+    """Give a reader other options than the user has set: Spark's own reader cannot forget one."""
+    with suspended():
+        fresh = reader._spark.readStream if request.streaming else reader._spark.read
+        if request.schema is not None:
+            fresh.schema(request.schema)
+        fresh.format(request.format).options(**options)
+    reader._jreader = fresh._jreader
+    _state(reader).options = dict(options)
 
 
 def _absolute(given: Any, interception: Interception) -> Any:
@@ -418,6 +439,13 @@ def _action(
     what: str, interception: Interception, original: Method, self: Any, *args: Any, **kwargs: Any
 ) -> Any:
     interception.refuse_action(what)
+    return original(self, *args, **kwargs)
+
+
+def _write(
+    what: str, interception: Interception, original: Method, self: Any, *args: Any, **kwargs: Any
+) -> Any:
+    interception.refuse_write(what)
     return original(self, *args, **kwargs)
 
 

@@ -33,6 +33,15 @@ USE = re.compile(r"\s*(USE|SET\s+CATALOG)\s", re.IGNORECASE)
 _numbers = itertools.count(1)
 
 
+_WRITES_ROWS = frozenset(
+    {
+        *("InsertIntoStatement", "MergeIntoTable", "UpdateTable", "DeleteFromTable", "TruncateTable"),
+        *("CreateTableAsSelect", "ReplaceTableAsSelect", "DropTable"),
+    }
+)
+"""Spark's names of the statements that write or remove rows."""
+
+
 def run_sql(interception: Interception, session: SparkSession, text: SqlText, args: Any = None) -> DataFrame:
     """The DataFrame of an SQL text, whose reads are treated as a reader's."""
     sql = read_sql(interception, session, text)
@@ -132,7 +141,8 @@ def read_sql(interception: Interception, session: SparkSession, sql: SqlText) ->
         # Spark's own call reports it, with the user's line on the stack.
         return sql
     if parsed.writes is not None:
-        interception.refuse_action(f"spark.sql with {parsed.writes}")
+        refuse = interception.refuse_write if parsed.writes in _WRITES_ROWS else interception.refuse_action
+        refuse(f"spark.sql with {parsed.writes}")
     edits: list[Edit] = []
     for relation in parsed.relations:
         if parsed.writes is not None:

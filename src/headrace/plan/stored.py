@@ -10,7 +10,7 @@ from typing import Any
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
-from headrace.storage.log_damage import find_damage
+from headrace.storage.log_damage import naming_damage
 from headrace.storage.table_log import LOG, commit_file, last_checkpoint, read_actions, versions
 
 _CHECKPOINT = "headrace.checkpoint."
@@ -102,18 +102,12 @@ def _in_checkpoint(path: Location, version: int, action: str) -> Iterator[Mappin
         if name.endswith(".json"):
             yield from (found for _, found in read_actions(log / name, action))
             continue
-        import pyarrow as pa
         import pyarrow.parquet as parquet
 
-        try:
-            # A checkpoint has no column for actions that its table does not have.
-            with (log / name).open() as data:
-                file = parquet.ParquetFile(data)
-                held = file.read(columns=[action]) if action in file.schema_arrow.names else None
-        except pa.ArrowException as error:
-            if (damaged := find_damage(path)) is None:
-                raise
-            raise damaged from error
+        # A checkpoint has no column for actions that its table does not have.
+        with naming_damage(path), (log / name).open() as data:
+            file = parquet.ParquetFile(data)
+            held = file.read(columns=[action]) if action in file.schema_arrow.names else None
         if held is not None:
             yield from held[action].drop_null().to_pylist()
 

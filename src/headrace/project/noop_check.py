@@ -237,6 +237,15 @@ def _stub(record: Mapping[str, Any], sinks: Mapping[TableName, Sink | None]) -> 
     )
 
 
+def _brokers(settings: ProjectSettings) -> list[Any]:
+    """The connections of the addresses in files; that of the profile is a part of the digest already."""
+    brokers = settings.brokers
+    found = sorted(
+        (name, sorted(one.settings.items()) if one else []) for name, one in brokers.connections.items()
+    )
+    return [sorted(brokers.targets.items()), found]
+
+
 def _digest(settings: ProjectSettings, declarations: Declarations) -> str:
     """A hash of everything that a plan depends on: settings, files, and declarations."""
     from importlib.metadata import version
@@ -251,6 +260,7 @@ def _digest(settings: ProjectSettings, declarations: Declarations) -> str:
         sorted(settings.configuration.items()),
         [sorted(settings.tables.targets.items()), sorted(settings.paths.targets.items())],
         sorted(kafka.items()),
+        _brokers(settings),
         settings.expectation_nulls,
         digest_code(settings.code_folders, settings.storage.root),
     ]

@@ -22,6 +22,7 @@ import headrace
 from headrace.declare.registry import spark
 from headrace.model.queries import PythonQuery, Query, SqlQuery
 from headrace.syntax.bindings import READS, codes
+from headrace.syntax.ipynb import without_cell
 
 _OTHER = frozenset({"LOAD_BUILD_CLASS", "STORE_GLOBAL", "DELETE_GLOBAL"})
 _MODULES = frozenset(
@@ -129,7 +130,7 @@ class _Walk:
         self.found.append([function.__module__, function.__qualname__, code.co_firstlineno])
         if _is_known_function(function) or id(function) in self._seen:
             return
-        if Path(code.co_filename) not in self._files:
+        if Path(without_cell(code.co_filename)) not in self._files:
             raise UnknownCode(f"{function.__qualname__} is not in the pipeline's files")
         self._seen.add(id(function))
         self.value([function.__defaults__, function.__kwdefaults__])

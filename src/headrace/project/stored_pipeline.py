@@ -80,7 +80,7 @@ class StoredPipeline:
         connection = self._engine.connection()
         kafka = KafkaAccess(
             own=connection,
-            others=self._engine.other_clusters,
+            others=(*self._engine.other_clusters, *self.settings.brokers.named),
             explain=lambda text: find_fault(connection, text),
         )
         with self._redacted():

@@ -203,7 +203,7 @@ def _error(
             location=location,
             facts=(*found.facts, "nothing was read or written"),
             remedies=(found.remedy,),
-            params={"dataset": str(name)},
+            params={"table": str(name)},
         )
     return None
 

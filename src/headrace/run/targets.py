@@ -59,7 +59,7 @@ def flow_target(
         case AppendFlow():
             if sink is None:
                 return AppendTarget(**vars(table), reads_target=planned.reads_target)
-            kind, connection = format_of(sink), kind_for(sink.format).sink_options(settings)
+            kind, connection = format_of(sink), kind_for(sink.format).sink_options(sink, settings)
 
             def send(rows: DataFrame, stamp: BatchStamp) -> None:
                 kind.send(rows, stamp, sink, connection)

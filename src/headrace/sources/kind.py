@@ -176,7 +176,13 @@ class SourceKind(ABC):
 
     # -- sinks of the same format
 
-    def sink_options(self, settings: ProjectSettings) -> Mapping[str, str]:
+    def choose_sink_options(
+        self, options: Mapping[str, str], settings: ProjectSettings, location: SourceLocation
+    ) -> tuple[Mapping[str, str], str | None]:
+        """The options of a sink as the spec maps them, and a note for the plan."""
+        return options, None
+
+    def sink_options(self, sink: Sink, settings: ProjectSettings) -> Mapping[str, str]:
         """The options of a writer of this format that the user need not set."""
         return {}
 

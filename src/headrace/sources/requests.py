@@ -170,6 +170,13 @@ class Reader:
         invalid value, or would lose records silently."""
         return {}
 
+    def replaced_options(
+        self, request: ReadRequest, location: SourceLocation, settings: ProjectSettings
+    ) -> tuple[Mapping[str, str], str | None] | None:
+        """All options that take the place of those of the user, and a note for the plan; ``None`` if the
+        reader keeps its own."""
+        return None
+
     def check_path(self, path: str, location: SourceLocation) -> None:
         """Check that the folder of a read exists, where Spark's own error would name no location."""
         return

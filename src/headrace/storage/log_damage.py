@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 
-from headrace.errors import LogUnreadableError
+from headrace.errors import HeadraceError, LogUnreadableError
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
 
@@ -30,6 +31,19 @@ def find_damage(table: Location) -> LogUnreadableError | None:
     return None
 
 
+@contextmanager
+def naming_damage(table: Location) -> Iterator[None]:
+    """Raise the error for a damaged file of a table's log in place of the failure that it causes."""
+    try:
+        yield
+    except HeadraceError:
+        raise
+    except Exception as error:
+        if (damaged := find_damage(table)) is None:
+            raise
+        raise damaged from error
+
+
 def find_damage_named(text: str) -> LogUnreadableError | None:
     """The error for a log that the text of a failure names; ``None`` if it names none, or all is readable."""
     named = _IN_LOG.search(text)
@@ -46,7 +60,7 @@ def log_unreadable(file: Location, fault: str) -> LogUnreadableError:
         f"the log of the table {name if is_ours else table} is damaged: {file.name} {fault}",
         facts=(f"file: {file}", "nothing was written"),
         remedies=("restore the file from a copy of the table", *([again] if is_ours else [])),
-        params={"table": str(table), "file": str(file), "fault": fault},
+        params={"table": str(table), "path": str(file), "fault": fault},
     )
 
 

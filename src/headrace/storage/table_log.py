@@ -288,7 +288,7 @@ def load_commit(table: Location, version: int) -> LoggedCommit:
     transactions: dict[str, int] = {}
     properties: dict[str, str] | None = None
     changes_data = removes_data = False
-    file = commit_file(table, version)
+    file, line = commit_file(table, version), ""
     for line in file.read_lines():
         if line.startswith('{"commitInfo"'):
             info = _parsed(line, file)["commitInfo"]
@@ -301,6 +301,9 @@ def load_commit(table: Location, version: int) -> LoggedCommit:
             removes_data = '"dataChange":true' in line
         elif not changes_data and line.startswith('{"add"'):
             changes_data = '"dataChange":true' in line
+    if not line:
+        # Delta would take it for a commit that changes nothing.
+        raise log_unreadable(file, "is empty")
     metadata = _user_metadata(info)
     return LoggedCommit(
         version=version,

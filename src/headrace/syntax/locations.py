@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
 import linecache
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -62,12 +64,44 @@ def caller(root: Path | None) -> SourceLocation:
     """The innermost line of the user's code that led to this call, or the location of `located_at`."""
     if (located := _located.get()) is not None:
         return located
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if _is_users(frame):
-            return SourceLocation(display_path(frame.f_code.co_filename, root), frame.f_lineno)
-        frame = frame.f_back
+    if (frame := _users_frame()) is not None:
+        return SourceLocation(display_path(frame.f_code.co_filename, root), frame.f_lineno)
     return SourceLocation("<unknown>", 1)
+
+
+def called_name(default: str) -> str:
+    """The function that the innermost line of the user's code calls, as this line writes it; ``default`` if
+    there is no such line. A decorator begins with ``@``, as ``default`` does."""
+    frame = None if _located.get() is not None else _users_frame()
+    if frame is None:
+        return default
+    positions = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    name = _function_at(linecache.getlines(frame.f_code.co_filename), positions)
+    return default if name is None else default[: default.startswith("@")] + name
+
+
+def _function_at(lines: Sequence[str], positions: Sequence[int | None]) -> str | None:
+    """The name of a function that is called between two positions, whose columns count bytes."""
+    first, last, start, stop = positions
+    if first is None or last is None or start is None or stop is None or not 0 < last <= len(lines):
+        return None
+    found = [line.encode() for line in lines[first - 1 : last]]
+    found[-1] = found[-1][:stop]
+    found[0] = found[0][start:]
+    try:
+        node = ast.parse(b"(" + b"".join(found) + b")", mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+    function = node.func if isinstance(node, ast.Call) else node
+    name = ast.unparse(function)
+    return name if re.fullmatch(r"\w+(\.\w+)*", name) else None
+
+
+def _users_frame() -> FrameType | None:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_users(frame):
+        frame = frame.f_back
+    return frame
 
 
 def innermost(traceback: TracebackType | None, root: Path | None) -> SourceLocation | None:

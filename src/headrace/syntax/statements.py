@@ -111,6 +111,16 @@ def parse_statement(cursor: Cursor) -> Statement:
     )
 
 
+_CREATED = {
+    "VOLUME": "remove it, and map its path in the spec:   paths: {/Volumes/CATALOG/SCHEMA/NAME: ./volume}",
+    "SCHEMA": "remove it: a schema exists when a table is in it",
+    "DATABASE": "remove it: a schema exists when a table is in it",
+    "CATALOG": "remove it, and name the catalog in the spec:   catalog: NAME",
+    "FUNCTION": "write its expression in the query, or a Python function with spark.udf.register",
+    "": "remove it: a pipeline declares tables, views and flows only",
+}
+"""What to do about statements that create something else."""
+
 _FLAGS = ("PRIVATE", "TEMPORARY", "TEMP", "STREAMING", "INCREMENTAL", "LIVE", "MATERIALIZED")
 
 
@@ -166,8 +176,12 @@ def _kind(cursor: Cursor, flags: Mapping[str, Token]) -> Kind:
     if cursor.at("VIEW"):
         return "materialized view" if "MATERIALIZED" in flags else "view"
     _check_spelling(cursor, (*_FLAGS, "TABLE", "VIEW", "FLOW"))
-    if cursor.token.kind == "word" and not flags:
-        raise cursor.unsupported(f"CREATE {cursor.token.value.upper()} in an SQL file")
+    if cursor.token.kind == "word" and (not flags or cursor.token.is_word("FUNCTION")):
+        word = cursor.token.value.upper()
+        word = f"{word} VOLUME" if cursor.at("EXTERNAL", "VOLUME") else word
+        raise cursor.unsupported(
+            f"CREATE {word} in an SQL file", _CREATED.get(word.split()[-1], _CREATED[""])
+        )
     raise cursor.unexpected("TABLE, VIEW or FLOW")
 
 
@@ -197,7 +211,10 @@ class TableClauses:
         }
 
     def column_list(self) -> None:
-        for item in self._cursor.group("a list of columns").items():
+        self.read_columns(self._cursor.group("a list of columns"))
+
+    def read_columns(self, columns: Cursor) -> None:
+        for item in columns.items():
             if item.done:
                 raise item.unexpected("a column or CONSTRAINT")
             if not _at_constraint(item):
@@ -205,7 +222,7 @@ class TableClauses:
             while not item.done:
                 if _at_key(item):
                     self._key(item)
-                elif self._columns and item.token.is_word(*_BEHIND_KEYS):
+                elif self._columns and _at_rest(item):
                     self._columns[-1] += f" {item.until(lambda item=item: _at_constraint(item)).rest}"  # type: ignore[misc]
                 else:
                     self._constraints.append(_constraint(item))
@@ -217,7 +234,7 @@ class TableClauses:
             item.name("the name of the constraint")
         kind = item.next().value.upper()
         self._ignore(first, "FOREIGN KEY" if kind == "REFERENCES" else f"{kind} KEY")
-        item.until(lambda: _at_constraint(item, *_BEHIND_KEYS) and not item.at("REFERENCES"))
+        item.until(lambda: (_at_constraint(item) or _at_rest(item)) and not item.at("REFERENCES"))
 
     def _column(self, item: Cursor) -> None:
         name = item.token
@@ -286,7 +303,6 @@ class TableClauses:
         self.ignored.append((clause, self._cursor.locate(first)))
 
 
-_BEHIND_KEYS = ("COMMENT", "NOT")  # parts of a column that can stand behind its keys
 _CLAUSES = ("AS", "USING", "PARTITIONED", "CLUSTER", "COMMENT", "TBLPROPERTIES", "SCHEDULE", "LOCATION")
 _REFUSED: Mapping[str, tuple[str, ...]] = {
     "OPTIONS": (),
@@ -304,8 +320,13 @@ _COLUMN_REMEDIES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _at_constraint(item: Cursor, *words: str) -> bool:
-    return item.at("CONSTRAINT") or _at_key(item) or item.token.is_word(*words)
+def _at_constraint(item: Cursor) -> bool:
+    return item.at("CONSTRAINT") or _at_key(item)
+
+
+def _at_rest(item: Cursor) -> bool:
+    """Whether a part of a column follows that can stand behind its keys. ``NOT ENFORCED`` is of a key."""
+    return item.at("COMMENT") or item.at("NOT", "NULL")
 
 
 def _at_key(item: Cursor) -> bool:

@@ -141,8 +141,8 @@ def _chosen(
     for name in datasets:
         if name not in known:
             raise TableUnknownError(
-                f"the storage {storage.root} holds no table {name}",
-                remedies=did_you_mean(str(name), [str(one) for one in known], "headrace status"),
+                f"the storage {storage.root} holds no table {name.short}",
+                remedies=did_you_mean(name.short, [one.short for one in known], "headrace status"),
                 params={"dataset": str(name), "known": [str(one) for one in known]},
             )
     return sorted(set(datasets)) or known

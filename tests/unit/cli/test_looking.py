@@ -94,7 +94,7 @@ class TestVerify:
     def test_an_unknown_dataset(self, flow: HandFlow, headrace: Call) -> None:
         called = headrace("verify", "bronse")
         assert called.exit_code == 2
-        assert "did you mean `default.bronze`?" in called.err
+        assert "did you mean `bronze`?" in called.err
 
     def test_nothing_to_verify(self, tmp_path: Path, headrace: Call) -> None:
         (tmp_path / "headrace.yml").write_text(SPEC)

@@ -604,7 +604,7 @@ def test_files_of_delta_live_tables_and_lakeflow_declare_the_same(load: Load) ->
     assert [flow.name for flow in declared.flows] == ["one", "default.three", "into_four", "five"]
     notes = [(note.text.partition(" has")[0], note.location.line) for note in declared.notes]
     assert next(one.is_private for one in declared.datasets if not isinstance(one, TemporaryView))
-    assert notes == [("@dp.materialized_view: `cluster_by_auto`", 13)]
+    assert notes == [("@db.materialized_view: `cluster_by_auto`", 13)]
     assert "dlt" not in sys.modules and "databricks.pipelines" not in sys.modules
 
 

@@ -8,6 +8,7 @@ from string import Formatter
 
 import pytest
 
+from checked_json import check_data
 from headrace.model.counts import RowChanges
 from headrace.model.event_forms import Event
 from headrace.model.events import (
@@ -44,6 +45,7 @@ EVENTS: list[Event] = [
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
 def test_an_event_comes_back_as_it_was(event: Event) -> None:
     assert event_from_json(json.loads(json.dumps(event_to_json(event)))) == event
+    check_data("run", event_to_json(event))
 
 
 def test_fields_and_events_of_newer_versions_are_passed_over() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from checked_json import check_data
 from headrace.errors import SourceLocation
 from headrace.model.changes import ALL_COLUMNS, ChosenColumns
 from headrace.model.declarations import (
@@ -298,6 +299,7 @@ def test_offline_says_that_the_storage_was_not_looked_at() -> None:
     explained = Explanation(build_plan(None))
     assert explained.to_text().endswith("(--offline).")
     assert explained.to_json()["changes"] is None
+    check_data("plan", explained.to_json())
 
 
 def test_a_part_of_a_pipeline_shows_that_part() -> None:
@@ -309,6 +311,7 @@ def test_a_part_of_a_pipeline_shows_that_part() -> None:
 
 def test_json_has_the_same_facts_and_no_secrets() -> None:
     data = Explanation(build_plan((created("orders"),))).to_json()
+    check_data("plan", data)
     orders, *_, revenue = data["datasets"]
     (source,) = orders["flows"][0]["sources"]
     assert (source["index"], source["kind"], source["topics"]) == (0, "kafka", ["orders"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from checked_json import check_data
 from headrace.model.names import TableName
 from headrace.project.erasing import ErasurePlan
 
@@ -21,3 +22,4 @@ def test_tables_whose_files_could_not_be_checked_are_not_called_clean() -> None:
     first, second = DONE.final_lines()
     assert first.endswith(": orders") and "can still have the rows" in second
     assert DONE.to_json()["unchecked"] == ["orders"]
+    check_data("erase", {"done": True, **DONE.to_json()})

@@ -13,7 +13,7 @@ from headrace.errors import LogUnreadableError
 from headrace.plan.stored import load_stored_at
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
-from headrace.storage.log_damage import find_damage, find_damage_named
+from headrace.storage.log_damage import find_damage, find_damage_named, naming_damage
 from headrace.storage.table_log import load_commit
 from headrace.verify import delta_log
 from headrace.verify.stored import StoredPath
@@ -68,7 +68,7 @@ def test_a_commit_that_is_not_json_is_named_with_its_line(table: Location, data:
     file(table, name).write_bytes(data)
     error = damage(table)
     assert f"the log of the table orders is damaged: {name} {fault}" in error.summary
-    assert error.params["file"] == str(file(table, name))
+    assert error.params["path"] == str(file(table, name))
     assert error.remedies[1].endswith("headrace full-refresh orders")
 
 
@@ -84,6 +84,11 @@ def test_a_reader_of_commits_names_the_file(table: Location) -> None:
     file(table, f"{2:020d}.json").write_bytes(b'{"commitInfo": {"tim')
     with pytest.raises(LogUnreadableError, match=r"00002\.json cannot be read"):
         load_commit(table, 2)
+    file(table, f"{2:020d}.json").write_bytes(b"")
+    with pytest.raises(LogUnreadableError, match="is empty"):
+        load_commit(table, 2)
+    with pytest.raises(LogUnreadableError, match="is empty"), naming_damage(table):
+        raise OSError("Delta cannot read it")
 
 
 def test_only_the_log_that_a_failure_names_is_looked_at(table: Location) -> None:

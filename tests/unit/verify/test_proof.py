@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from lake import Lake, rows
 
+from checked_json import check_data
 from headrace.errors import NothingToVerifyError, TableUnknownError
 from headrace.model.names import TableName
 from headrace.verify import evidence
@@ -137,7 +138,7 @@ class TestChoice:
         lake.table("bronze").flow()
         with pytest.raises(TableUnknownError) as raised:
             verify(datasets=[TableName("default", "bronz")])
-        assert raised.value.remedies == ("did you mean `default.bronze`?",)
+        assert raised.value.remedies == ("did you mean `bronze`?",)
 
     def test_a_storage_without_datasets_is_an_error(self, lake: Lake, verify: Verify) -> None:
         with pytest.raises(NothingToVerifyError):
@@ -342,6 +343,7 @@ class TestVerdict:
         lake.table().flow().append({0: (0, 10)}, rows([*range(9), 3]))
         broker.holds({0: range(10)})
         data = json.loads(json.dumps(verify().to_json()))
+        check_data("verify", data)
         assert data["proven"] is False
         assert data["exit_code"] == 1
         records = data["datasets"][0]["flows"][0]["grades"]["records"]

@@ -15,7 +15,7 @@ from headrace.model.names import TableName, quoted_column, quoted_path
 from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.storage.location import Location
-from headrace.storage.log_damage import find_damage
+from headrace.storage.log_damage import naming_damage
 from headrace.storage.table_log import checksum_matches_log, is_table, load_checksum, newest_version
 
 CHECKPOINT_PROPERTY = "headrace.checkpoint."
@@ -96,12 +96,8 @@ def no_log(path: Location) -> StorageUnreadableError:
 
 def read_state(spark: SparkSession, path: Location) -> TableState:
     """Read the table's newest snapshot."""
-    try:
+    with naming_damage(path):
         snapshot = newest_snapshot(spark, path)
-    except Exception as error:
-        if (damaged := find_damage(path)) is None:
-            raise
-        raise damaged from error
     if snapshot.version() < 0:
         raise no_log(path)
     metadata = json.loads(snapshot.metadata().json())["metaData"]
@@ -112,7 +108,7 @@ def read_state(spark: SparkSession, path: Location) -> TableState:
 
     def compute() -> dict[str, int]:
         # The thread of a flow has no active session, and Delta needs one.
-        with active_session(spark):
+        with active_session(spark), naming_damage(path):
             return transactions(snapshot.setTransactions())
 
     # For the transactions, Delta computes the table's whole state: a Spark job for each new version.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
 from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError
@@ -112,6 +112,7 @@ class KafkaClusters(Client):
         publishes: bool = False,
         timeout_s: float = 10.0,
         asks_once: bool = False,
+        named: Sequence[KafkaConnection] = (),
     ) -> None:
         self._connect = connect
         self._publishes = publishes
@@ -119,7 +120,7 @@ class KafkaClusters(Client):
         self._asks_once = asks_once
         self._lock = threading.Lock()
         self._own: KafkaConnection | None = None
-        self._others: list[KafkaConnection] = []
+        self._others = list(named)  # with the logins of the spec
         self._clusters: dict[str, KafkaCluster] = {}
         self._publishers: dict[str, OffsetPublisher] = {}
 
@@ -130,6 +131,7 @@ class KafkaClusters(Client):
             publishes=asking.publishes,
             timeout_s=asking.timeout_s,
             asks_once=asking.asks_once,
+            named=asking.settings().brokers.named,
         )
 
     def reach(self, other: KafkaConnection | None) -> KafkaCluster:

@@ -16,6 +16,7 @@ from headrace.errors import (
     OptionInvalidError,
     SchemaIdUnknownError,
     SinkInvalidError,
+    SourceLocation,
 )
 from headrace.model.declarations import Sink, StreamingTable
 from headrace.model.project import ProjectSettings
@@ -37,6 +38,7 @@ from headrace.sources.kafka.clusters import (
 )
 from headrace.sources.kafka.facts import KafkaFacts, ended_offsets, topic_recreated
 from headrace.sources.kafka.last_records import LastRecordReader, offsets_reused
+from headrace.sources.kafka.mapped import check_protocol, map_connection
 from headrace.sources.kafka.position import COORDINATES, KafkaOffsets, KafkaPart, show_command
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY
 from headrace.sources.kafka.reader import KafkaReader
@@ -311,8 +313,18 @@ class KafkaKind(SourceKind):
             return failed.error(BrokerUnreachableError, what, (report,), "headrace doctor")
         return None
 
-    def sink_options(self, settings: ProjectSettings) -> Mapping[str, str]:
-        return settings.kafka.for_spark()
+    def choose_sink_options(
+        self, options: Mapping[str, str], settings: ProjectSettings, location: SourceLocation
+    ) -> tuple[Mapping[str, str], str | None]:
+        found = map_connection(options, settings, location)
+        if found is not None:
+            return found.options, found.note
+        check_protocol(options, settings, location)
+        return options, None
+
+    def sink_options(self, sink: Sink, settings: ProjectSettings) -> Mapping[str, str]:
+        # Nothing of the profile's connection is sent to another cluster.
+        return (other_cluster(sink.options, settings.kafka) or settings.kafka).for_spark()
 
     def check_sink(self, table: StreamingTable, sink: Sink, columns: Collection[str]) -> None:
         missing = "value" if "value" not in columns else "topic"

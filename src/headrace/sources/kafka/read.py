@@ -45,6 +45,19 @@ CLIENT = {
 }
 """Settings of Spark's Kafka clients; the settings of the spec and of a query override them."""
 
+_REQUEST, _WHOLE = "kafka.request.timeout.ms", "kafka.default.api.timeout.ms"
+
+
+def client_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The settings of Spark's Kafka clients beside the options of a reader.
+
+    Kafka's client refuses a request that may take longer than the whole call.
+    """
+    given = next((value for key, value in options.items() if key.lower() == _REQUEST), "")
+    longest = max(int(CLIENT[_WHOLE]), int(given) if given.isdigit() else 0)
+    return {**CLIENT, _WHOLE: str(longest)}
+
+
 ALLOW_NO_TOPICS = "headrace.allowNoTopics"
 """An option of Headrace: a pattern may match no topic."""
 
@@ -127,7 +140,7 @@ def read(
     cluster, further = _connection(kafka.options, connection)
     records = (
         spark.readStream.format("kafka")
-        .options(**CLIENT)
+        .options(**client_options({**cluster.for_spark(), **further}))
         .options(**cluster.for_spark())
         .options(**chosen)
         .options(**_PROTOCOL)

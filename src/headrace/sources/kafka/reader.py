@@ -8,15 +8,17 @@ from typing import Final
 
 from headrace.errors import HeadraceError, OptionInvalidError, OptionUnsupportedError, SourceLocation
 from headrace.model.kafka_settings import KafkaConnection, unshaded
+from headrace.model.project import ProjectSettings
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame
 from headrace.sources.answers import Sample, SourceSeen
 from headrace.sources.bad_records import SCHEMA_NUMBER, VALUE_LIMIT
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
 from headrace.sources.kafka.clusters import KafkaClusters, other_cluster
+from headrace.sources.kafka.mapped import check_protocol, map_connection
 from headrace.sources.kafka.meter import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.sources.kafka.read import ALLOW_NO_TOPICS, CLIENT, LOSS_POLICY
+from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY, client_options
 from headrace.sources.kafka.starting import Start
 from headrace.sources.kafka.subscription import Subscription
 from headrace.sources.requests import (
@@ -96,11 +98,13 @@ def connection_options(options: Mapping[str, str], connection: KafkaConnection) 
     """
     chosen = {key.lower() for key in options}
     if (other := other_cluster(options, connection)) is not None:
-        return _lacking({**CLIENT, **other.for_spark()}, chosen)
+        return _lacking({**client_options(options), **other.for_spark()}, chosen)
     if not connection.bootstrap_servers:
         return {}
     # The servers are written as in the profile, since the plan compares them.
-    return {**_lacking({**CLIENT, **connection.for_spark()}, chosen), _SERVERS: connection.bootstrap_servers}
+    own = connection.for_spark()
+    client = client_options({**own, **options})
+    return {**_lacking({**client, **own}, chosen), _SERVERS: connection.bootstrap_servers}
 
 
 def _lacking(options: Mapping[str, str], chosen: Set[str]) -> dict[str, str]:
@@ -252,7 +256,14 @@ class KafkaReader(Reader):
         limit = defaults.record_limit or KAFKA_MAX_OFFSETS_PER_TRIGGER
         options = protocol_options(request, location, limit)
         check_values(request.options, request.streaming, location)
+        check_protocol(request.options, defaults.settings, location)
         return connection_options(request.options, defaults.settings.kafka) | own | options
+
+    def replaced_options(
+        self, request: ReadRequest, location: SourceLocation, settings: ProjectSettings
+    ) -> tuple[Mapping[str, str], str | None] | None:
+        found = map_connection(request.options, settings, location)
+        return None if found is None else (found.options, found.note)
 
     def sample(self, read: SourceRead, sampling: Sampling) -> Sample:
         subscription = Subscription.of(read.request.options)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import HeadraceError, TopicNotFoundError
+from headrace.errors import HeadraceError, KafkaLoginError, KafkaTlsError, TopicNotFoundError
 from headrace.model.kafka_settings import EMBEDDED, NO_ADDRESS, KafkaConnection
 from headrace.model.project import OnDataLoss, ProjectSettings
 from headrace.model.ranges import Position, SourceRange
@@ -107,12 +108,21 @@ class KafkaSource(Source):
     # -- what the cluster holds
 
     def look(self, systems: Systems, past: Past) -> KafkaFacts:
-        try:
+        with self._located():
             cluster = self._cluster(systems)
             return _compare_last(self._look(cluster), past.history, cluster)
+
+    @contextmanager
+    def _located(self) -> Iterator[None]:
+        """Give the errors of a cluster that does not answer, or refuses access, the line of the reader."""
+        try:
+            yield
         except HeadraceError as error:
-            # A cluster that does not answer, or refuses the access, has no line of its own.
-            raise error.with_location(self.location) from error
+            found = error.with_location(self.location)
+            if self.servers is not None and isinstance(error, KafkaLoginError | KafkaTlsError):
+                entry = f'kafka: {{brokers: {{"{self.servers}": embedded}}}}'
+                found = found.with_(remedies=[*found.remedies, f"or map the address in the spec:   {entry}"])
+            raise found from error
 
     def _cluster(self, systems: Systems) -> KafkaCluster:
         return systems.client(KafkaClusters).reach(self.connection)
@@ -146,16 +156,17 @@ class KafkaSource(Source):
 
     def find(self, systems: Systems, *, is_new: bool) -> Found:
         cluster = self._cluster(systems)
-        topics = self._topics(cluster)
-        try:
-            counts = self._count_partitions(topics, cluster)
-        except TopicNotFoundError:
-            # A run refuses what a checkpoint has read and does not exist any more, with another remedy.
+        with self._located():
+            topics = self._topics(cluster)
+            try:
+                counts = self._count_partitions(topics, cluster)
+            except TopicNotFoundError:
+                # A run refuses what a checkpoint has read and does not exist any more, with another remedy.
+                if is_new:
+                    raise
+                counts = {}
             if is_new:
-                raise
-            counts = {}
-        if is_new:
-            self.check_start(self._look(cluster), systems, is_new=True)
+                self.check_start(self._look(cluster), systems, is_new=True)
         count = sum(counts.values())
         text = counted(count, "partition") if count else ""
         return Found(text, None if self.pattern is None else topics)

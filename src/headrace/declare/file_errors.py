@@ -1,0 +1,97 @@
+"""The errors of exceptions that a pipeline's files raise while they are loaded."""
+
+from __future__ import annotations
+
+import linecache
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import headrace
+from headrace.declare.packages import missing_package
+from headrace.errors import (
+    FeatureUnsupportedError,
+    HeadraceError,
+    PathUnmappedError,
+    PipelineFileFailedError,
+    SourceLocation,
+)
+from headrace.model.notes import suggestions
+from headrace.model.project import ProjectSettings
+from headrace.storage.mapped_paths import mapped_path
+from headrace.syntax.locations import display_path, is_installed
+
+_AUTO_CDC = "create_auto_cdc_flow"
+_HEADRACE = Path(headrace.__file__).parent
+_SHOWN_LINES = 6  # the lines of an exception's text that the error shows; Spark's texts can be very long
+
+
+def build_file_error(
+    error: BaseException, file: Path, root: Path, packages: Callable[[], Mapping[str, SourceLocation]]
+) -> HeadraceError:
+    shown = display_path(file, root)
+    location = _location(error, file, root)
+    if any(frame.name == _AUTO_CDC for frame in traceback.extract_tb(error.__traceback__)):
+        # Spark's own function needs packages of Spark Connect before it asks the registry.
+        return FeatureUnsupportedError(
+            "this version does not support AUTO CDC flows", location=location, params={"what": _AUTO_CDC}
+        )
+    # The text of a KeyError is only the key's repr.
+    text = f"key {error} does not exist" if isinstance(error, KeyError) else str(error)
+    first, *rest = text.splitlines() or [""]
+    kind = type(error).__name__
+    remedies = suggestions(error)
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        rest, remedies = missing_package(error.name, packages())
+    if isinstance(error, SyntaxError):
+        summary = f"{location.path} is not valid Python: {error.msg}"
+        rest = []
+    elif isinstance(error, SystemExit):
+        summary = f"{shown} ended the program: {kind}({error.code!r})"
+    else:
+        summary = f"{shown} raised {kind}" + (f": {first}" if first else "")
+    return PipelineFileFailedError(
+        summary,
+        location=location,
+        facts=[line for line in rest if line.strip()][:_SHOWN_LINES],
+        remedies=[*remedies, f"correct {location}; --debug prints the stack trace"],
+        params={"path": shown, "exception": kind},
+    )
+
+
+def check_foreign(error: FileNotFoundError, file: Path, settings: ProjectSettings) -> None:
+    """Raise the error for a path of another system that no entry of `paths` has."""
+    if isinstance(error.filename, str):
+        try:
+            mapped_path(error.filename, settings, _location(error, file, settings.root))
+        except PathUnmappedError as unmapped:
+            raise unmapped from error
+
+
+def _location(error: BaseException, file: Path, root: Path) -> SourceLocation:
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        length = None
+        if error.end_lineno == error.lineno and error.offset and error.end_offset:
+            length = max(1, error.end_offset - error.offset)
+        return SourceLocation(display_path(error.filename, root), error.lineno, error.offset or None, length)
+    for frame in reversed(traceback.TracebackException.from_exception(error).stack):
+        if _is_users(frame.filename) and frame.lineno is not None:
+            column = length = None
+            if frame.colno is not None and frame.end_lineno == frame.lineno and frame.end_colno is not None:
+                line = linecache.getline(frame.filename, frame.lineno)
+                column = _characters(line, frame.colno) + 1
+                length = _characters(line, frame.end_colno) + 1 - column
+            return SourceLocation(display_path(frame.filename, root), frame.lineno, column, length)
+    return SourceLocation(display_path(file, root), 1)
+
+
+def _characters(line: str, offset: int) -> int:
+    """The characters in the first bytes of a line; Python gives columns in bytes."""
+    return len(line.encode()[:offset].decode(errors="replace"))
+
+
+def _is_users(filename: str) -> bool:
+    path = Path(filename)
+    if not path.is_absolute() or "site-packages" in path.parts or path.is_relative_to(_HEADRACE):
+        return False
+    return not is_installed(filename)

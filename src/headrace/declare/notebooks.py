@@ -1,0 +1,172 @@
+"""Runs the code of a pipeline's files: Python, and the cells of notebooks.
+
+In a notebook that Databricks exported as a Python file, the cells of other languages are comments. ``%sql``
+cells declare tables as SQL files do, and ``%run`` runs another file in the namespace of the notebook. The
+plan notes all others. In notebooks of Jupyter's format, cells begin with the same commands.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from headrace.declare.dbutils import NO_DISPLAY
+from headrace.declare.file_errors import build_file_error, check_foreign
+from headrace.declare.main_guard import compile_file
+from headrace.declare.packages import find_packages
+from headrace.declare.registry import ActivePipeline, activate_pipeline
+from headrace.declare.sql_files import declare_file, declare_text
+from headrace.errors import HeadraceError, PipelineFileFailedError, SourceLocation
+from headrace.model.project import code_language
+from headrace.syntax.ipynb import InvalidNotebookError, NotebookCell, cell_file, parse_notebook
+from headrace.syntax.locations import display_path
+from headrace.syntax.tokens import Cell, build_note, find_cells
+
+_PREFIX = re.compile(r"^# MAGIC(?: %sql\b)?", re.IGNORECASE)
+_NOTEBOOK = b"# Databricks notebook source"
+_RUN_ARGUMENTS = re.compile(r"\s+\$\w+\s*=")
+_CALL = "__headrace_cell__"  # the function that runs a cell which is a comment of the file
+
+
+@dataclass(frozen=True)
+class FileRun:
+    """One run of a file. `ran`: the files whose declarations their own run registers."""
+
+    file: Path
+    namespace: dict[str, Any]
+    active: ActivePipeline
+    ran: set[Path]
+    is_notebook: bool = False  # whether a notebook runs it
+
+
+def run_file(run: FileRun) -> None:
+    """Run the code of a Python file or a notebook."""
+    try:
+        if code_language(run.file) == "notebook":
+            _run_ipynb(run)
+        else:
+            _run_python(run)
+    except HeadraceError:
+        raise
+    except (Exception, SystemExit) as error:
+        if isinstance(error, FileNotFoundError):
+            check_foreign(error, run.file, run.active.settings)
+        packages = partial(find_packages, {run.file, *run.ran}, run.active.settings)
+        raise build_file_error(error, run.file, run.active.settings.root, packages) from error
+
+
+def _run_python(run: FileRun) -> None:
+    # Compiled here rather than imported: a cached file could be older than an edit in the same second,
+    # and no cache is written beside the user's files.
+    content = run.file.read_bytes()
+    code: bytes | str = content
+    is_notebook = content.removeprefix(b"\xef\xbb\xbf").startswith(_NOTEBOOK)
+    if is_notebook:
+        cells = _Cells(run)
+        code = cells.code
+        run.namespace.update({"display": NO_DISPLAY, "displayHTML": NO_DISPLAY, _CALL: cells})
+    exec(compile_file(code, str(run.file), is_notebook=is_notebook or run.is_notebook), run.namespace)
+
+
+def _run_ipynb(run: FileRun) -> None:
+    shown = display_path(run.file, run.active.settings.root)
+    try:
+        cells = parse_notebook(run.file.read_text(encoding="utf-8-sig"))
+    except (InvalidNotebookError, UnicodeDecodeError) as error:
+        raise PipelineFileFailedError(
+            f"{shown} is not a valid notebook: {error}",
+            location=SourceLocation(shown, 1),
+            remedies=["export the notebook again, or save it as a Python file"],
+            params={"path": shown, "exception": type(error).__name__},
+        ) from error
+    run.namespace.update({"display": NO_DISPLAY, "displayHTML": NO_DISPLAY})
+    for cell in cells:
+        _run_cell(run, cell, cell_file(shown, cell.number))
+
+
+def _run_cell(run: FileRun, cell: NotebookCell, shown: str) -> None:
+    for line, command in cell.skipped:
+        note = build_note(Cell(command.split()[0].lstrip("%!"), "", line, line), shown)
+        if run.active.registry is not None:
+            run.active.registry.add_note(replace(note, text=f"the line `{command}` is not run"))
+    if cell.magic == "python":
+        name = cell_file(run.file, cell.number)
+        # Stack traces and `inspect` read the lines of a cell here: no file has this name.
+        linecache.cache[name] = (len(cell.source), None, cell.source.splitlines(keepends=True), name)
+        exec(compile_file(cell.source, name, is_notebook=True), run.namespace)
+    elif cell.magic == "sql":
+        if run.active.registry is not None:
+            declare_text(cell.source, shown, run.active, is_notebook=True)
+    elif cell.magic != "run" or not run_other(cell.argument, run):
+        _note(run.active, Cell(cell.magic, cell.argument, cell.line, cell.line), shown)
+
+
+def _note(active: ActivePipeline, cell: Cell, path: str) -> None:
+    if cell.magic != "md" and active.registry is not None:
+        active.registry.add_note(build_note(cell, path))
+
+
+def run_other(argument: str, run: FileRun) -> bool:
+    """Run the file of ``%run`` in the namespace of a notebook; false if there is no such file."""
+    named = _RUN_ARGUMENTS.split(argument)[0].strip().strip("\"'")
+    given = run.file.parent / named
+    candidates = (given.with_name(f"{given.name}{suffix}") for suffix in (".py", ".sql", ".ipynb", ""))
+    found = next((one.resolve() for one in candidates if named and one.is_file()), None)
+    if found is None:
+        return False
+    active = run.active if found not in run.ran else replace(run.active, registry=None)
+    run.ran.add(found)
+    if code_language(found) == "sql":
+        if active.registry is not None:
+            declare_file(found, active)
+        return True
+    before = {name: run.namespace[name] for name in ("__file__", _CALL) if name in run.namespace}
+    run.namespace["__file__"] = str(found)
+    with activate_pipeline(active):
+        run_file(replace(run, file=found, active=active, is_notebook=True))
+    run.namespace.update(before)
+    return True
+
+
+class _Cells:
+    """The cells of a Python file that are comments."""
+
+    def __init__(self, run: FileRun) -> None:
+        file, active = run.file, run.active
+        self._run = run
+        self._active = active
+        self._path = display_path(file, active.settings.root)
+        self._lines = file.read_bytes().decode("utf-8-sig").split("\n")
+        self._cells = {cell.line: cell for cell in find_cells("\n".join(self._lines))}
+
+    @property
+    def code(self) -> str:
+        """The notebook with a call in the line of each cell that is run; all lines keep their numbers."""
+        lines = list(self._lines)
+        for cell in self._cells.values():
+            if cell.magic in ("sql", "run"):
+                lines[cell.line - 1] = f"{_CALL}({cell.line})"
+            else:
+                self._note(cell)
+        return "\n".join(lines)
+
+    def __call__(self, line: int) -> None:
+        cell = self._cells[line]
+        if cell.magic == "run":
+            if not run_other(cell.argument, self._run):
+                self._note(cell)
+        elif self._active.registry is not None:
+            declare_text(self._sql(cell), self._path, self._active, is_notebook=True)
+
+    def _note(self, cell: Cell) -> None:
+        _note(self._active, cell, self._path)
+
+    def _sql(self, cell: Cell) -> str:
+        """The statements of a cell, at the line and column that they have in the file."""
+        lines = self._lines[cell.line - 1 : cell.stop - 1]
+        cleaned = (_PREFIX.sub(lambda found: " " * len(found[0]), line) for line in lines)
+        return "\n" * (cell.line - 1) + "\n".join(cleaned)

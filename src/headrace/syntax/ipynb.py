@@ -1,0 +1,119 @@
+"""Notebooks in Jupyter's format: their cells, and the source locations within a cell."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_CELL = re.compile(r"#cell(\d+)$")
+_MAGIC = re.compile(r"%{1,2}(\w+)[ \t]*(.*)")
+_LINE_MAGIC = re.compile(r"(?:%{1,2}|!)\s*\w.*")
+_WHOLE = frozenset({"sql", "run", "md", "sh", "bash", "script", "scala", "r", "fs", "html", "javascript"})
+"""The magic commands that a whole cell belongs to; others are for their line."""
+
+
+@dataclass(frozen=True)
+class NotebookCell:
+    """A cell with code. Each line has the number that it has in the notebook."""
+
+    number: int
+    magic: str  # what runs it: ``python``, ``sql``, ``run``, or a command that is not run
+    argument: str  # the rest of the line of the magic command
+    line: int  # the line of the magic command, or the first one
+    text: str  # the lines as they are
+    source: str  # the lines without magic commands
+    skipped: tuple[tuple[int, str], ...] = ()  # the lines with commands that are not run
+
+
+class InvalidNotebookError(ValueError):
+    """The file is not a notebook."""
+
+
+def parse_notebook(text: str) -> tuple[NotebookCell, ...]:
+    """The cells with code, in their order; numbers count all cells from 1."""
+    try:
+        document = json.loads(text)
+        language = _language(document["metadata"]) if "metadata" in document else "python"
+        found = [(number, cell) for number, cell in enumerate(document["cells"], 1)]
+        return tuple(
+            _parse_cell(number, _text(cell["source"]), language)
+            for number, cell in found
+            if cell["cell_type"] == "code"
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidNotebookError(f"{type(error).__name__}: {error}") from error
+
+
+def cell_file(file: str | Path, number: int) -> str:
+    """The name that a cell has in source locations and stack traces: ``orders.ipynb#cell3``."""
+    return f"{file}#cell{number}"
+
+
+def without_cell(filename: str) -> str:
+    """The file of a location; other names are returned as they are."""
+    return _CELL.sub("", filename)
+
+
+def find_line(path: Path, line: int) -> str | None:
+    """The line of a location in a cell; ``None`` if the path names no cell, or it has no such line."""
+    found = _CELL.search(path.name)
+    if found is None:
+        return None
+    try:
+        cells = parse_notebook(Path(without_cell(str(path))).read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError):
+        return None
+    lines = (one.text.split("\n") for one in cells if one.number == int(found[1]))
+    return next((one[line - 1] for one in lines if 0 < line <= len(one)), None)
+
+
+def _language(metadata: dict[str, dict[str, object]]) -> str:
+    """The language of cells without a magic command."""
+    for key in ("application/vnd.databricks.v1+notebook", "language_info", "kernelspec"):
+        part = metadata.get(key) or {}
+        if name := part.get("language") or (part.get("name") if key == "language_info" else None):
+            return str(name).lower()
+    return "python"
+
+
+def _text(source: str | list[str]) -> str:
+    return source if isinstance(source, str) else "".join(source)
+
+
+def _parse_cell(number: int, text: str, language: str) -> NotebookCell:
+    lines = text.split("\n")
+    first = next((index for index, line in enumerate(lines) if line.strip()), 0)
+    magic, argument = "sql" if language == "sql" else "python", ""
+    if (found := _MAGIC.fullmatch(lines[first])) is not None:
+        word = found[1].lower()
+        if word in _WHOLE or word in ("python", "python3"):
+            magic, argument = word.removesuffix("3"), found[2].strip()
+            # The statements of an SQL cell can begin behind the command.
+            kept = argument if magic == "sql" else ""
+            lines[first] = " " * found.start(2) + kept if kept else ""
+    skipped = []
+    if magic == "python":
+        skipped = list(_without_commands(lines))
+    return NotebookCell(number, magic, argument, first + 1, text, "\n".join(lines), tuple(skipped))
+
+
+def _without_commands(lines: list[str]) -> Iterator[tuple[int, str]]:
+    """Blank the lines with commands for the notebook or the shell."""
+    if _is_python("\n".join(lines)):
+        return
+    for index, line in enumerate(lines):
+        if _LINE_MAGIC.fullmatch(line):
+            yield index + 1, line.strip()
+            lines[index] = ""
+
+
+def _is_python(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError):
+        return False
+    return True
