@@ -47,7 +47,7 @@ def main(records: int, rate: int, quick: bool) -> None:
 def _broker(folder: Path) -> list[int]:
     """The broker is nobody's child."""
     try:
-        return [int(json.loads((folder / ".demo" / "broker" / "broker.json").read_text())["pid"])]
+        return [int(json.loads((folder / ".headrace" / "broker" / "broker.json").read_text())["pid"])]
     except (OSError, ValueError, KeyError):
         return []
 

@@ -338,10 +338,12 @@ SHARED: Mapping[str, Shape] = {
         "changes": ([{"field": "text", "before": "text?", "after": "text?"}], "null"),
     },
     "Broker": {
+        "pipeline": "text?",
         "state": "text",
         "bootstrap_servers": "text?",
         "pid": "int?",
         "memory_mb": "int?",
+        "idle_minutes": "number",
         "path": "text",
         "log": "text",
     },
@@ -588,6 +590,10 @@ COMMANDS: Mapping[str, tuple[Shape, ...]] = {
     "broker status": ("#Broker",),
     "broker topics create": (
         {"topic": "text", "partitions": "int", "config": "texts", "bootstrap_servers": "text"},
+    ),
+    "broker topics delete": (
+        "#NotDone",
+        {"done": "bool", "topic": "text", "id": "text?", "partitions": "int", "records": "int"},
     ),
     "broker topics list": (
         {"topics": [{"topic": "text", "id": "text?", "partitions": "int", "records": "int"}]},

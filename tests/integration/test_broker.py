@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from headrace.cli.main import run
 from headrace.errors import (
     BrokerPortInUseError,
     BrokerRunningError,
@@ -26,6 +28,7 @@ from headrace.errors import (
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import ProjectSettings
 from headrace.runtime.broker import Broker, ensure_embedded, resolve_embedded
+from headrace.runtime.broker_data import topic_ids
 from headrace.runtime.doctor import run_checks
 from waiting import DEADLINE_S
 
@@ -47,15 +50,16 @@ def produce(bootstrap: str, topic: str, values: list[str]) -> None:
     assert producer.flush(30) == 0
 
 
-def consume(bootstrap: str, topic: str, count: int, **settings: str) -> list[str]:
+def consume(bootstrap: str, topic: str, count: int, *, attempts: int = 30, **settings: str) -> list[str]:
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": "false", **settings}
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: list[str] = []
-    deadline = time.monotonic() + 30
-    while len(found) < count and time.monotonic() < deadline:
+    # An empty answer is the end of the topic, or of a wait for the broker.
+    while len(found) < count and attempts > 0:
         message = consumer.poll(1.0)
+        attempts -= message is None
         if message is not None and message.error() is None:
             found.append((message.value() or b"").decode())
     consumer.close()
@@ -68,6 +72,7 @@ def test_a_restart_keeps_records_topics_and_port(own: Broker) -> None:
     produce(first, "sales", ["a", "b"])
     topics = own.list_topics()
     assert [(topic.name, topic.partitions, topic.records) for topic in topics] == [("sales", 1, 2)]
+    assert topic_ids(own.directory) == {"sales": topics[0].id}
     assert own.stop()
     assert not own.status().running
     assert own.start() == first
@@ -104,6 +109,32 @@ def test_it_lives_on_after_its_starter_and_a_second_start_finds_it(own: Broker) 
     assert answers == {own.status().bootstrap}
     assert own.status().running
     assert own.start() in answers
+
+
+def test_a_copied_or_moved_folder_has_a_broker_of_its_own(own: Broker, tmp_path: Path) -> None:
+    first = own.start()
+    own.create_topic("sales", 1)
+    produce(first, "sales", ["a"])
+    copied = Broker(Path(shutil.copytree(own.directory, tmp_path / "copied")), bound=True)
+    assert (copied.status().state, copied.stop()) == ("stopped", False)
+    second = copied.start()
+    try:
+        assert second != first
+        produce(second, "sales", ["b"])
+        assert consume(second, "sales", 2) == ["a", "b"]
+        assert consume(first, "sales", 2, attempts=1) == ["a"]
+    finally:
+        copied.stop()
+    old = own.status().pid
+    assert old is not None
+    moved = Broker(own.directory.rename(tmp_path / "moved"), bound=True)
+    assert moved.status().state == "stopped"
+    third = moved.start()
+    try:
+        assert not psutil.pid_exists(old) or psutil.Process(old).status() == psutil.STATUS_ZOMBIE
+        assert consume(third, "sales", 1) == ["a"]
+    finally:
+        moved.stop()
 
 
 def test_status_without_a_broker_starts_nothing(own: Broker) -> None:
@@ -163,6 +194,19 @@ def test_topics_refuse_a_second_creation_and_a_wrong_name(broker: Broker, topic:
         broker.create_topic("no spaces")
 
 
+def test_a_topic_is_deleted_after_a_yes(
+    topic: Callable[..., str], bootstrap: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = topic(partitions=2)
+    produce(bootstrap, name, ["a", "b"])
+    assert run(["broker", "topics", "delete", name, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "NOT_CONFIRMED"
+    assert run(["broker", "topics", "delete", name, "--yes"]) == 0
+    assert capsys.readouterr().out == f"Deleted topic {name} with 2 partitions and 2 records.\n"
+    assert run(["broker", "topics", "delete", name, "--yes", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "TOPIC_NOT_FOUND"
+
+
 def test_transactions_work_on_one_node(bootstrap: str, topic: Callable[..., str]) -> None:
     name = topic()
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
@@ -184,7 +228,7 @@ def test_embedded_means_this_broker(broker: Broker, bootstrap: str, tmp_path: Pa
     found = resolve_embedded(embedded)
     assert found is not None
     assert found.bootstrap_servers == bootstrap
-    assert resolve_embedded(embedded, tmp_path / "none") is None
+    assert resolve_embedded(replace(embedded, broker=tmp_path / "none")) is None
     elsewhere = KafkaConnection({"bootstrap.servers": "kafka.test:9092"})
     assert ensure_embedded(elsewhere) is elsewhere
 

@@ -10,11 +10,15 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
+import psutil
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from headrace.cli.main import run
+from headrace.run.update import execute
+from headrace.runtime.broker import Broker
+from headrace.runtime.broker_watch import Watch
 
 SALES = 400
 
@@ -53,8 +57,23 @@ def gold(folder: Path) -> tuple[Decimal, int]:
 
 
 def test_from_init_to_a_full_refresh(
-    spark: SparkSession, pipeline: Path, bootstrap: str, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    pipeline: Path,
+    bootstrap: str,
+    broker: Broker,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    held = []
+
+    def note_hold(*arguments: Any) -> Any:
+        status = broker.status()
+        assert status.pid is not None
+        watch = Watch(broker.directory, psutil.Process(status.pid), int(bootstrap.rpartition(":")[2]), 60)
+        held.append(watch.is_held())
+        return execute(*arguments)
+
+    monkeypatch.setattr("headrace.run.update.execute", note_hold)
     default = ["--project", str(pipeline)]
     # The same folder as a URI, with an encoded character.
     project = [*default, "--storage", f"file://{pipeline}/l%61ke"]
@@ -73,6 +92,7 @@ def test_from_init_to_a_full_refresh(
     assert run(["run", "--json", *project]) == 0
     *events, last = lines(capsys.readouterr().out)
     assert events[0]["event"] == "UpdateStarted"
+    assert held == [True], "its broker does not end while it runs"
     assert last["result"]["outcome"] == "completed"
     assert {flow["flow"]: flow["rows"] for flow in last["result"]["flows"]} == {
         "bronze": SALES,

@@ -9,6 +9,7 @@ from headrace.cli.output import Output
 from headrace.cli.verb import Invocation
 from headrace.errors import TopicNotFoundError, did_you_mean
 from headrace.model.kafka_settings import KafkaConnection
+from headrace.runtime.broker_data import find_in_shared
 
 if TYPE_CHECKING:
     from headrace.sources.kafka.cluster import KafkaCluster
@@ -48,9 +49,10 @@ def not_found(error: TopicNotFoundError, kafka: ReachedKafka, cluster: KafkaClus
         create = (f"headrace broker topics create {topic}", f"headrace produce {topic} --sample")
     remedies = did_you_mean(topic, known) or create
     listed = ", ".join(known[:10]) + (", .." if len(known) > 10 else "")
+    facts, others = find_in_shared([topic], kafka.connection.broker)
     return TopicNotFoundError(
         error.summary,
-        facts=(f"topics of the broker: {listed}",) if known else ("the broker has no topics",),
-        remedies=remedies,
+        facts=[f"topics of the broker: {listed}" if known else "the broker has no topics", *facts],
+        remedies=[*others, *remedies],
         params={"topic": topic, "known": list(known)},
     )

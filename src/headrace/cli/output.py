@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
+from headrace.cli.remedies import locate_remedies
 from headrace.errors import HeadraceError, NotConfirmedError, PlanFailedError, SourceLocation, more_command
 from headrace.model.secrets import Redactor
 from headrace.model.texts import wrap
@@ -176,6 +177,8 @@ class Output(ABC):
         self.debug = debug
         self.folders: list[Path] = []
         """The folder at which paths of error locations start: the pipeline's folder, if it is known."""
+        self.options = ""
+        """The options of the command line that name the pipeline; remedies repeat them."""
 
     @property
     def is_terminal(self) -> bool:
@@ -264,6 +267,7 @@ class TextOutput(Output):
 
     def error(self, error: HeadraceError) -> None:
         width = shutil.get_terminal_size().columns if self.stderr.isatty() else None
+        error = locate_remedies(error, self.options)
         for line in error_lines(error, self.folders, width):
             self.write(line, self.stderr)
         if self.debug:
@@ -312,7 +316,7 @@ class JsonOutput(Output):
             self._write(result.data, indent=2)
 
     def error(self, error: HeadraceError) -> None:
-        fields = error.to_dict()
+        fields = locate_remedies(error, self.options).to_dict()
         if self.debug:
             fields["trace"] = _trace(error)
         self._write({"error": fields})

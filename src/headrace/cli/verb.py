@@ -13,6 +13,7 @@ import click
 
 from headrace.cli.options import complete_profile, option
 from headrace.cli.output import Output, Result
+from headrace.cli.remedies import named_options
 from headrace.errors import SpecNotFoundError
 from headrace.model.project import ProjectSettings
 from headrace.model.secrets import is_secret_key
@@ -118,6 +119,7 @@ def verb(
                 if project
                 else {}
             )
+            output.options = named_options({key: value for key, value in chosen.items() if key != "set"})
             return function(Invocation(output, **chosen), **parameters)
 
         options = [*(_OF_PROJECT if project else ()), *_OF_OUTPUT]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from headrace.declare.broker_choice import choose_broker
 from headrace.declare.bundle import BUNDLES, find_bundle, read_bundle, target_names
 from headrace.declare.spec_brokers import broker_locations, build_brokers, kafka_of
 from headrace.declare.spec_checks import build_error, build_paths, build_tables, check_kafka, check_keys
@@ -37,12 +39,14 @@ from headrace.errors import (
     SpecNotFoundError,
     SpecUnknownKeyError,
 )
+from headrace.model.broker import BrokerChoice
 from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
 from headrace.model.maintenance import MaintenanceSettings
 from headrace.model.names import TableName
 from headrace.model.project import ANSI_SETTING, ProjectSettings
 from headrace.model.secrets import Redactor, is_secret_key
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
+from headrace.runtime.places import shared_broker_folder
 from headrace.storage.layout import Storage
 
 SPEC_NAMES = ("headrace.yml", "headrace.yaml")
@@ -105,17 +109,27 @@ def load_project(
     folder, the defaults with the overrides.
     """
     redactor = redactor or Redactor()
-    file = Path.cwd() / SPEC_NAMES[0]
+    file, is_outside = Path.cwd() / SPEC_NAMES[0], False
     try:
         file = find_spec(path) if text is None else file
     except SpecNotFoundError:
         if path is not None or not anywhere:
             raise
-        text, profile = f"name: {_NAME_OUTSIDE}\n", profile or DEFAULT_PROFILE
+        text, profile, is_outside = f"name: {_NAME_OUTSIDE}\n", profile or DEFAULT_PROFILE, True
     try:
-        return _load(file, text, profile, overrides or {}, redactor)
+        settings = _load(file, text, profile, overrides or {}, redactor)
     except HeadraceError as error:
         raise redactor.error(error) from error.__cause__
+    if is_outside and settings.broker is not None and settings.broker.reason == "pipeline":
+        return _with_broker(settings, BrokerChoice(shared_broker_folder(), "outside"))
+    return settings
+
+
+def _with_broker(settings: ProjectSettings, broker: BrokerChoice) -> ProjectSettings:
+    kafka = settings.kafka
+    if kafka.is_embedded:
+        kafka = replace(kafka, broker=broker.folder)
+    return replace(settings, broker=broker, kafka=kafka)
 
 
 def _load(
@@ -148,6 +162,7 @@ def _load(
         {k: v for k, v in document.items.items() if k != "profiles"}, document.keys, document.location
     )
     merged = _merged(base, _chosen(profiles, chosen, shown, targets))
+    written = merged
     for key, value in overrides.items():
         merged = _merged(merged, _override(key, value, redactor))
     given = None
@@ -171,6 +186,13 @@ def _load(
     settings = replace(_settings(spec, file, chosen, merged, redactor), brokers=brokers)
     if given is not None:
         settings = replace(settings, ignored=given.ignored, packages=given.packages)
+    storages = [settings.storage]
+    if "storage" in overrides:
+        with suppress(HeadraceError):
+            stored = Mapped({key: value for key, value in written.items.items() if key == "storage"})
+            storages.append(Storage.at(filler.fill(stored).get("storage", DEFAULT_STORAGE), file.parent))
+    used = storages if settings.kafka.is_embedded else ()
+    settings = _with_broker(settings, choose_broker(spec.name, file.parent, spec.runtime.broker, used))
     # The clients' settings may hold secrets that are not in the spec, such as a decrypted key.
     for connection in (settings.kafka, *brokers.named):
         redactor.add_settings(connection.for_spark())

@@ -124,6 +124,10 @@ class Runtime(_Part):
     memory: Annotated[Text, _matching(_MEMORY, "must be a JVM memory size, such as 2g or 512m")] | None = None
     """the heap size of the JVM, such as ``2g``; by default chosen by the memory of the machine"""
 
+    broker: Text | None = None
+    """the folder of the embedded broker, relative to the folder of the spec; by default
+    ``.headrace/broker``; the environment variable ``HEADRACE_BROKER_DIR`` replaces it"""
+
 
 class Upsert(_Part):
     index_memory: Annotated[int, BeforeValidator(parse_memory)] | None = None
@@ -312,7 +316,7 @@ class Overridable(_Part):
     """whether flows publish their offsets to the broker, for Kafka's tools"""
 
     runtime: Runtime = Field(default_factory=Runtime)
-    """where Spark runs"""
+    """where Spark and the embedded broker run"""
 
 
 class Spec(Overridable):

@@ -83,6 +83,10 @@ class KafkaConnection:
     places: Mapping[str, SourceLocation] = field(default_factory=dict, repr=False, compare=False)
     """The location of each setting in the spec, if it is there."""
 
+    broker: Path | None = field(default=None, compare=False)
+    """The folder of the embedded broker, if the connection is that of an embedded broker; without it,
+    ``embedded`` means the broker that is used outside of pipelines."""
+
     of_embedded: bool = field(default=False, compare=False)
     """Whether the address is that of the embedded broker, in place of `EMBEDDED`."""
 

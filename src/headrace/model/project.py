@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import SourceLocation
+from headrace.model.broker import BrokerChoice
 from headrace.model.broker_map import BrokerMap
 from headrace.model.changes import DuplicateKeys
 from headrace.model.declarations import NullRule, RejectionLimit
@@ -64,6 +65,8 @@ class ProjectSettings:
     # The secrets of `dbutils.secrets`, by scope and key.
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     kafka: KafkaConnection = field(default_factory=KafkaConnection)
+    # The embedded broker of the pipeline, also if this profile uses another cluster.
+    broker: BrokerChoice | None = None
     # The addresses of brokers in files, with the connections that replace them.
     brokers: BrokerMap = field(default_factory=BrokerMap)
     trigger: Trigger = field(default_factory=Trigger)  # when batches start, for flows without a trigger

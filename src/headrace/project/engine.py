@@ -184,7 +184,12 @@ class Engine:
 
         found: KafkaConnection | None = ensure_embedded(kafka) if start else resolve_embedded(kafka)
         if found is None:
-            found = StoppedBroker({**kafka.settings, "bootstrap.servers": NO_ADDRESS}, kafka.places)
+            found = StoppedBroker(
+                {**kafka.settings, "bootstrap.servers": NO_ADDRESS},
+                kafka.places,
+                broker=kafka.broker,
+                of_embedded=True,
+            )
         return replace(self.settings, kafka=found)
 
     def reach(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import keyword
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Literal
 from headrace.contracts.schema_types import quote
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.secrets import is_secret_key
+from headrace.runtime.places import shared_broker_folder
 
 Mode = Literal["append", "upsert", "cdc"]
 
@@ -89,9 +91,14 @@ def build_code(ingested: IngestedTopic, columns: Mapping[str, str], schema: str)
 
 
 def build_spec(
-    name: str, storage: str, database: str, kafka: KafkaConnection, configuration: Mapping[str, str]
+    folder: str | os.PathLike[str],
+    name: str,
+    storage: str,
+    database: str,
+    kafka: KafkaConnection,
+    configuration: Mapping[str, str],
 ) -> str:
-    """The spec of a pipeline; secrets become variables."""
+    """The spec of a pipeline in a folder; secrets become variables."""
     lines = [f"name: {json.dumps(name)}", f"storage: {json.dumps(storage)}"]
     lines += [f"database: {json.dumps(database)}"] if database != "default" else []
     lines += ["libraries:", "  - glob: {include: transformations/**}"]
@@ -100,6 +107,10 @@ def build_spec(
         for key, value in settings.items():
             text = "${" + variable_of(key) + "}" if is_secret_key(key) else value.replace("${", "$${")
             lines.append(f"  {key}: {json.dumps(text)}")
+    if kafka.broker is not None:
+        is_shared = kafka.broker == shared_broker_folder()
+        broker = str(kafka.broker) if is_shared else os.path.relpath(kafka.broker, folder)
+        lines += ["runtime:", f"  broker: {json.dumps(broker)}"]
     return "\n".join(lines) + "\n"
 
 

@@ -158,7 +158,7 @@ def _files(
     """The files of a pipeline: spec, code and schemas."""
     texts = {
         "headrace.yml": build_spec(
-            settings.name, storage, settings.database, settings.kafka, settings.configuration
+            folder, settings.name, storage, settings.database, settings.kafka, settings.configuration
         )
     }
     for one in topics:

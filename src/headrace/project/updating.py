@@ -21,6 +21,7 @@ from headrace.project.operations import logged_operation, new_update
 from headrace.project.plan_queries import check_remedies
 from headrace.run.reporting import logged_only
 from headrace.run.server_watch import watching_servers
+from headrace.runtime.broker_watch import keeping_alive
 
 if TYPE_CHECKING:
     from headrace.observe.log import LogSettings, UpdateLog
@@ -144,7 +145,10 @@ class Updates:
             record_costs(settings.storage, measured)
             return measured
 
-        with EventLog(settings.storage, settings.name, update, plan, measure, settings.redactor) as log:
+        with (
+            keeping_alive(settings.kafka),
+            EventLog(settings.storage, settings.name, update, plan, measure, settings.redactor) as log,
+        ):
             emitters.append(log)
             emit = _fan_out(emitters, settings.redactor)
             context = self._engine.context(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,13 +21,18 @@ from headrace.errors import (
     BrokerStartError,
     BrokerUnreachableError,
     TopicExistsError,
+    TopicNotFoundError,
     UsageError,
+    did_you_mean,
 )
 from headrace.model.kafka_settings import KafkaConnection
+from headrace.runtime.broker_data import DATA
+from headrace.runtime.broker_record import BrokerRecord, ProcessId
 from headrace.runtime.broker_setup import Ports, format_storage, java_command, write_properties
+from headrace.runtime.broker_watch import LOCK, idle_minutes, note_use
 from headrace.runtime.jvm import tail
-from headrace.runtime.places import broker_folder, replace_file
-from headrace.runtime.processes import end, is_running, start_bound, start_detached
+from headrace.runtime.places import BROKER_VARIABLE, broker_folder
+from headrace.runtime.processes import await_end, end, is_running, start_bound, start_detached
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -49,6 +54,7 @@ class BrokerStatus:
     pid: int | None = None
     started: float | None = None
     memory_mb: int | None = None
+    idle_minutes: float = 0  # minutes without clients after which it ends; 0: never
 
     @property
     def running(self) -> bool:
@@ -68,7 +74,7 @@ class Topic:
 class Broker:
     """The embedded broker in one folder.
 
-    `directory`: the folder of its state, data and log; by default in the user's data folder.
+    `directory`: the folder of its state, data and log; by default that of commands without a pipeline.
     `port`: the port for clients; by default that of the last start, or a free one.
     `bound`: whether the broker ends with this process; for tests.
     """
@@ -80,63 +86,74 @@ class Broker:
         self._port = port
         self._bound = bound
         self._child: subprocess.Popen[bytes] | None = None
-        self._state_file = self.directory / "broker.json"
         self._properties = self.directory / "server.properties"
         self.log_file = self.directory / "server.log"
-        self.data = self.directory / "data"
+        self.data = self.directory / DATA
 
     def status(self) -> BrokerStatus:
         """Returns the present state; starts nothing."""
-        known = self._read_state()
-        process = self._find_process(known)
-        bootstrap = known.get("bootstrap")
-        stopped = BrokerStatus("stopped", self.directory, self.log_file, bootstrap)
+        record = self._record()
+        if record is None:
+            return BrokerStatus("stopped", self.directory, self.log_file)
+        stopped = BrokerStatus("stopped", self.directory, self.log_file, record.bootstrap)
+        process = record.broker.find()
         if process is None:
             return stopped
-        listening = bootstrap is not None and _listens(int(bootstrap.rsplit(":", 1)[1]))
         with contextlib.suppress(psutil.Error):
             return replace(
                 stopped,
-                state="running" if listening else "starting",
+                state="running" if _listens(_port(record.bootstrap)) else "starting",
                 pid=process.pid,
-                started=known.get("started"),
+                started=record.broker.started,
                 memory_mb=process.memory_info().rss // (1 << 20),
+                idle_minutes=record.idle_minutes,
             )
         return stopped
 
     def start(self) -> str:
         """Starts the broker if it is stopped, waits until it answers, and returns its address."""
-        with self._locked():
-            known = self._read_state()
-            process = self._find_process(known)
-            if process is None:
-                return self._start()
-            bootstrap: str = known["bootstrap"]
-            if self._port is not None and not bootstrap.endswith(f":{self._port}"):
-                raise BrokerRunningError(
-                    f"the embedded broker already runs on {bootstrap}, not on port {self._port}",
-                    facts=["nothing was changed"],
-                    remedies=["headrace broker stop", f"headrace broker start --port {self._port}"],
-                    params={"bootstrap_servers": bootstrap, "port": self._port},
-                )
+        try:
+            with self._locked():
+                return self._start_once()
+        except OSError as error:
+            status = self.status()
+            if status.running and status.bootstrap is not None:
+                return status.bootstrap
+            raise self._unwritable(error) from error
+
+    def _start_once(self) -> str:
+        note_use(self.directory)
+        record = self._record()
+        process = None if record is None else record.broker.find()
+        if record is None or process is None:
+            self._end_abandoned()
+            return self._start()
+        bootstrap = record.bootstrap
+        if self._port is not None and not bootstrap.endswith(f":{self._port}"):
+            raise BrokerRunningError(
+                f"the embedded broker already runs on {bootstrap}, not on port {self._port}",
+                facts=["nothing was changed"],
+                remedies=["headrace broker stop", f"headrace broker start --port {self._port}"],
+                params={"bootstrap_servers": bootstrap, "port": self._port},
+            )
+        if not _listens(_port(bootstrap)):
             self._await_answer(bootstrap, process.pid)
-            return bootstrap
+        return bootstrap
 
     def stop(self) -> bool:
         """Stops the broker and keeps its data; returns whether it was running."""
         if not self.directory.is_dir():
             return False
-        with self._locked():
-            process = self._find_process(self._read_state())
-            if process is None:
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):
+                stack.enter_context(self._locked())
+            if self._end_abandoned():
+                return True
+            record = self._record()
+            process = None if record is None else record.broker.find()
+            if record is None or process is None:
                 return False
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.terminate()
-                try:
-                    process.wait(_STOP_TIMEOUT_S)
-                except psutil.TimeoutExpired:
-                    process.kill()
-                    process.wait(_STOP_TIMEOUT_S)
+            _end_all(record)
             if self._child is not None:
                 end(self._child, 0)
                 self._child = None
@@ -195,9 +212,27 @@ class Broker:
             for name, topic in sorted(found.items())
         )
 
+    def find_topic(self, name: str) -> Topic:
+        topics = {one.name: one for one in self.list_topics()}
+        if name not in topics:
+            raise topic_unknown(name, tuple(topics))
+        return topics[name]
+
+    def delete_topic(self, name: str) -> None:
+        from confluent_kafka import KafkaError, KafkaException
+
+        admin = self._admin()
+        try:
+            admin.delete_topics([name], request_timeout=_REQUEST_TIMEOUT_S)[name].result()
+        except KafkaException as error:
+            reason: Any = error.args[0]
+            if reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise topic_unknown(name, ()) from error
+            raise self._unreachable(reason) from error
+
     def _start(self) -> str:
+        idle = idle_minutes()
         ports = self._choose_ports()
-        self.directory.mkdir(parents=True, exist_ok=True)
         self._write_properties(ports)
         if not (self.data / "meta.properties").is_file():
             format_storage(self._properties, self.log_file)
@@ -207,9 +242,18 @@ class Broker:
         except OSError as error:
             raise self._start_error(f"was not started: {error}") from error
         bootstrap = f"127.0.0.1:{ports.client}"
-        self._write_state(pid, bootstrap)
+        record = BrokerRecord(broker=ProcessId.of(pid), bootstrap=bootstrap)
+        record.save(self.directory)
         self._await_answer(bootstrap, pid)
+        if idle and not self._bound:
+            watcher = self._start_watcher(pid, ports.client, idle * 60)
+            replace(record, watcher=watcher, idle_minutes=idle).save(self.directory)
         return bootstrap
+
+    def _start_watcher(self, pid: int, port: int, idle_s: float) -> ProcessId:
+        command = [sys.executable, "-m", "headrace.runtime.broker_watch"]
+        command += [str(self.directory), str(pid), str(port), str(idle_s)]
+        return ProcessId.of(start_detached(command, self.log_file))
 
     def _write_properties(self, ports: Ports) -> None:
         write_properties(self._properties, self.data, ports)
@@ -221,7 +265,10 @@ class Broker:
         return self._child.pid
 
     def _choose_ports(self) -> Ports:
-        last = Ports.read(self._properties)
+        record = BrokerRecord.load(self.directory)
+        # The clients of the folder that this one was copied from may still use its last port.
+        is_copy = record is not None and not record.belongs_to(self.directory)
+        last = None if is_copy else Ports.read(self._properties)
         if self._port is not None:
             if not _is_free(self._port):
                 raise BrokerPortInUseError(
@@ -241,7 +288,7 @@ class Broker:
 
     def _await_answer(self, bootstrap: str, pid: int) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
-        port = int(bootstrap.rsplit(":", 1)[1])
+        port = _port(bootstrap)
         while time.monotonic() < deadline:
             if not is_running(pid):
                 raise self._start_error("ended while it was starting")
@@ -259,36 +306,41 @@ class Broker:
             params={"log": str(self.log_file)},
         )
 
+    def _unwritable(self, error: OSError) -> BrokerStartError:
+        return BrokerStartError(
+            f"the embedded broker was not started: {error.filename or self.directory} cannot be written: "
+            f"{error.strerror or error}",
+            facts=[f"folder of the broker: {self.directory}"],
+            remedies=[
+                "make the folder writable, or name another in the spec:   runtime: {broker: FOLDER}",
+                f"or for the commands of this shell:   export {BROKER_VARIABLE}=FOLDER",
+            ],
+            params={"path": str(self.directory)},
+        )
+
     def _end(self, pid: int) -> None:
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
             process.kill()
-            process.wait(5)
+            await_end(pid, 5)
 
-    def _write_state(self, pid: int, bootstrap: str) -> None:
-        state = {"pid": pid, "started": psutil.Process(pid).create_time(), "bootstrap": bootstrap}
-        replace_file(self._state_file, json.dumps(state).encode())
+    def _record(self) -> BrokerRecord | None:
+        """The record of this folder's broker; the record in a copied folder is that of another broker."""
+        record = BrokerRecord.load(self.directory)
+        return record if record is not None and record.belongs_to(self.directory) else None
 
-    def _read_state(self) -> dict[str, Any]:
-        try:
-            found = json.loads(self._state_file.read_text())
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) and {"pid", "started", "bootstrap"} <= found.keys() else {}
-
-    def _find_process(self, known: Mapping[str, Any]) -> psutil.Process | None:
-        try:
-            process = psutil.Process(known["pid"])
-            same = abs(process.create_time() - known["started"]) < 1.0
-            return process if same and process.status() != psutil.STATUS_ZOMBIE else None
-        except (KeyError, psutil.Error):
-            return None
+    def _end_abandoned(self) -> bool:
+        """Ends the broker of a folder that was moved here. It would write to the old path."""
+        record = BrokerRecord.load(self.directory)
+        if record is None or record.belongs_to(self.directory) or not record.is_abandoned:
+            return False
+        return _end_all(record)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Lets one process at a time start or stop the broker."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        with (self.directory / ".lock").open("w") as handle:
+        with (self.directory / LOCK).open("w") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
 
@@ -311,22 +363,45 @@ class Broker:
         )
 
 
-def resolve_embedded(connection: KafkaConnection, directory: Path | None = None) -> KafkaConnection | None:
+def resolve_embedded(connection: KafkaConnection) -> KafkaConnection | None:
     """Returns the connection with a real address, or None if the embedded broker is stopped."""
     if not connection.is_embedded:
         return connection
-    status = Broker(directory).status()
+    broker = Broker(connection.broker)
+    note_use(broker.directory)
+    status = broker.status()
     if not status.running or status.bootstrap is None:
         return None
     return connection.with_bootstrap_servers(status.bootstrap)
 
 
-def ensure_embedded(connection: KafkaConnection, directory: Path | None = None) -> KafkaConnection:
+def ensure_embedded(connection: KafkaConnection) -> KafkaConnection:
     """Returns the connection with a real address; starts the embedded broker if it is needed."""
     if not connection.is_embedded:
         return connection
-    return resolve_embedded(connection, directory) or connection.with_bootstrap_servers(
-        Broker(directory).start()
+    return connection.with_bootstrap_servers(Broker(connection.broker).start())
+
+
+def _end_all(record: BrokerRecord) -> bool:
+    """Ends a broker, and first its watcher; returns whether the broker was running."""
+    for one in (record.watcher, record.broker):
+        process = None if one is None else one.find()
+        if process is None:
+            continue
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+            if not await_end(process.pid, _STOP_TIMEOUT_S):
+                process.kill()
+                await_end(process.pid, _STOP_TIMEOUT_S)
+    return process is not None
+
+
+def topic_unknown(name: str, known: Sequence[str]) -> TopicNotFoundError:
+    return TopicNotFoundError(
+        f"the embedded broker has no topic `{name}`; nothing was changed",
+        facts=[f"its topics: {', '.join(known)}"] if known else ["it has no topics"],
+        remedies=did_you_mean(name, known) or ["headrace broker topics list"],
+        params={"topic": name, "known": list(known)},
     )
 
 
@@ -344,6 +419,10 @@ def _answers(bootstrap: str) -> bool:
         return len(admin_client(bootstrap).list_topics(timeout=2.0).brokers) > 0
     except KafkaException:
         return False
+
+
+def _port(bootstrap: str) -> int:
+    return int(bootstrap.rpartition(":")[2])
 
 
 def _listens(port: int) -> bool:

@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
@@ -14,6 +14,7 @@ from typing import Literal
 import psutil
 
 from headrace.errors import HeadraceError
+from headrace.model.broker import BrokerChoice
 from headrace.model.project import ProjectSettings
 from headrace.runtime import aot
 from headrace.runtime.broker import Broker
@@ -24,7 +25,7 @@ from headrace.runtime.jars import JarCache, locked_jars
 from headrace.runtime.java import find_bundle, find_java
 from headrace.runtime.jvm import choose_heap
 from headrace.runtime.kafka_client import ClientErrors, connection_errors
-from headrace.runtime.places import CACHE_VARIABLE, cache_folder
+from headrace.runtime.places import BROKER_VARIABLE, CACHE_VARIABLE, broker_folder, cache_folder
 
 SPARK_VERSION = "4.2.0"
 DELTA_VERSION = "4.4.0"
@@ -49,9 +50,10 @@ def run_checks(project: ProjectSettings | None = None) -> list[Check]:
     checks.append(_folder("cache folder", cache_folder(), f"set {CACHE_VARIABLE} to a folder of yours"))
     checks.append(_ports())
     if project is None:
-        return [*checks, _broker(needed=False)]
-    is_embedded = project.kafka.is_embedded
-    return [*checks, _broker(needed=True) if is_embedded else _cluster(project), _storage(project)]
+        return [*checks, _broker(BrokerChoice(broker_folder(), "outside"), needed=False)]
+    choice = project.broker or BrokerChoice(broker_folder(), "outside")
+    kafka = _broker(choice, needed=True) if project.kafka.is_embedded else _cluster(project)
+    return [*checks, kafka, _storage(project)]
 
 
 def _java() -> Check:
@@ -180,17 +182,22 @@ def _ports() -> Check:
     return Check("ports", "ok", "127.0.0.1 has free ports")
 
 
-def _broker(*, needed: bool) -> Check:
-    status = Broker().status()
+def _broker(choice: BrokerChoice, *, needed: bool) -> Check:
+    status = Broker(choice.folder).status()
+    which = f"{choice.describe()}, {choice.folder}"
     match status.state:
         case "running":
-            return Check("broker", "ok", f"{status.bootstrap}, process {status.pid}, {status.memory_mb} MB")
-        case "starting":
-            text = f"process {status.pid} does not listen yet; log: {status.log_file}"
-            return Check("broker", "warn", text, "headrace broker status")
-        case _:
-            text = "the embedded broker is stopped" + ("; a run starts it" if needed else "")
+            text = f"{status.bootstrap}, process {status.pid}, {status.memory_mb} MB; {which}"
             return Check("broker", "ok", text)
+        case "starting":
+            text = f"process {status.pid} does not listen yet; {which}; log: {status.log_file}"
+            return Check("broker", "warn", text, "headrace broker status")
+        case _ if needed:
+            remedy = f"name another in the spec:   runtime: {{broker: FOLDER}}, or set {BROKER_VARIABLE}"
+            found = _folder("broker", choice.folder, remedy)
+            return replace(found, text=f"stopped; a run starts it; {which}") if found.state == "ok" else found
+        case _:
+            return Check("broker", "ok", f"the embedded broker is stopped; {which}")
 
 
 def _cluster(project: ProjectSettings) -> Check:

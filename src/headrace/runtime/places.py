@@ -1,4 +1,4 @@
-"""The folders that all pipelines of a user share."""
+"""The folders that belong to the user, not to a pipeline."""
 
 from __future__ import annotations
 
@@ -30,9 +30,14 @@ def logs_folder() -> Path:
     return chosen_folder(LOGS_VARIABLE) or cache_folder() / "logs"
 
 
+def shared_broker_folder() -> Path:
+    """The folder of the embedded broker that is used outside of pipelines."""
+    return Path(platformdirs.user_data_dir("headrace")) / "broker"
+
+
 def broker_folder() -> Path:
-    """The folder of the embedded broker's state and data."""
-    return chosen_folder(BROKER_VARIABLE) or Path(platformdirs.user_data_dir("headrace")) / "broker"
+    """The folder of the embedded broker for commands without a pipeline."""
+    return chosen_folder(BROKER_VARIABLE) or shared_broker_folder()
 
 
 def chosen_folder(variable: str) -> Path | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -135,6 +136,35 @@ def is_running(pid: int) -> bool:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+def await_end(pid: int, timeout_s: float) -> bool:
+    """Waits until a process has ended, and returns whether it has. psutil would also wait until the parent of
+    the process has removed its entry; in a container, that can take seconds."""
+    if sys.platform == "linux":
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            # An old kernel, or a container that forbids it.
+            return _poll_end(pid, timeout_s)
+        try:
+            poll = select.poll()
+            poll.register(handle, select.POLLIN)
+            return bool(poll.poll(timeout_s * 1000))
+        finally:
+            os.close(handle)
+    return _poll_end(pid, timeout_s)
+
+
+def _poll_end(pid: int, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while is_running(pid):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def once(work: Callable[[], None]) -> Callable[[], None]:

@@ -165,7 +165,9 @@ class Definitions:
             _write(file, text)
         settings = self.settings
         storage = os.path.relpath(str(settings.storage.root), self.root)
-        spec = build_spec(settings.name, storage, settings.database, settings.kafka, settings.configuration)
+        spec = build_spec(
+            self.root, settings.name, storage, settings.database, settings.kafka, settings.configuration
+        )
         _write(self.root / "headrace.yml", spec)
         self._link_checkpoint(stream, target, name)
         libraries = tuple(f"{_CODE}/{file.name}" for file in texts)

@@ -98,5 +98,5 @@ def test_the_next_steps_name_the_commands(headrace: Call) -> None:
     assert "headrace run" in data["next"]
 
 
-def test_the_tables_of_the_example_stay_out_of_git() -> None:
-    assert "/lake/" in template_files("shop")[".gitignore"]
+def test_the_tables_and_the_broker_of_the_example_stay_out_of_git() -> None:
+    assert {"/lake/", "/.headrace/"} < set(template_files("shop")[".gitignore"].splitlines())

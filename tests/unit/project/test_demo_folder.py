@@ -45,7 +45,7 @@ def test_an_earlier_demo_is_renewed(tmp_path: Path) -> None:
     (path / "lake/tables").mkdir(parents=True)
     (path / "lake/tables/row").write_text("old")
     again = open_demo(path)
-    again.broker.mkdir()
+    again.broker.mkdir(parents=True)
     (again.broker / "old").write_text("old")
     assert again.renewed
     assert write_pipeline(again, FILES) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from headrace.declare.spec_values import build_values
@@ -44,7 +46,7 @@ def test_the_spec_has_variables_in_place_of_secrets() -> None:
         {"bootstrap.servers": "${host}:9092", "sasl.username": "ada", "sasl.password": "hunter2!"}
     )
     metastore = {"spark.sql.catalogImplementation": "hive", "spark.hadoop.x.ConnectionPassword": "pa55word"}
-    text = build_spec("ingest", "..", "bronze", kafka, metastore)
+    text = build_spec(Path("lake"), "ingest", "..", "bronze", kafka, metastore)
     assert "hunter2!" not in text and "pa55word" not in text
     assert 'spark.sql.catalogImplementation: "hive"' in text
     assert 'ConnectionPassword: "${SPARK_HADOOP_X_CONNECTIONPASSWORD}"' in text

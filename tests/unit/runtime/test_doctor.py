@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from stores import object_location
 
+from headrace.model.broker import BrokerChoice
 from headrace.model.project import ProjectSettings
 from headrace.runtime import doctor
 from headrace.runtime.doctor import Check, run_checks
+from headrace.runtime.engine import client
 from headrace.runtime.jars import Coordinate, Jar, JarCache
 
 MakeProject = Callable[..., ProjectSettings]
@@ -38,6 +40,30 @@ def test_a_fresh_machine_fails_in_nothing_and_is_not_written_to(tmp_path: Path) 
     assert find(checks, "broker").state == "ok"
     assert not (tmp_path / "cache" / "jars").exists()
     assert not (tmp_path / "broker").exists()
+
+
+def test_the_engine_of_an_earlier_version_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {"ok": True, "pid": 17, "memory_mb": 900, "sessions": []}
+    monkeypatch.setattr(doctor, "is_engine_on", lambda: True)
+    for module in (doctor, client):
+        monkeypatch.setattr(module, "load_records", lambda: [None])
+    monkeypatch.setattr(client, "ask", lambda record, do: answer)
+    found = find(run_checks(), "engine")
+    assert (found.state, found.text) == ("ok", "process 17 in an unknown folder, 900 MB")
+
+
+def test_it_says_which_broker_a_pipeline_uses(tmp_path: Path, make_project: MakeProject) -> None:
+    choice = BrokerChoice(tmp_path / "shop/.headrace/broker", "pipeline", "shop")
+    project = replace(make_project(), broker=choice)
+    found = find(run_checks(project), "broker")
+    assert (found.state, found.text) == (
+        "ok",
+        f"stopped; a run starts it; the broker of pipeline shop, {choice.folder}",
+    )
+    (tmp_path / "shop").write_text("a file")
+    found = find(run_checks(project), "broker")
+    assert (found.state, str(choice.folder) in found.text) == ("fail", True)
+    assert found.remedy is not None and "runtime: {broker: FOLDER}" in found.remedy
 
 
 def test_each_warning_has_a_remedy() -> None:

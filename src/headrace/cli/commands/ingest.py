@@ -104,8 +104,8 @@ def ingest(
     without a value (a tombstone) deletes the row of its key.
 
     In the folder of a pipeline, the command uses the pipeline's storage and Kafka cluster. In any other
-    folder it uses ./lake and the embedded broker. To use a different storage or cluster, set --storage or
-    --set kafka.bootstrap.servers=HOST:PORT.
+    folder it uses ./lake and the shared embedded broker. To use a different storage or cluster, set
+    --storage or --set kafka.bootstrap.servers=HOST:PORT.
     """
     from headrace.project.ingesting import IngestFolder, IngestRequest
 

@@ -20,6 +20,7 @@ from headrace.cli.verb import Invocation, verb
 from headrace.errors import TopicNotFoundError
 from headrace.model.texts import counted
 from headrace.runtime.broker import Broker
+from headrace.runtime.broker_data import find_in_shared
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.consumer import Start, TopicReader, TopicRecord
 
@@ -74,8 +75,9 @@ def produce(
 ) -> Result:
     """Write records to a topic; the broker acknowledges each one.
 
-    Writes to the Kafka cluster of the pipeline. Outside of a pipeline it writes to the embedded broker, or to
-    the cluster of --set kafka.bootstrap.servers=HOST:PORT. The embedded broker creates a missing topic.
+    Writes to the Kafka cluster of the pipeline. Outside of a pipeline it writes to the shared embedded
+    broker, or to the cluster of --set kafka.bootstrap.servers=HOST:PORT. An embedded broker creates a missing
+    topic.
 
     Each line of a file is one record. JSON is checked and sent as it is. A CSV row becomes a JSON object:
     numbers, true and false are written without quotes, and an empty cell becomes null. Empty lines are
@@ -137,9 +139,12 @@ def _open_topic(topic: str, kafka: ReachedKafka, output: Output) -> tuple[bool, 
         helpful = not_found(error, kafka, cluster)
         if not kafka.is_embedded:
             raise helpful from error
-        Broker().create_topic(topic)
+        Broker(kafka.connection.broker).create_topic(topic)
         near = f"; {helpful.remedies[0]}" if helpful.remedies[0].startswith("did you mean") else ""
         output.note(f"Created topic {topic} with 1 partition on {kafka.servers}{near}")
+        facts, remedies = find_in_shared([topic], kafka.connection.broker)
+        for line in (*facts, *remedies):
+            output.note(line)
         return True, 0
 
 
@@ -241,10 +246,10 @@ def consume(
 ) -> Result:
     """Print the records of a topic.
 
-    Reads from the Kafka cluster of the pipeline. Outside of a pipeline it reads from the embedded broker, or
-    from the cluster of --set kafka.bootstrap.servers=HOST:PORT. Without --follow, it stops at the offsets
-    that were the latest when the command started. Prints committed records only, in order within each
-    partition, and creates no consumer group.
+    Reads from the Kafka cluster of the pipeline. Outside of a pipeline it reads from the shared embedded
+    broker, or from the cluster of --set kafka.bootstrap.servers=HOST:PORT. Without --follow, it stops at the
+    offsets that were the latest when the command started. Prints committed records only, in order within
+    each partition, and creates no consumer group.
 
     A line holds partition/offset, timestamp (UTC), key and value. Bytes that are not valid UTF-8 are
     printed as 0x.. With --json, a value that is a JSON object or array stays JSON; any other is a string.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import threading
@@ -24,6 +25,7 @@ from headrace.observe.board import Board
 from headrace.observe.display import LineThrottle, board_table, event_line
 from headrace.project.demo.producer import REFUNDS, ComparedRow, Comparison, Entry
 from headrace.project.demo.story import DemoResult, Screen
+from headrace.runtime.places import BROKER_VARIABLE
 
 _TITLE = 12
 _REFRESHES_PER_S = 4
@@ -209,9 +211,8 @@ def _gold_lines(comparison: Comparison) -> Iterator[str]:
 
 def _reading_lines(result: DemoResult) -> Iterator[str]:
     settings = result.settings
-    project = _shown(result.folder.path)
+    project = shlex.quote(_shown(result.folder.path))
     gold = _shown(settings.storage.table(result.gold).local_path)
-    broker = _shown(result.folder.broker)
     headrace = _command()
     yield f"Everything in {_shown(settings.storage.root.local_path)} is plain Delta:"
     yield f"  duckdb -c \"SELECT * FROM delta_scan('{gold}') LIMIT 5\"   # the duckdb command"
@@ -219,10 +220,12 @@ def _reading_lines(result: DemoResult) -> Iterator[str]:
     yield f"  {headrace} read gold --limit 5 --project {project}"
     yield f"  {headrace} quarantine show silver --limit 5 --project {project}"
     yield "Run the pipeline again; this starts its broker, with the records of the demo:"
-    yield f"  export HEADRACE_BROKER_DIR={broker}"
+    if BROKER_VARIABLE in os.environ:
+        # Otherwise the run would use the broker that the user has chosen.
+        yield f"  unset {BROKER_VARIABLE}"
     yield f"  {headrace} run --project {project}"
     yield f"  {headrace} status --project {project}"
-    yield f"  {headrace} broker stop"
+    yield f"  {headrace} broker stop --project {project}"
     yield f"Next: {headrace} init my-pipeline"
 
 

@@ -194,7 +194,8 @@ class Demo:
         stack.callback(folder.clear_scratch)
         if folder.renewed:
             end_leftover(folder.driver_pid)
-            Broker(folder.broker).stop()
+            for broker in folder.brokers:
+                Broker(broker).stop()
         kept = write_pipeline(folder, self._files)
         self._screen.fact("Pipeline", f"{folder.path}   bronze → silver → gold   (you can edit it)")
         if folder.renewed:
@@ -217,7 +218,8 @@ class Demo:
             "Broker", f"Apache Kafka {VERSION} on {servers}, topic {TOPIC}, {PARTITIONS} partitions"
         )
         settings = load_project(folder.path)
-        return replace(settings, kafka=settings.kafka.with_bootstrap_servers(servers))
+        kafka = replace(settings.kafka.with_bootstrap_servers(servers), broker=folder.broker)
+        return replace(settings, kafka=kafka)
 
     def _start_driver(self, folder: DemoFolder) -> None:
         self._screen.doing("starting Spark")

@@ -327,7 +327,8 @@ def _command() -> str:
 def find_engines() -> list[dict[str, Any]]:
     """Returns what the running engines of this user say of themselves."""
     found = (ask(record, "status") for record in load_records())
-    return [one for one in found if one is not None]
+    # The engine of an earlier version does not say its folder.
+    return [{"folder": "an unknown folder", **one} for one in found if one is not None]
 
 
 def stop_engines() -> int:

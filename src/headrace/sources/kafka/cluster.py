@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError, did_you_mean
 from headrace.model.kafka_settings import KafkaConnection
+from headrace.runtime.broker_data import find_in_shared
 from headrace.runtime.kafka_client import ClientErrors, confluent, confluent_admin, connection_errors
 from headrace.runtime.kafka_faults import find_fault
 from headrace.sources.kafka.record_marks import RecordMarks
@@ -238,9 +239,11 @@ class KafkaCluster:
         remedies: list[str] = []
         for topic in topics:
             remedies += did_you_mean(topic, known, self.connection.create_topic_remedy(topic))
+        facts, others = find_in_shared(topics, self.connection.broker)
         return TopicNotFoundError(
             f"the broker at {self.connection.bootstrap_servers} has no topic {listed}",
-            remedies=remedies,
+            facts=facts,
+            remedies=[*others, *remedies],
             params={"topic": topics[0]} if len(topics) == 1 else {"topics": list(topics)},
         )
 

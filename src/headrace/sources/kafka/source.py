@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError, KafkaLoginError, KafkaTlsError, TopicNotFoundError
-from headrace.model.kafka_settings import EMBEDDED, NO_ADDRESS, KafkaConnection
+from headrace.model.kafka_settings import NO_ADDRESS, KafkaConnection
 from headrace.model.project import OnDataLoss, ProjectSettings
 from headrace.model.ranges import Position, SourceRange
 from headrace.model.texts import counted
-from headrace.runtime.broker import resolve_embedded
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, T
 from headrace.sources.answers import Found, Server
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
@@ -188,9 +187,7 @@ class KafkaSource(Source):
     def server(self, settings: ProjectSettings, timeout_s: float) -> Server:
         connection = self.connection or settings.kafka
         servers = connection.bootstrap_servers
-        embedded = resolve_embedded(KafkaConnection({"bootstrap.servers": EMBEDDED}))
-        is_embedded = embedded is not None and embedded.bootstrap_servers == servers
-        remedy = "headrace broker start" if is_embedded else "headrace doctor"
+        remedy = "headrace doctor" if connection.broker is None else "headrace broker start"
         return Server(servers, KafkaCluster(connection, timeout_s).ping, remedy)
 
     def check_start(self, facts: SourceFacts, systems: Systems, *, is_new: bool) -> None:

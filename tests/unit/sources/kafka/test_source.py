@@ -14,7 +14,6 @@ from headrace.model.kafka_settings import NO_ADDRESS, KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery
-from headrace.sources.kafka import source
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.source import KafkaSource
 from headrace.sources.systems import Past, Systems
@@ -57,15 +56,14 @@ def test_a_plan_warns_of_topics_that_were_not_checked(servers: str, profile: str
     assert ORDERS.not_checked(error, settings) == warning
 
 
-def test_a_run_watches_the_cluster_of_each_source(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_watches_the_cluster_of_each_source(tmp_path: Path) -> None:
     own, other = ORDERS.server(SETTINGS, 1.0), replace(ORDERS, servers="other:9092").server(SETTINGS, 1.0)
     assert [(one.name, one.remedy) for one in (own, other)] == [
         ("kafka.example:9092", "headrace doctor"),
         ("other:9092", "headrace doctor"),
     ]
-    embedded = KafkaConnection({"bootstrap.servers": "kafka.example:9092"})
-    monkeypatch.setattr(source, "resolve_embedded", lambda connection: embedded)
-    assert ORDERS.server(SETTINGS, 1.0).remedy == "headrace broker start"
+    embedded = replace(PROFILE, broker=tmp_path)
+    assert ORDERS.server(replace(SETTINGS, kafka=embedded), 1.0).remedy == "headrace broker start"
 
 
 class Unreachable:

@@ -1,0 +1,49 @@
+"""A remedy works as it is printed, also where the pipeline was named by an option."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.remedies import locate_remedies, named_options
+from headrace.errors import TopicNotFoundError
+from unit.cli.conftest import Call
+
+
+@pytest.mark.parametrize(
+    ("remedy", "located"),
+    [
+        ("headrace broker start", "headrace broker start --project shop"),
+        (
+            "create it:   headrace broker topics create orders",
+            "create it:   headrace broker topics create orders --project shop",
+        ),
+        ("headrace explain TOPIC_NOT_FOUND", "headrace explain TOPIC_NOT_FOUND"),
+        ("headrace engine stop", "headrace engine stop"),
+        ("headrace run --project other", "headrace run --project other"),
+        ("headrace run orders   (orders.py:6)", "headrace run orders   (orders.py:6)"),
+        ("did you mean `orders`?", "did you mean `orders`?"),
+    ],
+)
+def test_commands_name_the_pipeline(remedy: str, located: str) -> None:
+    error = TopicNotFoundError("no topic", remedies=[remedy])
+    assert locate_remedies(error, "--project shop").remedies == (located,)
+    assert locate_remedies(error, "") is error
+
+
+def test_options_are_as_the_user_types_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {"project": tmp_path / "my shop", "profile": "prod", "storage": None}
+    assert named_options(given) == "--project 'my shop' --profile prod"
+    assert named_options({"project": Path("/srv/shop")}) == "--project /srv/shop"
+
+
+def test_the_command_line_prints_them(headrace: Call, tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop/headrace.yml").write_text("name: shop\n")
+    arguments = ("broker", "topics", "delete", "orders", "--project", "shop")
+    assert "help: headrace broker topics list --project shop\n" in headrace(*arguments).err
+    assert headrace(*arguments, "--json").data["error"]["remedies"] == [
+        "headrace broker topics list --project shop"
+    ]

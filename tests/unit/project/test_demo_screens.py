@@ -1,0 +1,38 @@
+"""What the demo prints at its end works as it is typed."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.cli.main import run
+from headrace.declare.spec import load_project
+from headrace.model.names import TableName
+from headrace.project.demo.folder import DemoFolder
+from headrace.project.demo.screens import _reading_lines
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_the_closing_commands_act_on_the_demos_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_elsewhere: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADRACE_BROKER_DIR", "elsewhere")
+    if not is_elsewhere:
+        monkeypatch.delenv("HEADRACE_BROKER_DIR")
+    folder = DemoFolder(tmp_path / "my demo")
+    folder.path.mkdir()
+    (folder.path / "headrace.yml").write_text("name: demo\n")
+    result: Any = SimpleNamespace(
+        folder=folder, settings=load_project(folder.path), gold=TableName("default", "gold")
+    )
+    lines = [line.strip() for line in _reading_lines(result)]
+    assert ("unset HEADRACE_BROKER_DIR" in lines) is is_elsewhere
+    monkeypatch.delenv("HEADRACE_BROKER_DIR", raising=False)
+    (stop,) = (shlex.split(line) for line in lines if "broker stop" in line)
+    assert run(stop[1:]) == 0
+    assert str(folder.broker) in capsys.readouterr().out
