@@ -29,7 +29,7 @@ def orders():
 @hr.table
 def totals():
     rows = spark.readStream.table("orders").groupBy("customer").agg(F.sum("amount").alias("amount"))
-    return rows.select(F.col("customer").alias("who"), "amount")
+    return rows.orderBy(F.desc("amount")).select(F.col("customer").alias("who"), "amount")
 
 @hr.table
 def changes():
@@ -38,9 +38,14 @@ def changes():
 SQL = """
 CREATE STREAMING TABLE counts (CONSTRAINT few EXPECT (orders < 3)) AS
 SELECT upper(customer) AS customer, id % 2 = 1 AS odd, count(*) AS orders, max(amount) AS most
-FROM STREAM orders GROUP BY upper(customer), id % 2 = 1;
+FROM STREAM orders GROUP BY upper(customer), id % 2 = 1 ORDER BY min(id);
 CREATE STREAMING TABLE names AS SELECT DISTINCT customer FROM STREAM orders;
 CREATE STREAMING TABLE copies AS SELECT * FROM STREAM names;
+CREATE TEMPORARY VIEW odd AS SELECT id FROM STREAM orders WHERE id % 2 = 1;
+CREATE TEMPORARY VIEW even AS SELECT id FROM STREAM orders WHERE id % 2 = 0;
+CREATE TEMPORARY VIEW large AS SELECT id + 100 FROM STREAM orders WHERE amount >= 10;
+CREATE STREAMING TABLE parts AS
+SELECT * FROM STREAM odd UNION ALL SELECT * FROM STREAM even UNION ALL SELECT * FROM STREAM large;
 """
 
 
@@ -82,6 +87,14 @@ def test_a_stream_that_is_aggregated_has_one_row_for_each_group(tmp_path: Path) 
     assert rows(tmp_path, "changes") == [("ada", 15.0), (None, 1.0)]
     assert rows(tmp_path, "counts") == [("ADA", True, 2, 10.0), (None, False, 1, 1.0)]
     assert rows(tmp_path, "names") == rows(tmp_path, "copies") == [("ada",), (None,)]
+    assert rows(tmp_path, "parts") == [(1,), (101,), (2,), (3,)]
+    with Pipeline.load(tmp_path) as pipeline:
+        sorts = [one.text for one in pipeline.plan().notes if "sort" in one.text]
+        assert sorts == [
+            f"the sort of the result of `{name}` is left out: the rows of a table have no order"
+            for name in ("totals", "counts")
+        ]
+        assert {flow.outcome for flow in pipeline.run().flows} == {"up to date"}
     land(tmp_path, "b.json", (4, None, 2.0), (5, "bob", 7.0), (7, "ada", 1.0))
     run(tmp_path)
     totals = [("ada", 16.0), ("bob", 7.0), (None, 3.0)]
@@ -100,6 +113,7 @@ def test_a_stream_that_is_aggregated_has_one_row_for_each_group(tmp_path: Path) 
     assert rows(tmp_path, "totals") == [("ada", 16.0), ("bob", 8.0), ("eve", 2.0), (None, 3.0)]
     assert rows(tmp_path, "counts")[1] == ("BOB", True, 2, 7.0)
     assert rows(tmp_path, "copies") == [("ada",), ("bob",), ("eve",), (None,)]
+    assert rows(tmp_path, "parts") == [(1,), (101,), (11,), (2,), (3,), (4,), (5,), (7,), (9,)]
 
 
 WRONG = {

@@ -60,6 +60,19 @@ def clicks():
     return spark.readStream.schema("id LONG").json("dbfs:/clicks")
 
 
+@dlt.view(name="countries")
+@dlt.expect_or_drop("is named", "countries.name <> 'xx'")
+def some_countries():
+    return spark.read.table("samples.shop.countries").where("id < 9")
+
+
+@dlt.table
+@dlt.expect_or_drop("has a country", "countries.id IS NOT NULL AND orders.name <> 'zoe'")
+def placed():
+    orders = spark.readStream.table("project.source.orders")
+    return orders.join(spark.read.table("countries"), "id", "left").select("id", "countries.name")
+
+
 @dlt.table
 def pages():
     return spark.sql("SELECT p.id, c.name FROM parquet.`/Volumes/main/shop/pages` p "
@@ -107,7 +120,7 @@ def test_tables_and_paths_of_another_system_are_read_where_the_spec_maps_them(
     root = write(SPEC.format(schema="mapped"), a_py=PYTHON, b_sql=SQL)
     source = tmp_path / "source" / "tables" / "source" / "orders"
     table(source, id=[1, 2], name=["ada", "bob"])
-    table(root / "countries", id=[1, 2], name=["fr", "de"])
+    table(root / "countries", id=[1, 2, 9], name=["fr", "de", "xx"])
     (root / "workspace" / "lib").mkdir(parents=True)
     (root / "workspace" / "lib" / "shop_names.py").write_text(
         "from pyspark.sql import functions as F\n\n\ndef upper(name):\n    return F.upper(name)\n"
@@ -129,16 +142,38 @@ def test_tables_and_paths_of_another_system_are_read_where_the_spec_maps_them(
             "`silver.sales.orders` is the table `silver__sales.orders` of this pipeline",
         } <= notes
         assert pipeline.run().errors == ()
+        preview = pipeline.preview("placed")
+        assert sorted(preview.rows) == [(1, "fr"), (2, "de")]
         table(source, id=[3], name=["eve"])
+        table(source, id=[2], name=["zoe"])
         assert pipeline.run().errors == ()
         assert not pipeline.verify().findings
-    assert rows(root, "mapped/orders", "id, name") == [(1, "ADA"), (2, "BOB"), (3, "EVE")]
-    assert rows(root, "silver__sales/orders", "id") == [(2,), (3,)]
-    assert rows(root, "gold__sales/orders", "id") == [(2,)]
+    assert rows(root, "mapped/orders", "id, name")[::3] == [(1, "ADA"), (3, "EVE")]
+    assert rows(root, "mapped/placed", "id, name") == [(1, "fr"), (2, "de")]
+    assert rows(root, "silver__sales/orders", "id") == [(2,), (2,), (3,)]
+    assert rows(root, "gold__sales/orders", "id") == [(2,), (2,)]
     assert rows(root, "mapped/clicks", "id") == [(7,)]
     assert rows(root, "mapped/visits", "id") == [(7,)]
     assert rows(root, "mapped/pages", "id, name") == [(2, "de")]
-    assert rows(root, "mapped/named", "name, country") == [("ada", "fr"), ("bob", "de")]
+    assert rows(root, "mapped/named", "name, country") == [("ada", "fr"), ("bob", "de"), ("zoe", "de")]
+
+
+def test_a_temporary_view_has_a_bare_name(write: Write) -> None:
+    root = write(
+        SPEC.format(schema="mapped"),
+        a_py="""
+        import dlt
+
+        @dlt.view
+        def orders():
+            return spark.read.table("mapped.orders")
+        """,
+        b_sql="CREATE MATERIALIZED VIEW a AS SELECT * FROM LIVE.orders",
+    )
+    with Pipeline.load(root) as pipeline, pytest.raises(TableNotFoundError) as caught:
+        pipeline.plan()
+    assert caught.value.remedies[0] == "a temporary view has a bare name: `orders`"
+    assert str(caught.value.location) == "transformations/a.py:6:27"
 
 
 def test_all_missing_entries_are_listed_at_once(write: Write) -> None:

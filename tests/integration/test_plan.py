@@ -290,11 +290,11 @@ def test_a_join_of_a_data_frame_with_itself_is_one_read(planned: Planned) -> Non
 @pytest.mark.parametrize(
     ("one", "two", "source"),
     [
-        (READ, READ, "the table default.events"),
-        (READ, 'spark.sql("SELECT * FROM STREAM events")', "the table default.events"),
+        (READ, READ, None),
+        (READ, 'spark.sql("SELECT * FROM STREAM events")', None),
         (
-            'spark.sql("SELECT * FROM STREAM events UNION ALL SELECT * FROM STREAM events")',
-            'spark.readStream.schema("id LONG, timestamp TIMESTAMP").json("landing")',
+            READ,
+            READ.replace("readStream", 'readStream.option("skipChangeCommits", True)'),
             "the table default.events",
         ),
         (
@@ -320,12 +320,29 @@ def test_two_reads_of_one_source_are_refused_with_both_lines(
     code = f"root = {str(settings.root)!r}\n{EVENTS}"
     code += f"@hr.table\ndef both():\n    one = {one}\n    two = {two}\n    return one.union(two)\n"
     if source is None:
-        assert len(flow(planned(code), "both").sources) == 2
+        sources = flow(planned(code), "both").sources
+        assert len(sources) == 2
+        assert len({one.read for one in sources}) == (1 if "events" in two else 2)
         return
     error = fault(code)
     assert (error.code, error.params["source"]) == ("SOURCE_READ_TWICE", source.format(root=settings.root))
     assert error.location is not None and error.location.path == "orders.py"
     assert "orders.py:" in error.facts[0]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        'spark.readStream.table("events").select("id", "_metadata.file_name")',
+        'spark.sql("SELECT *, _metadata.file_path AS path FROM STREAM events")',
+    ],
+)
+def test_the_hidden_column_of_files_is_refused_where_a_table_is_streamed(fault: Fault, query: str) -> None:
+    code = f"{EVENTS}@hr.table\ndef wrong():\n    return {query}\n"
+    error = fault(code)
+    assert (error.code, error.params["column"]) == ("COLUMN_NOT_FOUND", "_metadata")
+    assert error.location is not None and error.location.line == line_of(code, "_metadata")
+    assert "where the files are read" in error.remedies[0]
 
 
 @pytest.mark.parametrize(

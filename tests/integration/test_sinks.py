@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -51,6 +52,70 @@ def to_topic():
 def to_called():
     return hr.read_table_stream("visits")
 """
+
+
+NAMES = """
+import json
+
+import headrace as hr
+from delta.tables import DeltaTable
+from headrace import spark
+
+@hr.table
+def visits():
+    return hr.read_files("landing", format="json", schema="id LONG, page STRING")
+
+@hr.foreach_batch_sink()
+def merged(df, batch_id):
+    df.createOrReplaceTempView("updates")
+    spark.sql(
+        "MERGE INTO project.shop.pages USING updates ON pages.id = updates.id "
+        "WHEN MATCHED THEN UPDATE SET page = updates.page "
+        "WHEN NOT MATCHED THEN INSERT (id, page) VALUES (id, page)"
+    )
+    old = "(SELECT * FROM project.shop.pages WITH ('versionAsOf' = '0'))"
+    df.sparkSession.sql(
+        f"MERGE INTO main.DATABASE.kept k USING {old} p ON k.id = p.id WHEN NOT MATCHED THEN INSERT *"
+    )
+    spark.sql("INSERT INTO project.shop.log SELECT id FROM updates")
+    df.select("id").write.mode("append").saveAsTable("project.shop.log")
+    seen = {
+        "own": spark.table("main.DATABASE.visits").count(),
+        "pages": DeltaTable.forName(spark, "project.shop.pages").toDF().count(),
+        "kept": DeltaTable.forName(spark, "main.DATABASE.kept").toDF().count(),
+        "exist": [spark.catalog.tableExists(f"project.shop.{name}") for name in ("pages", "none")],
+    }
+    with open("ROOT/seen", "a") as file:
+        file.write(json.dumps(seen) + "\\n")
+
+@hr.append_flow(target="merged")
+def to_merged():
+    return hr.read_table_stream("visits").select("id", "page")
+"""
+
+
+def test_the_function_of_a_sink_finds_tables_by_their_names(tmp_path: Path, spark: object) -> None:
+    site = Site(tmp_path / "site")
+    site.write_spec(catalog="main", tables={"project.shop.*": str(tmp_path / "shop")})
+    site.write(NAMES.replace("ROOT", str(tmp_path)).replace("DATABASE", site.database))
+    kept = site.storage.table(site.name("kept"))
+    pages = pa.table({"id": [1], "page": ["old"]})
+    for path, rows in ((tmp_path / "shop/pages", pages), (tmp_path / "shop/log", pages.select(["id"]))):
+        deltalake.write_deltalake(path, rows)
+    deltalake.write_deltalake(kept, pages.slice(0, 0))
+    site.put("a.json", {"id": 1, "page": "new"}, {"id": 2, "page": "q"})
+    site.run_well()
+
+    def held(path: Path) -> list[tuple[Any, ...]]:
+        return sorted(
+            tuple(row.values()) for row in deltalake.DeltaTable(path).to_pyarrow_table().to_pylist()
+        )
+
+    assert held(tmp_path / "shop/pages") == [(1, "new"), (2, "q")]
+    assert held(kept) == [(1, "old")]
+    assert held(tmp_path / "shop/log") == [(1,), (1,), (1,), (2,), (2,)]
+    seen = json.loads((tmp_path / "seen").read_text())
+    assert seen == {"own": 2, "pages": 2, "kept": 1, "exist": [True, False]}
 
 
 def records(bootstrap: str, topic: str, number: int) -> list[tuple[Any, ...]]:

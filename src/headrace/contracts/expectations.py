@@ -16,6 +16,7 @@ from functools import cached_property, reduce
 from operator import and_
 from typing import Any, assert_never
 
+from headrace.contracts.conditions import with_conditions
 from headrace.contracts.rejected import REASONS
 from headrace.model.counts import BatchCounts
 from headrace.model.declarations import Action, DatasetCheck, Expectation, ExpectationCount, TemporaryView
@@ -77,7 +78,7 @@ def with_checks(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFra
         reduce(lambda one, two: one.bitwiseOR(two), bits[number * _BITS : (number + 1) * _BITS]).alias(name)
         for number, name in enumerate(check_columns(len(bits)))
     ]
-    return rows.select("*", *columns)
+    return with_conditions(rows, columns)
 
 
 def check_columns(count: int) -> list[str]:

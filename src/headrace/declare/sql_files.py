@@ -179,6 +179,7 @@ class _File:
                 TemporaryView(
                     name=name,
                     query=query,
+                    has_schema=not statement.is_private or len(without_live(statement.name)) > 1,
                     comment=statement.comment,
                     spark_conf=dict(self.settings),
                     expectations=expectations,

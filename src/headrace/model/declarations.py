@@ -214,6 +214,8 @@ class TemporaryView:
 
     name: TableName
     query: Query
+    # Whether it also answers to its name with a schema, as a view of `CREATE VIEW` does.
+    has_schema: bool = False
     comment: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     expectations: tuple[Expectation, ...] = ()

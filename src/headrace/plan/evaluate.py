@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,12 +13,13 @@ from typing import Any, assert_never
 from headrace.contracts.expectations import counted, guarded
 from headrace.errors import (
     ColumnNotFoundError,
+    FeatureUnsupportedError,
     HeadraceError,
     QueryFailedError,
     QueryInvalidError,
     SourceLocation,
 )
-from headrace.model.declarations import TemporaryView
+from headrace.model.declarations import AppendFlow, TemporaryView
 from headrace.model.names import TableName
 from headrace.model.notes import suggestions
 from headrace.model.project import ProjectSettings
@@ -25,13 +27,18 @@ from headrace.model.queries import PythonQuery, Query, SqlQuery, running
 from headrace.plan.ansi import explain_condition
 from headrace.plan.drivers import find_missing
 from headrace.plan.intercept import Interception, in_force, suspended
-from headrace.plan.modes import Bounded, Loading, Running, SourceHook, TableAccess
-from headrace.plan.names import label_of, split_name
+from headrace.plan.logical import METADATA
+from headrace.plan.modes import Bounded, Loading, Running, Sending, SourceHook, TableAccess
+from headrace.plan.names import find_dataset, label_of, split_name
 from headrace.plan.patches import install
+from headrace.plan.shared_reads import share_reads
+from headrace.plan.sorting import without_final_sort
 from headrace.plan.sql_queries import SQL_TEXT_ATTRIBUTE, build_frame
 from headrace.plan.stages import Declared, Plan
-from headrace.runtime.gateway import active_session
+from headrace.runtime.gateway import active_session, frame_of_plan
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
+from headrace.sinks.delta.table import register_table
+from headrace.storage.table_log import is_table
 from headrace.syntax.bindings import required_parameters
 from headrace.syntax.locations import innermost, located_at, pinpoint
 from headrace.syntax.sql import SqlText
@@ -58,8 +65,7 @@ def loading(
 
 def evaluate(session: SparkSession, declared: Declared, plan: Plan, mode: Running | Bounded) -> DataFrame:
     """Build a query's DataFrame over the real tables; its code gets this session, whatever it asks for."""
-    views = {str(one.name).casefold(): one for one in plan.datasets if isinstance(one, TemporaryView)}
-    known = {str(one.name).casefold() for one in plan.datasets}
+    known = {str(one.name).casefold(): one for one in plan.datasets}
     tables = mode.tables if isinstance(mode, Bounded) else None
     frames: dict[TableName, DataFrame] = {}
 
@@ -69,12 +75,12 @@ def evaluate(session: SparkSession, declared: Declared, plan: Plan, mode: Runnin
             mode=mode,
             session=session,
             tables=read,
-            declared=lambda name: str(name).casefold() in known,
+            declared=lambda name, parts: find_dataset(known, name, parts) is not None,
         )
 
     def read(access: TableAccess) -> DataFrame | None:
-        view = views.get(str(access.name).casefold())
-        if view is None:
+        view = find_dataset(known, access.name, access.parts)
+        if not isinstance(view, TemporaryView):
             return tables(access) if tables else None
         if view.name not in frames:
             frame = call_query(view.query, interception(), name=view.name.short)
@@ -86,7 +92,34 @@ def evaluate(session: SparkSession, declared: Declared, plan: Plan, mode: Runnin
 
     name = declared.name.short if isinstance(declared, TemporaryView) else label_of(declared)
     with active_session(session):
-        return call_query(declared.query, interception(), name=name)
+        frame = call_query(declared.query, interception(), name=name)
+        with suspended():
+            if isinstance(declared, AppendFlow) and declared.groups is not None:
+                frame = without_final_sort(frame) or frame
+            return share_reads(session, frame)
+
+
+@contextmanager
+def sending(session: SparkSession, plan: Plan) -> Iterator[None]:
+    """Let the function of a sink find the tables of the pipeline and those of `tables` by their names."""
+    known = {str(one.name).casefold(): one for one in plan.datasets}
+    storage = plan.project.storage
+
+    def open_table(access: TableAccess) -> None:
+        path = storage.table(access.name)
+        if is_table(path):
+            register_table(session, access.name, path)
+
+    install()
+    interception = Interception(
+        settings=plan.project,
+        mode=Sending(),
+        session=session,
+        tables=open_table,
+        declared=lambda name, parts: find_dataset(known, name, parts) is not None,
+    )
+    with in_force(interception):
+        yield
 
 
 def call_query(query: Query, interception: Interception, *, name: str) -> DataFrame:
@@ -156,6 +189,13 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
     from pyspark.errors import PySparkException
 
     place = innermost(error.__traceback__, root) or location
+    if _lacks_schema(error):
+        return FeatureUnsupportedError(
+            f"the query of `{name}` calls from_json without a schema, which only Databricks infers",
+            location=place,
+            remedies=["give the schema:   from_json(value, 'id LONG, name STRING')"],
+            params={"what": "from_json without a schema"},
+        )
     params: dict[str, Any] = {"name": name, "exception": type(error).__name__}
     facts: list[str] = []
     of_ansi: list[str] = []
@@ -191,6 +231,15 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
     )
 
 
+def _lacks_schema(error: Exception) -> bool:
+    """Whether a call of ``from_json`` has failed because its schema is NULL."""
+    condition = str(getattr(error, "getCondition", lambda: "")())
+    if condition.startswith("INVALID_SCHEMA") and re.search(r"\bNULL\b", str(error)):
+        return True
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(one.f_code.co_name == "from_json" and one.f_locals.get("schema", "") is None for one in frames)
+
+
 def missing_column(error: Any, name: str, location: SourceLocation, root: Path) -> ColumnNotFoundError | None:
     """The error for a column that Spark cannot resolve; ``None`` if it has failed for another reason."""
     condition = str(error.getCondition())
@@ -201,6 +250,10 @@ def missing_column(error: Any, name: str, location: SourceLocation, root: Path) 
     listed = parameters.get("proposal") or parameters.get("fields") or ""
     known = [part[-1] for text in listed.split(", ") if (part := split_name(text))]
     column = ".".join(parts)
+    if parts[:1] == (METADATA,):
+        return no_metadata(
+            name, "its source", location if location.column else pinpoint(location, column, root)
+        )
     near = difflib.get_close_matches(parts[-1].lower(), [one.lower() for one in known], n=1) if parts else []
     meant = next((one for one in known if [one.lower()] == near), None)
     return ColumnNotFoundError(
@@ -209,6 +262,20 @@ def missing_column(error: Any, name: str, location: SourceLocation, root: Path) 
         facts=[f"similar columns: {', '.join(known)}"] if known and meant is None else [],
         remedies=[f"did you mean `{meant}`?" if meant else "correct the name, or add the column first"],
         params={"name": name, "column": column, "suggestion": meant, "condition": condition},
+    )
+
+
+def no_metadata(name: str, source: str, location: SourceLocation) -> ColumnNotFoundError:
+    """The error for the hidden column of files, in a stream that does not have it."""
+    return ColumnNotFoundError(
+        f"the query of `{name}` uses the column `{METADATA}`, which {source} does not have",
+        location=location,
+        facts=["streams of files have this column; streams of Delta tables have it on Databricks only"],
+        remedies=[
+            f'keep it in the table, where the files are read: .select("*", "{METADATA}.file_path")',
+            "or read the table as a batch, in a materialized view",
+        ],
+        params={"name": name, "column": METADATA, "suggestion": None},
     )
 
 
@@ -254,13 +321,8 @@ def bound(frame: DataFrame, session: SparkSession) -> DataFrame:
     theirs: Any = frame.sparkSession._jsparkSession
     if theirs.equals(session._jsparkSession):
         return frame
-    from pyspark.sql.classic.dataframe import DataFrame
-
     with suspended():
-        datasets: Any = getattr(session._jvm.org.apache.spark.sql.classic, "Dataset$")
-        plan = frame._jdf.queryExecution().analyzed()
-        made = getattr(datasets, "MODULE$").ofRows(session._jsparkSession, plan)
-        return DataFrame(made, session)
+        return frame_of_plan(session, frame._jdf.queryExecution().analyzed())
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from headrace.contracts.conditions import with_conditions
 from headrace.contracts.expectations import OWN_COLUMNS, condition
 from headrace.errors import ColumnInvalidError, ExpectationInvalidError, HeadraceError
 from headrace.model.declarations import Dataset, Declarations, Expectation, TemporaryView
@@ -13,8 +14,10 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.evaluate import missing_column, shortened
 from headrace.plan.intercept import suspended
-from headrace.plan.logical import LogicalPlan, read_plan
+from headrace.plan.logical import LogicalPlan, Node, read_plan
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
+
+_PASSES = f"{OWN_COLUMNS}passes"
 
 
 def check_declared_expectations(declarations: Declarations) -> Iterator[HeadraceError]:
@@ -77,7 +80,7 @@ def _check(
     from pyspark.errors import PySparkException
 
     try:
-        checked = frame.select(condition(expectation).alias("passes"))
+        checked = with_conditions(frame, [condition(expectation).alias(_PASSES)])
     except PySparkException as error:
         missing = missing_column(error, dataset.name.short, expectation.location, settings.root)
         if missing is not None:
@@ -94,20 +97,19 @@ def _check(
 
 def _problem(plan: LogicalPlan, checked: DataFrame, frame: DataFrame) -> tuple[str, str] | None:
     """What is wrong with a condition, and the remedy."""
-    (column,) = checked.schema.fields
+    column = checked.schema.fields[-1]
     if column.dataType.typeName() not in ("boolean", "void"):
         return (
             f"gives {column.dataType.simpleString().upper()}, not BOOLEAN",
             "compare the value, as in `amount > 0`",
         )
-    query: Any = frame._jdf
-    # Spark puts a window or a generator between the condition and the query.
-    if plan.root.kind != "Project" or not plan.java_plan.child().equals(query.queryExecution().analyzed()):
+    # Spark puts a window or a generator between the condition and the query, or an aggregate into the query.
+    if plan.root.kind != "Project" or not _is_over(plan, frame):
         return (
             "needs other rows than the one it checks (an aggregate, a window or a generator)",
             "compute the value in the query, or check it in a materialized view",
         )
-    expression = plan.java_plan.expressions().head()
+    expression = plan.java_plan.expressions().last()
     jvm: Any = checked.sparkSession._jvm
     if expression.containsPattern(jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PLAN_EXPRESSION()):
         return "has a subquery", "join the other table in the query, and compare the joined column"
@@ -117,6 +119,18 @@ def _problem(plan: LogicalPlan, checked: DataFrame, frame: DataFrame) -> tuple[s
             "leave out rand(), uuid() and the like; current_timestamp() is allowed",
         )
     return None
+
+
+def _is_over(plan: LogicalPlan, frame: DataFrame) -> bool:
+    """Whether a condition is computed right above its query, which may return more columns for it."""
+    query: Any = frame._jdf
+    if plan.java_plan.child().equals(query.queryExecution().analyzed()):
+        return True
+    return _nodes(plan.root.children[0]) == _nodes(read_plan(frame.sparkSession, frame).root)
+
+
+def _nodes(root: Node) -> list[tuple[str, int]]:
+    return [(node.kind, len(node.fields.get("aggregateExpressions") or ())) for node in root.walk()]
 
 
 def _invalid(

@@ -17,9 +17,9 @@ from headrace.model.mappings import MappedTable
 from headrace.model.names import NamesInUse, TableName, names_in_use
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
-from headrace.plan.modes import Loading, Mode, Planning, Running, SourceHook, TableAccess, TableHook
-from headrace.plan.names import NameRules, quoted, quoted_parts, split_name
-from headrace.runtime.gateway import new_frame
+from headrace.plan.modes import Loading, Mode, Planning, Running, Sending, SourceHook, TableAccess, TableHook
+from headrace.plan.names import EVENT_LOG, NameRules, quoted, quoted_parts, split_name
+from headrace.runtime.gateway import named_frame, new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, T
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReaderDefaults, ReadRequest, SourceRead
@@ -63,8 +63,9 @@ class Interception:
     # The session that the code gets, also where it asks Spark for one; ``None`` while the files are loaded.
     session: SparkSession | None = None
     tables: TableHook | None = None  # called before each read of a table; ``None`` leaves such reads to Spark
-    # Whether the pipeline declares a dataset; a temporary view never hides its name.
-    declared: Callable[[TableName], bool] = field(default=lambda _: False)
+    # Whether a name, which is given with its parts, is that of a dataset of the pipeline. A temporary view of
+    # the user's code never hides it.
+    declared: Callable[[TableName, tuple[str, ...]], bool] = field(default=lambda *_: False)
     views: list[str] = field(default_factory=list)  # the temporary views that the code has made
     replaced: dict[str, TableName] = field(default_factory=dict)
     """The datasets that temporary views of their names replace in SQL."""
@@ -83,6 +84,11 @@ class Interception:
     def stands_in(self) -> bool:
         """Whether tables are empty stand-ins, without rows and without a history."""
         return isinstance(self.mode, Planning)
+
+    @property
+    def acts(self) -> bool:
+        """Whether the code may compute and write: at module level, and in the function of a sink."""
+        return isinstance(self.mode, Loading | Sending)
 
     @property
     def sources(self) -> SourceHook | None:
@@ -182,22 +188,25 @@ class Interception:
             self.note(f"`{path}` is {_shown(found.path, self.root)} (paths: {found.rule})")
         return mapped_path(path, self.settings, caller(self.root))
 
-    def refuse_action(self, what: str) -> None:
-        """Refuse an action in a query; at module level actions are allowed."""
-        if isinstance(self.mode, Loading):
+    def refuse_action(
+        self, what: str, *, remedy: str = "remove the call, or compute the value at module level"
+    ) -> None:
+        """Refuse an action in a query."""
+        if self.acts:
             return
         raise ActionInQueryError(
             f"a query calls {what}, which would compute or write at once",
             location=caller(self.root),
             facts=["a query only describes its table; Headrace runs it, once for each batch"],
-            remedies=["remove the call, or compute the value at module level"],
+            remedies=[remedy],
             params={"action": what},
         )
 
     def refuse_write(self, what: str) -> None:
         """Refuse a write or the start of a stream: a pipeline's files run for each command, also `plan`."""
         if not isinstance(self.mode, Loading):
-            self.refuse_action(what)
+            remedy = "remove the call; to write elsewhere, declare a sink: @hr.foreach_batch_sink"
+            self.refuse_action(what, remedy=remedy)
             return
         raise WriteInFileError(
             f"the file calls {what}, which would {_EFFECTS.get(what, 'write')} while it is loaded",
@@ -217,7 +226,7 @@ class Interception:
             return None
         name = self.names.table(parts)
         if name is not None and (
-            self.declared(name) or (len(parts) == 1 and _view(session, parts[0]).isDefined())
+            self.declared(name, parts) or (len(parts) == 1 and _view(session, parts[0]).isDefined())
         ):
             return None
         to = _shown(mapped.path, self.root) if mapped.path else ".".join(mapped.parts)
@@ -230,7 +239,7 @@ class Interception:
     def dataset(self, session: SparkSession, parts: tuple[str, ...]) -> TableName | None:
         """The dataset that a name means; ``None`` if it is a temporary view or belongs to Spark."""
         name = self.names.table(parts)
-        if name is None or len(parts) > 1 or self.declared(name):
+        if name is None or len(parts) > 1 or self.declared(name, parts):
             return name
         # A view that the user's own code has made in this session hides a table, as in Spark.
         view = _view(session, parts[0])
@@ -264,7 +273,10 @@ class Interception:
             parts=parts,
         )
         with suspended():
-            return Answer(quoted(name), name, self.tables(access))
+            frame = self.tables(access)
+            if frame is not None:
+                frame = named_frame(frame, parts if len(parts) > 1 else (name.schema, name.name))
+            return Answer(quoted(name), name, frame)
 
 
 def _shown(path: str, root: Path) -> str:
@@ -327,7 +339,6 @@ def suspended() -> Iterator[None]:
         _current.reset(token)
 
 
-EVENT_LOG = "event_log"
 _MARK = "headrace_event_log"
 """An alias in the plan of the view, which tells it from a view that the user's code has made."""
 

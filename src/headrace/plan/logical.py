@@ -15,7 +15,10 @@ from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.storage.location import Location
 from headrace.syntax.sql import items
 
-_STREAMING_LEAVES = frozenset({"StreamingRelation", "StreamingRelationV2", "StreamingExecutionRelation"})
+METADATA = "_metadata"
+"""The hidden column with the file of a row."""
+
+STREAMING_LEAVES = frozenset({"StreamingRelation", "StreamingRelationV2", "StreamingExecutionRelation"})
 _STATEFUL = frozenset(
     {"Aggregate", "Distinct", "Deduplicate", "DeduplicateWithinWatermark", "FlatMapGroupsWithState"}
     | {"FlatMapGroupsInPandasWithState", "TransformWithState", "TransformWithStateInPandas"}
@@ -80,7 +83,7 @@ class Node:
 
     @property
     def is_streaming(self) -> bool:
-        return any(node.kind in _STREAMING_LEAVES for node in self.walk() if not node.children)
+        return any(node.kind in STREAMING_LEAVES for node in self.walk() if not node.children)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +97,7 @@ class Leaf:
     read: int
     provider: str  # Spark's name of the format, such as ``delta``
     options: Mapping[str, str] = field(default_factory=dict)
+    reads_metadata: bool = False  # whether the query uses the hidden column `_metadata`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,8 +271,9 @@ def _kind(java: Any) -> str:
 
 
 def _read_leaves(session: SparkSession, plan: Any, root: Node) -> tuple[Leaf, ...]:
-    kinds = [node.kind for node in root.walk() if not node.children]
-    streaming = [position for position, kind in enumerate(kinds) if kind in _STREAMING_LEAVES]
+    nodes = [node for node in root.walk() if not node.children]
+    kinds = [node.kind for node in nodes]
+    streaming = [position for position, kind in enumerate(kinds) if kind in STREAMING_LEAVES]
     if not streaming:
         return ()
     relations = plan.collectLeaves()
@@ -281,23 +286,33 @@ def _read_leaves(session: SparkSession, plan: Any, root: Node) -> tuple[Leaf, ..
         if folder == len(found):
             found.append(relation)
         # With one relation there is nothing to compare.
-        reader = _reader_id(session, kinds[position], relation) if len(streaming) > 1 else 0
+        reader = reader_id(session, kinds[position], relation) if len(streaming) > 1 else 0
         read = reads.index(reader) if reader in reads else len(reads)
         if read == len(reads):
             reads.append(reader)
-        provider, options = _provider_and_options(session, kinds[position], relation)
-        leaves.append(Leaf(index=index, folder=folder, read=read, provider=provider, options=options))
+        provider, options = provider_and_options(session, kinds[position], relation)
+        columns = (one.fields.get("name") for one in nodes[position].expressions("output"))
+        leaves.append(
+            Leaf(
+                index=index,
+                folder=folder,
+                read=read,
+                provider=provider,
+                options=options,
+                reads_metadata=METADATA in columns,
+            )
+        )
     return tuple(leaves)
 
 
-def _reader_id(session: SparkSession, kind: str, relation: Any) -> int:
+def reader_id(session: SparkSession, kind: str, relation: Any) -> int:
     """The identity of the JVM object that a read creates; Spark copies the relation and keeps this."""
     jvm: Any = session._jvm
     reader = relation.table() if kind == "StreamingRelationV2" else relation.dataSource()
     return int(jvm.System.identityHashCode(reader))
 
 
-def _provider_and_options(session: SparkSession, kind: str, relation: Any) -> tuple[str, dict[str, str]]:
+def provider_and_options(session: SparkSession, kind: str, relation: Any) -> tuple[str, dict[str, str]]:
     jvm: Any = session._jvm
     if kind == "StreamingRelationV2":
         provider = str(relation.sourceName())

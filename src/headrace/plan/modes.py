@@ -65,7 +65,14 @@ class Bounded:
     tables: TableHook | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sending:
+    """The function of a sink has the rows of a batch: tables are real, and actions are allowed."""
+
+    sources: SourceHook | None = None
+
+
 RangeHook = Callable[[SourceRead, Sequence[SourceRange]], "DataFrame | None"]
 """Called for each read when ranges are read again; a DataFrame that it returns is read instead."""
 
-Mode = Loading | Planning | Running | Bounded
+Mode = Loading | Planning | Running | Bounded | Sending

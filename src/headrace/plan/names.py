@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from headrace.errors import TableNotFoundError
-from headrace.model.declarations import Declarations, Flow, RefreshFlow
+from headrace.model.declarations import Dataset, Declarations, Flow, RefreshFlow, TemporaryView
 from headrace.model.mappings import ENTRY_MISSING, MappedTable
 from headrace.model.names import SPARK_CATALOG, NamesInUse, TableName
 from headrace.model.project import ProjectSettings
@@ -19,6 +19,7 @@ from headrace.syntax.locations import pinpoint
 
 _PART = r"`((?:[^`]|``)+)`|([^\s`.]+)"
 _LIVE = "live"
+EVENT_LOG = "event_log"
 _NOT_SCHEMAS = frozenset({"global_temp", "system"})
 _PATH_SCHEMAS = frozenset({"parquet", "json", "csv", "orc", "text", "xml", "avro", "binaryfile"})
 
@@ -47,6 +48,21 @@ def quoted(name: TableName) -> str:
 def quoted_parts(parts: tuple[str, ...]) -> str:
     """The parts of a name for Spark's parser, with backquotes."""
     return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
+
+
+def delta_path(path: str) -> str:
+    """The path of a Delta table in the place of a name."""
+    return quoted_parts(("delta", path))
+
+
+def find_dataset(datasets: Mapping[str, Dataset], name: TableName, parts: tuple[str, ...]) -> Dataset | None:
+    """The dataset that a name means; `datasets` has them by their names in lower case, `parts` is the name as
+    it is written. A temporary view answers to its bare name only; with a schema it is a table elsewhere."""
+    found = datasets.get(str(name).casefold())
+    is_bare = len(parts) == 1 or (len(parts) == 2 and parts[0].lower() == _LIVE)
+    if isinstance(found, TemporaryView) and not (found.has_schema or is_bare):
+        return None
+    return found
 
 
 def label_of(flow: Flow) -> str:
@@ -95,11 +111,24 @@ class NameRules:
                 return None
 
     def mapped(self, parts: tuple[str, ...]) -> MappedTable | None:
-        """The entry of `tables` for a name; ``None`` for names that have none."""
-        found = self.settings.tables.find(parts)
-        if found is None and self.qualifies and self._is_ours(parts):
-            found = self.settings.tables.find(self.in_use.qualified(parts))
-        return found
+        """The entry of `tables` for a name, as it is written or with the catalog and the schema in use;
+        ``None`` for names that have none."""
+        if not self.settings.tables.targets:
+            return None
+        return next(filter(None, map(self.settings.tables.find, self._written(parts))), None)
+
+    def _written(self, parts: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        """The names under which an entry of `tables` can have a table."""
+        yield parts
+        if not self._is_ours(parts) or parts[0].casefold() == EVENT_LOG:
+            return
+        if self.qualifies:
+            parts = self.in_use.qualified(parts)
+        elif len(parts) == 1:
+            parts = (self.settings.database, *parts)
+        yield parts
+        if self.settings.catalog is not None and len(parts) == 2:
+            yield (self.settings.catalog, *parts)
 
     def _is_ours(self, parts: tuple[str, ...]) -> bool:
         """Whether a name with one or two parts is that of a table, and not of files."""
@@ -137,6 +166,9 @@ def table_not_found(
         location = pinpoint(location, access.name.name, settings.root)
     remedies = [f"did you mean {texts[near[0]]}?"] if near else []
     if len(access.parts) > 1:
+        view = next((one for one in known if one == access.name), None)
+        if view is not None:
+            remedies = [f"a temporary view has a bare name: `{view.name}`"]
         remedies += _entry_remedies(written, settings)
     return TableNotFoundError(
         f"`{reader.short}` reads `{written or wanted}`, which no file declares and the storage does not have",

@@ -19,10 +19,13 @@ from typing import Any
 
 from headrace.errors import ArgumentInvalidError
 from headrace.model.texts import option_text
+from headrace.plan import table_patches
 from headrace.plan.function_patches import patch_functions
 from headrace.plan.intercept import Interception, current_interception, is_quiet, suspended
 from headrace.plan.modes import Bounded
+from headrace.plan.names import split_name
 from headrace.plan.sql_queries import USE, run_text, use_in_python
+from headrace.runtime.gateway import named_frame
 from headrace.runtime.lazy_pyspark import T
 from headrace.sources.delta.starting import reads_feed
 from headrace.sources.formats import FormatRead, format_reader
@@ -83,6 +86,7 @@ def install() -> None:
             _patch_sessions()
             _patch_readers()
             _patch_frames()
+            _patch_tables()
             patch_functions()
             _silence_loggers()
             _installed = True
@@ -137,6 +141,18 @@ def _patch_frames() -> None:
     _patch(GroupedData, "pivot", _pivot)
 
 
+def _patch_tables() -> None:
+    from delta.tables import DeltaTable
+    from pyspark.sql.catalog import Catalog
+    from pyspark.sql.readwriter import DataFrameWriter
+
+    _patch(DataFrameWriter, "saveAsTable", table_patches.save_as)
+    _patch(Catalog, "tableExists", table_patches.exists)
+    for name in ("forName",):
+        found = getattr(DeltaTable, name).__func__
+        setattr(DeltaTable, name, classmethod(_wrapped(found, table_patches.table_for_name)))
+
+
 def _silence_loggers() -> None:
     """PySpark prints each failed analysis to stderr as JSON of several kilobytes, before it raises."""
     from pyspark.logger import PySparkLogger
@@ -175,7 +191,7 @@ def _session_table(interception: Interception, original: Method, self: Any, tabl
     name = _table_name(interception, "spark.table", tableName)
     answer = interception.read_table(session, name, streaming=False)
     if answer.path is not None:
-        return session.read.format("delta").load(answer.path)
+        return _named(session.read.format("delta").load(answer.path), name)
     with suspended():
         return original(session, answer.text) if answer.frame is None else answer.frame
 
@@ -286,18 +302,15 @@ def _reader_table(
 ) -> Any:
     call = f"spark.{'readStream' if streaming else 'read'}.{'changes' if changes else 'table'}"
     state = _state(self)
+    name = _table_name(interception, call, tableName)
     answer = interception.read_table(
-        self._spark,
-        _table_name(interception, call, tableName),
-        streaming=streaming,
-        changes=changes or state.changes,
-        options=state.options,
+        self._spark, name, streaming=streaming, changes=changes or state.changes, options=state.options
     )
     if answer.frame is not None:
         return answer.frame
     if answer.path is not None:
         reader = self.option("readChangeFeed", "true") if changes else self
-        return reader.format("delta").load(answer.path)
+        return _named(reader.format("delta").load(answer.path), name)
     if answer.name is not None:
         _complete(self, interception, state.request(streaming=streaming, format="delta"))
     with suspended():
@@ -305,6 +318,12 @@ def _reader_table(
             # A stand-in is empty and has no history; its columns are those of any version.
             return self._spark.read.table(answer.text)
         return original(self, answer.text)
+
+
+def _named(frame: Any, name: str) -> Any:
+    """The rows of a mapped table, whose columns its name qualifies."""
+    with suspended():
+        return named_frame(frame, split_name(name) or (name,))
 
 
 def _load(

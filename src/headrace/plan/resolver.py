@@ -26,16 +26,18 @@ from headrace.model.snapshots import Snapshots, StoredSnapshots
 from headrace.plan import columns, validate
 from headrace.plan.catalog import StandIns
 from headrace.plan.coordinates import CoordinateColumns, common_columns, find_coordinates
-from headrace.plan.evaluate import Unresolved, call_query, session_settings
+from headrace.plan.evaluate import Unresolved, call_query, no_metadata, session_settings
 from headrace.plan.expectations import check_conditions
 from headrace.plan.intercept import Interception, suspended
 from headrace.plan.logical import Leaf, LogicalPlan, read_plan
 from headrace.plan.modes import Planning, SourceHook, TableAccess
-from headrace.plan.names import table_not_found
+from headrace.plan.names import find_dataset, table_not_found
 from headrace.plan.properties import coordinates_of
+from headrace.plan.shared_reads import share_reads
 from headrace.plan.snapshots import SnapshotReader, marker_stream, without_versions
+from headrace.plan.sorting import without_final_sort
 from headrace.plan.sources import planned_sources, resolve_once
-from headrace.plan.spark_checks import check_output
+from headrace.plan.spark_checks import check_output, keeps_groups
 from headrace.plan.stages import TableRead
 from headrace.plan.stored import StoredTable, load_stored, load_stored_at
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
@@ -205,7 +207,12 @@ class Resolver:
         if table.can_be_view and not plan.streaming:
             raise _ReadsNoStreamError
         validate.check_query_kind(plan, table, flow.location, is_sql=isinstance(query, SqlQuery))
-        planned_sources(plan, self.stand_ins.name_of, self.settings, flow.location)
+        resolved = self._unsorted(resolved, flow)
+        plan = resolved.plan
+        sources = planned_sources(plan, self.stand_ins.name_of, self.settings, flow.location)
+        for leaf, source in zip(plan.leaves, sources, strict=True):
+            if leaf.reads_metadata and not source.has_metadata:
+                raise no_metadata(flow.name, f"the stream of {source.describe()}", source.location)
         self.declarations = check_output(self._session, plan, table, flow, self.declarations)
         schema = plan.schema
         if isinstance(flow, AutoCdcFlow):
@@ -217,6 +224,20 @@ class Resolver:
         self._check_expectations(table, resolved.frame)
         self.flows[flow.name] = resolved
         return schema
+
+    def _unsorted(self, resolved: Resolved, flow: StreamingFlow) -> Resolved:
+        """The query of a flow without the final sort of its groups."""
+        with suspended():
+            frame = without_final_sort(resolved.frame)
+            if frame is None:
+                return resolved
+            plan = read_plan(self._session, frame)
+            if not keeps_groups(self._session, plan):
+                # Spark refuses the sort.
+                return resolved
+        text = f"the sort of the result of `{flow.name}` is left out: the rows of a table have no order"
+        self._note(Note(level="note", text=text, location=flow.location))
+        return replace(resolved, frame=frame, plan=replace(plan, schema=resolved.plan.schema))
 
     def _snapshot_query(self, flow: AutoCdcFlow, source: Snapshots, declared: columns.Schema | None) -> Query:
         """The query of a flow that applies snapshots, with the columns of the next snapshot."""
@@ -313,7 +334,7 @@ class Resolver:
             mode=Planning(sources=self._sources),
             session=self._session,
             tables=self._read,
-            declared=lambda name: str(name).casefold() in self._datasets,
+            declared=lambda name, parts: find_dataset(self._datasets, name, parts) is not None,
         )
         self._visits.append(visit)
         try:
@@ -321,6 +342,9 @@ class Resolver:
             with session_settings(self._session, conf, name=name, location=query.location):
                 frame = call_query(query, interception, name=name)
                 with suspended():
+                    frame = share_reads(
+                        self._session, frame, lambda path: self.stand_ins.name_of(path) is not None
+                    )
                     plan = read_plan(self._session, frame)
                     schema = columns.redact_comments(plan.schema, self.settings.redactor)
         finally:
@@ -355,7 +379,7 @@ class Resolver:
     def _read(self, access: TableAccess) -> DataFrame | None:
         visit = self._visits[-1]
         visit.reading_at = access.location
-        dataset = self._datasets.get(str(access.name).casefold())
+        dataset = find_dataset(self._datasets, access.name, access.parts)
         if dataset is None:
             return self._read_undeclared(access, visit)
         if any(one.dataset is dataset for one in self._visits):

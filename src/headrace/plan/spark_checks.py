@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from headrace.plan.resolver import Resolved
 
 
+_NO_WATERMARK = "aggregations without watermark"
 _PASSED = frozenset({"SubqueryAlias", "View"})
 
 
@@ -65,13 +66,27 @@ def check_output(
         try:
             checker.checkForStreaming(plan.java_plan, modes.Append())
         except AnalysisException as error:
-            if "aggregations without watermark" not in str(error):
+            if _NO_WATERMARK not in str(error):
                 raise
             checker.checkForStreaming(plan.java_plan, modes.Update())
             return declarations.with_flow(_with_groups(plan, flow, table, declarations))
     except AnalysisException as error:
         raise check_appends(error, flow.name, flow.location) from None
     return declarations
+
+
+def keeps_groups(session: SparkSession, plan: LogicalPlan) -> bool:
+    """Whether a streaming query aggregates without a watermark: its table has one row for each group."""
+    from pyspark.errors import AnalysisException
+
+    jvm: Any = session._jvm
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+    try:
+        checker.checkForStreaming(plan.java_plan, append)
+    except AnalysisException as error:
+        return _NO_WATERMARK in str(error)
+    return False
 
 
 def _with_groups(

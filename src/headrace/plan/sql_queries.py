@@ -13,13 +13,13 @@ from headrace.model.names import use_names
 from headrace.model.queries import Edit, SqlQuery, table_functions
 from headrace.plan.intercept import LOCATION_OPTION, Interception, in_force, suspended
 from headrace.plan.modes import Loading
-from headrace.plan.names import quoted, quoted_parts
+from headrace.plan.names import delta_path, quoted, quoted_parts
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sources.delta.starting import reads_feed
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReadRequest
 from headrace.syntax.locations import caller, located_at
-from headrace.syntax.sql import SqlRelation, SqlText, expression_end, parse_sql
+from headrace.syntax.sql import INSERT, SqlRelation, SqlText, expression_end, parse_sql
 from headrace.syntax.statements import UseNames, parse_statement
 from headrace.syntax.tokens import Cursor, quote_string
 
@@ -125,10 +125,12 @@ _view_numbers = itertools.count(1)
 
 _ALIAS = re.compile(
     r"\s+(?!(?:WHERE|GROUP|ORDER|HAVING|LIMIT|OFFSET|JOIN|LEFT|RIGHT|FULL|INNER|CROSS|NATURAL|SEMI|ANTI|ON|USING"
-    r"|UNION|EXCEPT|MINUS|INTERSECT|LATERAL|WINDOW|PIVOT|UNPIVOT|CLUSTER|DISTRIBUTE|SORT|QUALIFY)\b)(?:`|\w)",
+    r"|UNION|EXCEPT|MINUS|INTERSECT|LATERAL|WINDOW|PIVOT|UNPIVOT|CLUSTER|DISTRIBUTE|SORT|QUALIFY|SET)\b)"
+    r"(?:`|\w)",
     re.IGNORECASE,
 )
 """An alias behind a relation: a name that is not the next clause of the query."""
+_OPTIONS = re.compile(r"""\s+WITH\s*\((?:'(?:[^'\\]|\\.)*'|[^'")]|"(?:[^"\\]|\\.)*")*\)""", re.IGNORECASE)
 
 
 def read_sql(interception: Interception, session: SparkSession, sql: SqlText) -> SqlText:
@@ -145,18 +147,18 @@ def read_sql(interception: Interception, session: SparkSession, sql: SqlText) ->
         refuse(f"spark.sql with {parsed.writes}")
     edits: list[Edit] = []
     for relation in parsed.relations:
-        if parsed.writes is not None:
-            # Spark gives the target of a command options of its own.
-            relation = replace(relation, options={})
-        edits.extend(_read(interception, session, sql, relation))
+        edits.extend(_read(interception, session, sql, relation, parsed.writes))
     return replace(sql, edits=tuple(edits))
 
 
 def _read(
-    interception: Interception, session: SparkSession, sql: SqlText, relation: SqlRelation
+    interception: Interception, session: SparkSession, sql: SqlText, relation: SqlRelation, writes: str | None
 ) -> Iterator[Edit]:
     mapped = interception.mapped(session, relation.parts)
     if mapped is not None and mapped.path is not None:
+        if writes is not None and not relation.streaming:
+            yield from _name_path(sql.text, relation, mapped.path, is_named=writes != INSERT)
+            return
         yield from _read_path(interception, session, sql, relation, ("delta", mapped.path))
         return
     parts = relation.parts if mapped is None else mapped.parts
@@ -182,7 +184,9 @@ def _read(
         if answer.frame is not None:
             # The columns of a relation are qualified by its name, so the view keeps it.
             mine = interception.replaced.setdefault(name.name.casefold(), name) == name
-            yield from _replaced(sql.text, relation, answer.frame, name.name if mine else None)
+            yield from _replaced(
+                sql.text, relation, answer.frame, name.name if mine else None, None if mine else name.name
+            )
             return
         if interception.stands_in and relation.travel is not None:
             # An empty stand-in has no history; its columns are those of any version.
@@ -234,6 +238,16 @@ def _read_path(
     # The columns of a table are qualified by the last part of its name.
     alias = None if path == relation.parts[-1] else relation.parts[-1]
     yield from _replaced(sql.text, relation, frame, None, alias)
+
+
+def _name_path(text: str, relation: SqlRelation, path: str, *, is_named: bool) -> Iterator[Edit]:
+    """Put the path of a mapped table in the place of its name in a command, which keeps its options."""
+    yield Edit(relation.start, relation.stop + 1, delta_path(path))
+    end = relation.ends if relation.travel is None else relation.travel[1]
+    options = _OPTIONS.match(text, end)
+    end = options.end() if options else end
+    if (is_named or not relation.is_target) and not _ALIAS.match(text, end):
+        yield Edit(end, end, f" AS {quoted_parts((relation.parts[-1],))}")
 
 
 def _with_options(relation: SqlRelation, options: Mapping[str, str]) -> Iterator[Edit]:

@@ -69,6 +69,7 @@ class PlanQueries:
             self.find_bad_records,
             self.reading_snapshots,
             self.build_once,
+            self.sending,
             self.overrides.as_records,
         )
 
@@ -95,6 +96,14 @@ class PlanQueries:
 
         with self._active(session):
             return evaluate(session, declared, self.plan, Running(sources=self.overrides.sources))
+
+    @contextmanager
+    def sending(self, session: SparkSession) -> Iterator[None]:
+        """Let the function of a sink use the pipeline's tables."""
+        from headrace.plan.evaluate import sending
+
+        with self._active(session), sending(session, self.plan):
+            yield
 
     def build_ranges(
         self,

@@ -6,8 +6,9 @@ it is. A table of the pipeline that does not exist yet is computed from its own 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from headrace.plan.columns import paths
 from headrace.plan.evaluate import evaluate, session_settings, shortened
 from headrace.plan.intercept import quiet
 from headrace.plan.modes import Bounded, TableAccess
-from headrace.plan.names import quoted
+from headrace.plan.names import find_dataset, quoted
 from headrace.plan.snapshots import make_reader
 from headrace.plan.stages import Declared, Plan
 from headrace.plan.stored import StoredTable, load_stored
@@ -151,8 +152,9 @@ def take_preview(
             activate(active),
             session_settings(session, first.spark_conf, name=label, location=first.location),
         ):
-            frame = looker.union(queries)
-            chosen = _selected(_filtered(frame, where, label), columns, label, dataset.expectations)
+            frame = looker.union(queries, partial(with_checks, expectations=dataset.expectations))
+            own = check_columns(len(dataset.expectations))
+            chosen = _selected(_filtered(frame, where, label, own), columns, label, dataset.expectations)
             fields = chosen.schema.fields[: len(chosen.columns) - len(dataset.expectations)]
             try:
                 with quiet():
@@ -222,7 +224,7 @@ def _failure(
     return coded.with_(facts=[fact for fact in coded.facts if fact != NOT_COMMITTED])
 
 
-def _filtered(frame: DataFrame, where: str | None, label: str) -> DataFrame:
+def _filtered(frame: DataFrame, where: str | None, label: str, own: Sequence[str]) -> DataFrame:
     from pyspark.errors import PySparkException
 
     if where is None:
@@ -234,7 +236,7 @@ def _filtered(frame: DataFrame, where: str | None, label: str) -> DataFrame:
         if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
             name = (error.getMessageParameters() or {}).get("objectName", "")
             raise unknown_column(
-                name.replace("`", ""), list(paths(frame.schema.jsonValue())), label, where
+                name.replace("`", ""), list(paths(frame.drop(*own).schema.jsonValue())), label, where
             ) from error
         raise ReadConditionInvalidError(
             f"the condition `{where}` cannot be evaluated",
@@ -247,16 +249,16 @@ def _filtered(frame: DataFrame, where: str | None, label: str) -> DataFrame:
 def _selected(
     frame: DataFrame, columns: Sequence[str], label: str, expectations: Sequence[Expectation]
 ) -> DataFrame:
-    """The columns, and after them whether each expectation is passed."""
-    known = list(paths(frame.schema.jsonValue()))
+    """The columns of checked rows, and after them whether each expectation is passed."""
+    own = check_columns(len(expectations))
+    known = list(paths(frame.drop(*own).schema.jsonValue()))
     for column in columns:
         if column not in known:
             raise unknown_column(column, known, label)
     checks = [is_passed(index) for index in range(len(expectations))]
-    checked = with_checks(frame, expectations)
     if not columns:
-        return checked.select("*", *checks).drop(*check_columns(len(expectations)))
-    return checked.select(*(F.col(quoted_path(column)).alias(column) for column in columns), *checks)
+        return frame.select("*", *checks).drop(*own)
+    return frame.select(*(F.col(quoted_path(column)).alias(column) for column in columns), *checks)
 
 
 def type_name(kind: DataType) -> str:
@@ -309,9 +311,9 @@ class PreviewReader:
     def seen(self) -> tuple[SourceSeen, ...]:
         return tuple(self._seen.values())
 
-    def union(self, queries: Sequence[Declared]) -> DataFrame:
+    def union(self, queries: Sequence[Declared], treat: Callable[[DataFrame], DataFrame]) -> DataFrame:
         """The rows of one query, or of all flows of one table."""
-        frames = [self._query(query) for query in queries]
+        frames = [treat(self._query(query)) for query in queries]
         union = frames[0]
         for frame in frames[1:]:
             union = union.unionByName(frame, allowMissingColumns=True)
@@ -346,7 +348,7 @@ class PreviewReader:
     # -- tables
 
     def _table(self, access: TableAccess) -> DataFrame | None:
-        dataset = self._datasets.get(str(access.name).casefold())
+        dataset = find_dataset(self._datasets, access.name, access.parts)
         name = access.name if dataset is None else dataset.name
         stored = load_stored(self._storage, name)
         reason = None if dataset is None else self._reason_to_compute(dataset, stored)
@@ -380,7 +382,7 @@ class PreviewReader:
             self._computing.append(dataset.name)
             try:
                 queries = self._plan.queries_of(dataset)
-                frame = accepted(self.union(queries), dataset.expectations)
+                frame = self.union(queries, partial(accepted, expectations=dataset.expectations))
                 first = queries[0]
                 has_rows = snapshots_of(first) is not None
                 if isinstance(first, AutoCdcFlow) and not (has_rows or first.history or first.kept_if_null):

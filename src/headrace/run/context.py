@@ -59,6 +59,9 @@ ReadSnapshots = Callable[[PlannedFlow], AbstractContextManager[SnapshotReader]]
 BuildOnce = Callable[["SparkSession", Flow], "DataFrame"]
 """Evaluates the batch query of a flow that is applied once, in a given session."""
 
+SendingIn = Callable[["SparkSession"], AbstractContextManager[None]]
+"""Within it, the function of a sink finds the pipeline's tables by their names."""
+
 AsRecords = Callable[[Sequence[SourceRange]], Sequence[SourceRange]]
 """Gives the ranges of a batch in the offsets of its records; a test replaces topics by tables."""
 
@@ -74,6 +77,7 @@ class Queries:
     find_bad_records: FindBadRecords
     snapshots: ReadSnapshots
     once: BuildOnce
+    sending: SendingIn
     as_records: AsRecords = tuple
 
 

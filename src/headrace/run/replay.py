@@ -126,7 +126,7 @@ class FlowReplayer:
     def _commit(self, session: SparkSession, outcome: Outcome, stamp: BatchStamp) -> Committed:
         """Mark the rows in the quarantine, and commit what the query returned for them."""
         planned = self.planned
-        target = flow_target(planned, self.context.settings, session, self.context.maintenance)
+        target = flow_target(planned, self.context, session)
         split = RowSplit(
             union(outcome.parts, lacks_columns=True), planned.expectations, str(planned.flow.target)
         )
@@ -167,7 +167,7 @@ class FlowReplayer:
     def _settle(self, session: SparkSession, stamp: BatchStamp) -> None:
         if stamp.replay is None or stamp.replay not in unsettled_replays(self._quarantine):
             return
-        target = flow_target(self.planned, self.context.settings, session, self.context.maintenance)
+        target = flow_target(self.planned, self.context, session)
         is_missing = target.fence_replay(session, stamp)
         if is_missing:
             _, tombstones = side_tables(self.planned.flow.target, self.context.settings.storage)

@@ -88,7 +88,7 @@ class BatchSetup:
             ranges=ranges,
             split=self._split(opened, session, search),
             search=search,
-            target=flow_target(planned, settings, session, self.context.maintenance),
+            target=flow_target(planned, self.context, session),
             tasks=most_tasks(session),
             reporter=self._reporter(opened, limits),
             committed=self.checks.committed,
@@ -168,7 +168,7 @@ def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> Flo
     return FlowOpener(
         surveyor=surveyor,
         spark=context.spark,
-        target=flow_target(planned, context.settings, context.spark, context.maintenance),
+        target=flow_target(planned, context, context.spark),
         report=report,
     )
 

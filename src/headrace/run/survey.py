@@ -26,7 +26,7 @@ from headrace.sources.registry import describe_source
 from headrace.sources.systems import Past, Systems
 from headrace.state.facts import FENCED, CheckpointFacts, FlowFacts, SourceFacts, TableFacts
 from headrace.state.history import History, load_history
-from headrace.state.identity import generations, load_identity
+from headrace.state.identity import generations, load_identity, load_query
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import check_readable, is_seeded, load_state
 from headrace.state.opening import repair_command, resume_remedy
@@ -93,6 +93,7 @@ class FlowSurveyor:
             reset=reset,
             start=remedies.start if reset else None,
             rename_from=remedies.rename_flow.get(flow.name),
+            query=planned.fingerprint,
         )
         # A damaged checkpoint does not matter if the user asks for a new one.
         looks = not reset or facts.rename_from is not None
@@ -186,8 +187,10 @@ def _load_checkpoint(path: Location, facts: FlowFacts, table: TargetState) -> Ch
         held = table.transactions.get(identity.checkpoint, -1) >= state.last_planned
         next_batch = state.last_planned + 1 if held else state.last_planned
         positions = load_next_positions(path, next_batch, identity.sources)
+    query = load_query(path)
     return CheckpointFacts(
         identity=identity,
+        query=None if query is None else query.fingerprint,
         last_planned=state.last_planned,
         last_finished=state.last_finished,
         positions=positions,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import cache
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import psutil
 
@@ -16,7 +17,6 @@ from headrace.model.project import ProjectSettings
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.append import AppendTarget, FlowTable, SinkTarget
-from headrace.sinks.delta.compaction import Maintenance
 from headrace.sinks.delta.groups import GroupsTarget
 from headrace.sinks.delta.history import HistoryTarget
 from headrace.sinks.delta.keyed import SharedTables
@@ -38,10 +38,12 @@ from headrace.sinks.target import (
 from headrace.sources.registry import kind_for
 from headrace.storage.layout import Storage
 
+if TYPE_CHECKING:
+    from headrace.run.context import UpdateContext
 
-def flow_target(
-    planned: PlannedFlow, settings: ProjectSettings, spark: SparkSession, maintenance: Maintenance
-) -> FlowTarget:
+
+def flow_target(planned: PlannedFlow, context: UpdateContext, spark: SparkSession) -> FlowTarget:
+    settings, maintenance = context.settings, context.maintenance
     flow, sink, storage = planned.flow, planned.sink, settings.storage
     if (store := sink_store(planned)) is not None:
         return store
@@ -62,7 +64,11 @@ def flow_target(
             kind, connection = format_of(sink), kind_for(sink.format).sink_options(sink, settings)
 
             def send(rows: DataFrame, stamp: BatchStamp) -> None:
-                kind.send(rows, stamp, sink, connection)
+                within = (
+                    nullcontext() if sink.function is None else context.queries.sending(rows.sparkSession)
+                )
+                with within:
+                    kind.send(rows, stamp, sink, connection)
 
             return SinkTarget(**vars(table), reads_target=planned.reads_target, send=send)
         case AutoCdcFlow(keys=keys, history=ChosenColumns() as tracked):

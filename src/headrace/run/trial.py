@@ -168,13 +168,15 @@ class Trial:
             parts = (F.col(f"source.{name}").alias(place) for name, place in places.items())
             keys = mine.select(F.col("id").alias(ID), *parts)
             same = [F.col(quoted_path(path)) == F.col(places[name]) for name, path in paths.items()]
-            self._check(rows.join(F.broadcast(keys), same).drop(*places.values()), set(ids), outcome)
+            # Behind this join, conditions would not find columns that the query hides.
+            checked = with_checks(rows, self.planned.expectations)
+            self._check(checked.join(F.broadcast(keys), same).drop(*places.values()), set(ids), outcome)
             return True
         return self._check_untraced(rows, ids, outcome)
 
-    def _check(self, rows: DataFrame, ids: set[str], outcome: Outcome) -> None:
-        """Check rows of which each comes from one rejected row."""
-        checked = with_checks(rows, self.planned.expectations).persist()
+    def _check(self, checked: DataFrame, ids: set[str], outcome: Outcome) -> None:
+        """Judge rows of which each comes from one rejected row."""
+        checked = checked.persist()
         outcome.kept.append(checked)
         failing = self._failing(checked)
         columns = [name for name in failing.columns if name != REASONS]

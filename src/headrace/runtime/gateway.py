@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any
@@ -225,6 +225,26 @@ def new_frame(session: SparkSession, data: Any, schema: StructType | None = None
     """A DataFrame of rows, as `createDataFrame` makes it; the active session does not change."""
     with _one_at_a_time, kept_active_session(session):
         return session.createDataFrame(data, schema)
+
+
+def frame_of_plan(session: SparkSession, plan: Any) -> DataFrame:
+    """The DataFrame of a plan of Spark, in a session."""
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    jvm: Any = session._jvm
+    datasets = getattr(jvm.org.apache.spark.sql.classic, "Dataset$")
+    return DataFrame(getattr(datasets, "MODULE$").ofRows(session._jsparkSession, plan), session)
+
+
+def named_frame(frame: DataFrame, parts: Sequence[str]) -> DataFrame:
+    """A DataFrame whose columns are also qualified by the name of a table: `table.column`,
+    `schema.table.column`."""
+    jvm: Any = frame.sparkSession._jvm
+    catalyst = jvm.org.apache.spark.sql.catalyst
+    *qualifier, name = parts
+    alias = catalyst.AliasIdentifier(name, jvm.PythonUtils.toSeq(qualifier))
+    analyzed = frame._jdf.queryExecution().analyzed()
+    return frame_of_plan(frame.sparkSession, catalyst.plans.logical.SubqueryAlias(alias, analyzed))
 
 
 _GC_PAUSE_S = 10.0

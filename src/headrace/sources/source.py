@@ -45,6 +45,9 @@ class Source(ABC):
     reads_records: ClassVar[bool] = False
     """Whether `read_records` can give records of the quarantine to a query, and `owns` tells which."""
 
+    has_metadata: ClassVar[bool] = True
+    """Whether a stream of it can have Spark's hidden column `_metadata`."""
+
     index: int
     # The number of its folder in a checkpoint's ``sources/``; smaller than ``index`` where the query uses one
     # DataFrame several times, since Spark opens such a source once

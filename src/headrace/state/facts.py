@@ -38,6 +38,8 @@ class SourceFacts(ABC):
     """The keys of the identity that stay the same if a query reads the source in another way; () for all."""
 
     source: SourceIdentity
+    refuses_swaps: ClassVar[bool] = False
+    """Whether a flow whose query has changed stops if it has read it twice, up to different positions."""
 
     @property
     def can_resume(self) -> bool:
@@ -126,6 +128,7 @@ class CheckpointFacts:
     positions: Mapping[int, Position]
     """Where what the table does not hold yet begins, by source index: a batch that was planned and
     not committed is still to be read."""
+    query: str | None = None  # the fingerprint of the query that has last used it, if it is known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +146,7 @@ class FlowFacts:
     reset: bool = False
     start: ChosenStart | None = None
     rename_from: str | None = None
+    query: str | None = None  # the fingerprint of the query
 
     @property
     def short_dataset(self) -> str:

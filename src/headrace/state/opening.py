@@ -108,6 +108,7 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
     if len(flow.sources) != len(identity.sources):
         raise _sources_changed(flow, known)
     _compare_sources(flow, known)
+    _refuse_swaps(flow, checkpoint)
     positions, losses = check_positions(flow, table, checkpoint.positions, continues=True)
     if not losses:
         return Continue(identity=identity)
@@ -135,6 +136,32 @@ def _compare_sources(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> None:
         now = by_index.get(then.source.index)
         if now is None or now.source.kind != then.source.kind or not now.is_same(flow, then):
             raise _sources_changed(flow, known)
+
+
+def _refuse_swaps(flow: FlowFacts, checkpoint: CheckpointFacts) -> None:
+    """Refuse a changed query that may read a source by other numbers than the query before."""
+    if checkpoint.query in (None, flow.query):
+        return
+    reached: dict[str, Position | None] = {}
+    for facts in flow.sources:
+        position = checkpoint.positions.get(facts.source.index)
+        key = facts.source.key(facts.keys)
+        if not facts.refuses_swaps or reached.setdefault(key, position) == position:
+            continue
+        raise SourcesChangedError(
+            f"flow {flow.flow}: its query was changed, and has read {flow.describe(facts.source)} twice, "
+            "up to different positions",
+            location=flow.location,
+            facts=(
+                "the positions could be those of the other read: rows would be lost, or read twice",
+                "nothing was read or written",
+            ),
+            remedies=(
+                "undo the change, run the flow until it has read everything, and change the query then",
+                f"or read everything again:   headrace full-refresh {flow.short_dataset}",
+            ),
+            params={"flow": flow.flow, "source": facts.source.index},
+        )
 
 
 def _refuse_rename(flow: FlowFacts, table: TableFacts) -> None:

@@ -22,6 +22,10 @@ _HARMLESS = frozenset(
 )
 """Statements that change the session and no table; ``Show..`` and ``Describe..`` are harmless too."""
 
+INSERT = "InsertIntoStatement"
+_TARGET = "__required_write_privileges__"
+"""An option that Spark's parser gives the target of a statement."""
+
 _GAP = r"(?:\s|/\*.*?\*/|--[^\n]*\n)*"
 _IDENTIFIER = r"(?:`(?:[^`]|``)+`|\w+)"
 _NAME = rf"(?P<name>{_IDENTIFIER}(?:{_GAP}\.{_GAP}{_IDENTIFIER})*)"
@@ -47,6 +51,7 @@ class SqlRelation:
     # The start and the end (exclusive) of a ``VERSION AS OF`` or ``TIMESTAMP AS OF`` clause.
     travel: tuple[int, int] | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    is_target: bool = False  # whether the statement changes the table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +105,14 @@ def expression_end(text: str, relation: SqlRelation) -> int:
 
 def parse_sql(session: SparkSession, text: str) -> SqlStatement:
     plan = session._jsparkSession.sessionState().sqlParser().parsePlan(text)
-    walked = _walk(plan, frozenset()) if _WITH.search(text) else _leaves(plan)
-    relations = tuple(relation for node in walked if (relation := _relation(node, text)) is not None)
-    return SqlStatement(relations=relations, writes=_writes(session, plan))
+    walked = [*(_walk(plan, frozenset()) if _WITH.search(text) else _leaves(plan))]
+    if str(plan.nodeName()) == INSERT:
+        # The parser keeps this target apart from the children.
+        walked.append(plan.table())
+    writes = _writes(session, plan)
+    has_options = writes is not None or _WITH.search(text) is not None
+    found = (_relation(node, text, has_options=has_options) for node in walked)
+    return SqlStatement(relations=tuple(one for one in found if one is not None), writes=writes)
 
 
 def _writes(session: SparkSession, plan: Any) -> str | None:
@@ -161,7 +171,7 @@ def _parts(relation: Any) -> tuple[str, ...]:
     return tuple(str(part) for part in items(names))
 
 
-def _relation(node: Any, text: str) -> SqlRelation | None:
+def _relation(node: Any, text: str, *, has_options: bool) -> SqlRelation | None:
     name = str(node.nodeName())
     travel = None
     if name == "RelationTimeTravel":
@@ -179,6 +189,8 @@ def _relation(node: Any, text: str) -> SqlRelation | None:
     found = (_STREAM if streaming else _BATCH).match(text, start)
     if found is None:
         return None
+    options = dict(node.options().asCaseSensitiveMap()) if has_options else {}
+    is_target = options.pop(_TARGET, None) is not None
     return SqlRelation(
         parts=_parts(node),
         streaming=streaming,
@@ -188,5 +200,6 @@ def _relation(node: Any, text: str) -> SqlRelation | None:
         ends=found.start("with") if streaming and found["with"] else found.end(),
         options_at=found.end("with") if streaming and found["with"] else None,
         travel=travel,
-        options=dict(node.options().asCaseSensitiveMap()) if _WITH.search(text) else {},
+        options=options,
+        is_target=is_target,
     )

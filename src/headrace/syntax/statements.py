@@ -48,7 +48,7 @@ class CreateDataset(CreateStored):
     # The path of ``LOCATION`` and where it is written.
     path: tuple[str, SourceLocation] | None = None
     query: Cursor | None = None  # the text after ``AS``; ``None`` if there is none
-    is_private: bool = False  # whether other pipelines should not read the table
+    is_private: bool = False  # whether other pipelines should not read the table, or cannot read the view
     cdc: CdcFlow | None = None  # the flow of ``FLOW AUTO CDC``, if the statement has one
 
 
@@ -122,6 +122,7 @@ _CREATED = {
 """What to do about statements that create something else."""
 
 _FLAGS = ("PRIVATE", "TEMPORARY", "TEMP", "STREAMING", "INCREMENTAL", "LIVE", "MATERIALIZED")
+_PRIVATE = {"PRIVATE", "TEMPORARY", "TEMP"}
 
 
 def _create(cursor: Cursor) -> CreateDataset | InsertFlow | CdcFlow:
@@ -156,7 +157,7 @@ def _create(cursor: Cursor) -> CreateDataset | InsertFlow | CdcFlow:
         name=name,
         location=location,
         query=query,
-        is_private=kind != "view" and not flags.keys().isdisjoint({"PRIVATE", "TEMPORARY", "TEMP"}),
+        is_private=not flags.keys().isdisjoint(_PRIVATE | ({"LIVE"} if kind == "view" else set())),
         cdc=cdc,
         **create.found(),
     )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from headrace.model.names import TableName
+from headrace.errors import SourceLocation
+from headrace.model.declarations import TemporaryView
+from headrace.model.mappings import TableMap
+from headrace.model.names import NamesInUse, TableName
 from headrace.model.project import ProjectSettings
-from headrace.plan.names import NameRules, quoted, split_name
+from headrace.model.queries import PythonQuery
+from headrace.plan.names import NameRules, find_dataset, quoted, split_name
 from headrace.storage.layout import Storage
 
 
@@ -74,6 +79,44 @@ def test_a_path_under_the_storage_is_a_dataset(rules: NameRules) -> None:
     assert rules.table(("delta", str(folder))) == TableName("shop", "orders")
     assert rules.path(str(folder / "part=1")) is None
     assert rules.path(f"s3a://bucket{folder}") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("main.shop.cells", "main.shop.cells"),
+        ("Cells", "main.shop.cells"),
+        ("shop.cells", "main.shop.cells"),
+        ("other.cells", None),
+        ("LIVE.cells", None),
+        ("towns", "towns"),
+        ("event_log", None),
+        ("main.geo.rivers", "main.geo.*"),
+        ("geo.rivers", "main.geo.*"),
+    ],
+)
+def test_an_entry_maps_the_short_names_of_a_table_too(rules: NameRules, text: str, rule: str | None) -> None:
+    targets = {"main.shop.cells": "/cells", "towns": "/towns", "main.geo.*": "/geo", "shop.event_log": "/x"}
+    rules = replace(rules, settings=replace(rules.settings, tables=TableMap(targets)))
+    parts = split_name(text)
+    assert parts is not None
+    found = rules.mapped(parts)
+    assert (None if found is None else found.rule) == rule
+    in_use = replace(rules, in_use=NamesInUse(schema="geo"))
+    found = in_use.mapped(("cells",))
+    assert found is not None and found.rule == "main.geo.*"
+
+
+def test_a_temporary_view_answers_to_its_bare_name_only() -> None:
+    name = TableName("shop", "cells")
+    query = PythonQuery(lambda: None, SourceLocation("a.py", 1))
+    temporary = TemporaryView(name=name, query=query)
+    for parts in (("cells",), ("LIVE", "cells")):
+        assert find_dataset({"shop.cells": temporary}, name, parts) is temporary
+    for parts in (("shop", "cells"), ("main", "shop", "cells"), ()):
+        assert find_dataset({"shop.cells": temporary}, name, parts) is None
+        view = replace(temporary, has_schema=True)
+        assert find_dataset({"shop.cells": view}, name, parts) is view
 
 
 def test_quoting_keeps_any_name_one_name() -> None:

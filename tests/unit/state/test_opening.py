@@ -317,6 +317,24 @@ def test_a_source_more_or_less_is_refused() -> None:
     assert refused(FLOW, TABLE, read_by(KAFKA, second)).code == "SOURCES_CHANGED"
 
 
+def test_a_changed_query_with_two_reads_at_different_positions_is_refused() -> None:
+    two = (DELTA, replace(DELTA, index=1))
+    flow = change(FLOW, sources=two, query="new")
+
+    def read_to(*versions: int) -> tuple[TableFacts, CheckpointFacts]:
+        ends = [DeltaPosition(table_id="upstream", version=version, index=-1) for version in versions]
+        positions: dict[int, Position] = dict(enumerate(ends))
+        before = replace(read_by(*two), positions=positions, query="old")
+        return fed_by(*zip(two, ends, strict=True)), before
+
+    assert isinstance(decide(flow, *read_to(4, 4)), Continue)
+    table, checkpoint = read_to(4, 5)
+    error = refused(flow, table, checkpoint)
+    assert (error.code, error.params["source"]) == ("SOURCES_CHANGED", 1)
+    for query in (None, "new"):
+        assert isinstance(decide(flow, table, replace(checkpoint, query=query)), Continue)
+
+
 def test_a_broker_that_lost_what_was_read_is_refused() -> None:
     error = refused(change(FLOW, kafka=broker(latest={"sales": {0: 39, 1: 50}})), TABLE, CHECKPOINT)
     assert error.code == "OFFSETS_BEYOND_END"

@@ -82,6 +82,7 @@ _COUNTED = 500
 class DeltaSource(Source):
     kind = "delta"
     reads_records = True
+    has_metadata = False
 
     path: str
     table: TableName | None = None

@@ -1,0 +1,59 @@
+"""Patches of writers, of the catalog and of Delta's own API, for code that may compute and write.
+
+A name is that of a table of the pipeline or of an entry of `tables`, as in reads (`headrace.plan.patches`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.plan.intercept import Interception, suspended
+
+Method = Callable[..., Any]
+
+
+def table_for_name(
+    interception: Interception, original: Method, self_or_class: Any, sparkSession: Any, tableOrViewName: Any
+) -> Any:
+    if not interception.acts or not isinstance(tableOrViewName, str):
+        return original(self_or_class, sparkSession, tableOrViewName)
+    session = interception.session or sparkSession
+    answer = interception.read_table(session, tableOrViewName, streaming=False)
+    with suspended():
+        if answer.path is not None:
+            return self_or_class.forPath(session, answer.path)
+        return original(self_or_class, session, answer.text)
+
+
+def exists(
+    interception: Interception, original: Method, self: Any, tableName: str, dbName: str | None = None
+) -> Any:
+    if not interception.acts or dbName is not None:
+        return original(self, tableName, dbName)
+    session = interception.session or self._sparkSession
+    answer = interception.read_table(session, tableName, streaming=False)
+    with suspended():
+        if answer.path is not None:
+            from delta.tables import DeltaTable
+
+            return DeltaTable.isDeltaTable(session, answer.path)
+        return original(session.catalog, answer.text)
+
+
+def save_as(
+    interception: Interception,
+    original: Method,
+    self: Any,
+    name: str,
+    format: str | None = None,
+    mode: str | None = None,
+    partitionBy: str | list[str] | None = None,
+    **options: Any,
+) -> Any:
+    session = interception.session or self._spark
+    answer = interception.read_table(session, name, streaming=False)
+    with suspended():
+        if answer.path is not None:
+            return self.save(answer.path, format or "delta", mode, partitionBy, **options)
+        return original(self, answer.text, format, mode, partitionBy, **options)
