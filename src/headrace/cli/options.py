@@ -165,7 +165,7 @@ def _declared(settings: ProjectSettings) -> Iterator[str]:
 
 def _names(tree: ast.Module) -> Iterator[str]:
     """The names that decorators and calls declare; a name that is computed is not found."""
-    from headrace.declare.outside_names import called_name, literal_text
+    from headrace.declare.known_texts import called_name, literal_text
 
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):

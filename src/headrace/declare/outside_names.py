@@ -5,16 +5,18 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from headrace.declare.known_texts import UNKNOWN, KnownTexts, called_name, read_key
 from headrace.errors import SourceLocation
 from headrace.model.mappings import FOREIGN_PATH
 from headrace.model.project import code_language
-from headrace.syntax.ipynb import InvalidNotebookError, cell_file, parse_notebook
+from headrace.syntax.ipynb import InvalidNotebookError, NotebookCell, cell_file, parse_notebook
+from headrace.syntax.tokens import find_cells
 
 _IDENTIFIER = r"(?:`[^`\n]+`|\w+)"
 _NAME = rf"{_IDENTIFIER}(?:\.{_IDENTIFIER}){{2}}"
@@ -27,7 +29,26 @@ _SQL_PATH = re.compile(rf"""['"`]({FOREIGN_PATH.pattern}[^'"`\n]*)""")
 _READERS = frozenset(
     {"table", "read", "read_stream", "readStream", "changes", "read_table_stream", "read_changes"}
 )
-_UNKNOWN = "\0"  # the placeholder of an interpolated value
+_ONE_OR_MORE = rf"{_IDENTIFIER}(?:\.{_IDENTIFIER}){{0,2}}"
+_SHORT_READS = re.compile(
+    rf"\b(?:FROM|JOIN)\b\s*\(?\s*(?:STREAM\b\s*\(?\s*)?({_ONE_OR_MORE})(?![\w.`]|\s*\()", re.IGNORECASE
+)
+_NO_READ = re.compile(
+    r"(?:\bDISTINCT|\b(?:EXTRACT|TRIM|SUBSTRING|OVERLAY|POSITION)\s*\([^()]*)\s*$", re.IGNORECASE
+)
+"""The text before a FROM that names no table."""
+_SHORT_MADE = re.compile(rf"\b(?:TABLE|VIEW|INTO)\s+(?:IF\s+NOT\s+EXISTS\s+)?({_ONE_OR_MORE})", re.IGNORECASE)
+_QUERY_MADE = re.compile(r"\b(\w+)\s+AS\s*\(", re.IGNORECASE)  # a query of ``WITH``
+_NO_NAMES = frozenset({"select", "stream", "values", "lateral", "unnest", "event_log", "table", "with"})
+_NO_SCHEMAS = frozenset({"delta", "parquet", "json", "csv", "text", "orc", "avro", "system", "global_temp"})
+_DECORATORS = frozenset(
+    {"table", "view", "materialized_view", "temporary_view", "create_table", "create_view"}
+)
+_WRITERS = frozenset({"saveAsTable", "insertInto", "toTable", "forName"})
+_VIEWS = frozenset({"createOrReplaceTempView", "createTempView", "registerTempTable"})
+_SQL = re.compile(r"(?:\s|--[^\n]*\n)*(?:SELECT|WITH|FROM|CREATE|MERGE|INSERT)\b", re.IGNORECASE)
+_PARAMETER = re.compile(r"\$\{\s*([\w.:-]+)\s*\}")
+_SET = re.compile(r"^\s*SET\s+([\w.:-]+)\s*=\s*([^;\n]*)", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -37,92 +58,186 @@ class OutsideName:
     location: SourceLocation
 
 
-def find_outside(files: Iterable[Path], root: Path) -> tuple[OutsideName, ...]:
+@dataclass
+class FoundNames:
+    """What the files of a pipeline name."""
+
+    outside: tuple[OutsideName, ...] = ()
+    # The keys of configuration that are read without a default.
+    keys: dict[str, SourceLocation] = field(default_factory=dict)
+    catalog: str | None = None  # the catalog of all tables that the files make with three-part names
+
+
+def find_outside(
+    files: Iterable[Path], root: Path, values: Mapping[str, str] | None = None
+) -> tuple[OutsideName, ...]:
     """The tables with three-part names that files read and do not make, and the paths of other systems."""
-    found: dict[tuple[str, str], OutsideName] = {}
-    made: set[str] = set()
+    return find_names(files, root, values or {}).outside
+
+
+def find_names(
+    files: Iterable[Path], root: Path, values: Mapping[str, str], *, short: bool = False
+) -> FoundNames:
+    """All names of files, with some values of their configuration. ``short``: also tables with one or two
+    parts that no file makes."""
+    reading = _Reading(values, short)
     for file in files:
         text = file.read_text(encoding="utf-8", errors="replace")
-        for one in _in_file(file, text, os.path.relpath(file, root), made):
-            found.setdefault((one.kind, one.text.casefold()), one)
-    return tuple(one for one in found.values() if one.kind == "path" or one.text.casefold() not in made)
+        shown = os.path.relpath(file, root)
+        match code_language(file):
+            case "sql":
+                reading.sql_file(text, shown)
+            case "notebook":
+                with suppress(InvalidNotebookError):
+                    # The loader reports a file that is not a notebook.
+                    reading.notebook(parse_notebook(text), shown)
+            case _:
+                reading.python(text, shown)
+    outside = tuple(one for one in reading.found.values() if one.kind == "path" or reading.is_outside(one))
+    catalogs = {
+        name.partition(".")[0] for name in reading.made if name.count(".") == 2 and UNKNOWN not in name
+    }
+    return FoundNames(outside, reading.keys, next(iter(catalogs)) if len(catalogs) == 1 else None)
 
 
-def _in_file(file: Path, text: str, shown: str, made: set[str]) -> Iterator[OutsideName]:
-    match code_language(file):
-        case "sql":
-            yield from _in_sql(text, shown, 1, made)
-        case "notebook":
-            with suppress(InvalidNotebookError):
-                # The loader reports a file that is not a notebook.
-                for cell in parse_notebook(text):
-                    name = cell_file(shown, cell.number)
-                    if cell.magic == "sql":
-                        yield from _in_sql(cell.source, name, 1, made)
-                    elif cell.magic == "python":
-                        yield from _in_python(cell.source, name, made)
-        case _:
-            yield from _in_python(text, shown, made)
+class _Reading:
+    def __init__(self, values: Mapping[str, str], short: bool) -> None:
+        self._values = values
+        self._short = short
+        self.found: dict[tuple[str, str], OutsideName] = {}
+        self.made: set[str] = set()
+        self.keys: dict[str, SourceLocation] = {}
+
+    def is_outside(self, one: OutsideName) -> bool:
+        name = one.text.casefold()
+        if name in self.made:
+            return False
+        if name.count(".") == 2:
+            return True
+        # A name that is partly unknown can be this one.
+        last = name.rpartition(".")[2]
+        for made in self.made:
+            parts = map(re.escape, made.rpartition(".")[2].split(UNKNOWN))
+            if re.fullmatch(".+".join(parts), last):
+                return False
+        return True
+
+    def _add(self, kind: Literal["table", "path"], text: str, location: SourceLocation) -> None:
+        if UNKNOWN not in text:
+            self.found.setdefault((kind, text.casefold()), OutsideName(kind, text, location))
+
+    def sql_file(self, text: str, path: str) -> None:
+        text = _blank(_COMMENT, text)
+        values = {**self._values, **{one[1]: one[2].strip().strip("'\"") for one in _SET.finditer(text)}}
+        for one in _PARAMETER.finditer(text):
+            if one[1] not in values:
+                self._key(one[1], SourceLocation(path, 1 + text.count("\n", 0, one.start())))
+        self.sql(_PARAMETER.sub(lambda one: values.get(one[1], UNKNOWN), text), path, 1)
+
+    def sql(self, text: str, path: str, line: int) -> None:
+        text = _blank(_COMMENT, text)
+        made, reads = (_SHORT_MADE, _SHORT_READS) if self._short else (_MAKES, _READS)
+        self.made.update(_without_live(one[1]).casefold() for one in made.finditer(text))
+        if self._short:
+            self.made.update(one[1].casefold() for one in _QUERY_MADE.finditer(text))
+        for one in reads.finditer(text):
+            name = _without_live(one[1])
+            if self._short and (_NO_READ.search(text[: one.start()]) or not _is_table(name)):
+                continue
+            self._add("table", name, SourceLocation(path, line + text.count("\n", 0, one.start(1))))
+        for one in _SQL_PATH.finditer(text):
+            self._add("path", one[1], SourceLocation(path, line + text.count("\n", 0, one.start(1))))
+
+    def notebook(self, cells: Iterable[NotebookCell], path: str) -> None:
+        code = {cell_file(path, one.number): one for one in cells if one.magic in ("python", "sql")}
+        trees = {name: _parsed(one.source) for name, one in code.items() if one.magic == "python"}
+        whole = ast.Module([one for tree in trees.values() for one in tree.body], [])
+        known = KnownTexts(whole, self._values)
+        for name, cell in code.items():
+            if name in trees:
+                self._tree(trees[name], known, name)
+            else:
+                self.sql(cell.source, name, 1)
+
+    def python(self, text: str, path: str) -> None:
+        tree = _parsed(text)
+        self._tree(tree, KnownTexts(tree, self._values), path)
+        for cell in find_cells(text):
+            if cell.magic == "sql":
+                lines = text.split("\n")[cell.line - 1 : cell.stop - 1]
+                self.sql("\n".join(re.sub(r"^# MAGIC( %sql)?", "", one) for one in lines), path, cell.line)
+
+    def _tree(self, tree: ast.Module, known: KnownTexts, path: str) -> None:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                self._call(node, known, path)
+            if isinstance(node, ast.FunctionDef):
+                names = {called_name(one): one for one in node.decorator_list}
+                if _DECORATORS & names.keys():
+                    self.made.add(node.name.casefold())
+            if isinstance(node, ast.Constant | ast.JoinedStr) and (value := known.text(node)):
+                begins = value.partition(UNKNOWN)[0]
+                if FOREIGN_PATH.match(begins) and " " not in begins:
+                    self._add("path", begins, SourceLocation(path, node.lineno))
+                elif _SQL.match(value):
+                    self.sql(value, path, node.lineno)
+
+    def _call(self, node: ast.Call, known: KnownTexts, path: str) -> None:
+        name = called_name(node)
+        self.made.update(text.casefold() for text in _made(node, known))
+        key = read_key(node)
+        if key is not None and key[1] is None and known.text(node) == UNKNOWN:
+            self._key(key[0], SourceLocation(path, node.lineno))
+        read: list[ast.expr] = []
+        if name in _READERS:
+            read = node.args[:1]
+        elif name in _WRITERS:
+            read = node.args
+        elif name == "create_sink":
+            given = [*node.args, *(one.value for one in node.keywords)]
+            read = [value for one in given if isinstance(one, ast.Dict) for value in _named_table(one)]
+        for one in read:
+            text = _without_live(known.text(one))
+            if re.fullmatch(_ONE_OR_MORE if self._short else _NAME, text) and _is_table(text):
+                self._add("table", text, SourceLocation(path, one.lineno))
+
+    def _key(self, key: str, location: SourceLocation) -> None:
+        if not key.startswith("spark."):
+            self.keys.setdefault(key, location)
 
 
-def _in_sql(text: str, path: str, line: int, made: set[str]) -> Iterator[OutsideName]:
-    text = _COMMENT.sub(lambda comment: " " * len(comment[0]), text)
-    made.update(one[1].replace("`", "").casefold() for one in _MAKES.finditer(text))
-    for kind, pattern in (("table", _READS), ("path", _SQL_PATH)):
-        for one in pattern.finditer(text):
-            place = SourceLocation(path, line + text.count("\n", 0, one.start(1)))
-            name = one[1].replace("`", "") if kind == "table" else one[1]
-            if _UNKNOWN not in name:
-                yield OutsideName("table" if kind == "table" else "path", name, place)
-
-
-def _in_python(text: str, path: str, made: set[str]) -> Iterator[OutsideName]:
+def _parsed(text: str) -> ast.Module:
     try:
-        tree = ast.parse(text)
+        return ast.parse(text)
     except (SyntaxError, ValueError):
         # The loader reports a file that is not Python.
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            made.update(_made(node))
-            name = literal_text(node.args[0]) if node.args and called_name(node) in _READERS else ""
-            if re.fullmatch(_NAME, name):
-                yield OutsideName("table", name.replace("`", ""), SourceLocation(path, node.args[0].lineno))
-        if isinstance(node, ast.Constant | ast.JoinedStr) and (value := literal_text(node)):
-            known = value.partition(_UNKNOWN)[0]
-            if FOREIGN_PATH.match(known) and " " not in known:
-                yield OutsideName("path", known, SourceLocation(path, node.lineno))
-            elif "\n" in value or re.match(r"\s*(SELECT|WITH|FROM|CREATE)\b", value, re.IGNORECASE):
-                yield from _in_sql(value, path, node.lineno, made)
+        return ast.Module([], [])
 
 
-def called_name(node: ast.expr) -> str:
-    """The name of a called function or of a decorator, without its module; empty for other expressions."""
-    match node.func if isinstance(node, ast.Call) else node:
-        case ast.Attribute(attr=name) | ast.Name(id=name):
-            return name
-        case _:
-            return ""
+def _named_table(options: ast.Dict) -> Iterator[ast.expr]:
+    for key, value in zip(options.keys, options.values, strict=True):
+        if isinstance(key, ast.Constant) and key.value == "tableName":
+            yield value
 
 
-def _made(node: ast.Call) -> Iterator[str]:
+def _blank(pattern: re.Pattern[str], text: str) -> str:
+    return pattern.sub(lambda found: " " * len(found[0]), text)
+
+
+def _without_live(name: str) -> str:
+    return re.sub(r"^live\.", "", name.replace("`", ""), flags=re.IGNORECASE)
+
+
+def _is_table(name: str) -> bool:
+    parts = name.casefold().split(".")
+    return not (len(parts) == 1 and parts[0] in _NO_NAMES) and parts[0] not in _NO_SCHEMAS
+
+
+def _made(node: ast.Call, known: KnownTexts) -> Iterator[str]:
     arguments = [one.value for one in node.keywords if one.arg in ("name", "target")]
-    if called_name(node) == "create_streaming_table":
+    if called_name(node) in {"create_streaming_table", "create_sink", *_VIEWS}:
         arguments += node.args[:1]
-    yield from (literal_text(one).casefold() for one in arguments)
-
-
-def literal_text(node: ast.expr) -> str:
-    """The value of a string, with a placeholder for each interpolated value."""
-    match node:
-        case ast.Constant(value=str(text)):
-            return text
-        case ast.JoinedStr(values=parts):
-            return "".join(
-                literal_text(part) if isinstance(part, ast.Constant) else _UNKNOWN for part in parts
-            )
-        case _:
-            return ""
+    yield from (_without_live(known.text(one)) for one in arguments)
 
 
 def entry_lines(found: Sequence[OutsideName], *, indent: str = "") -> Iterator[str]:

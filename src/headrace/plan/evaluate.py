@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, assert_never
 from headrace.contracts.expectations import counted, guarded
 from headrace.errors import (
     ColumnNotFoundError,
+    FeatureUnsupportedError,
     HeadraceError,
     QueryFailedError,
     QueryInvalidError,
@@ -187,6 +189,13 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
     from pyspark.errors import PySparkException
 
     place = innermost(error.__traceback__, root) or location
+    if _lacks_schema(error):
+        return FeatureUnsupportedError(
+            f"the query of `{name}` calls from_json without a schema, which only Databricks infers",
+            location=place,
+            remedies=["give the schema:   from_json(value, 'id LONG, name STRING')"],
+            params={"what": "from_json without a schema"},
+        )
     params: dict[str, Any] = {"name": name, "exception": type(error).__name__}
     facts: list[str] = []
     of_ansi: list[str] = []
@@ -220,6 +229,15 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
         remedies=remedies or [f"correct {place}; --debug prints the stack trace"],
         params=params,
     )
+
+
+def _lacks_schema(error: Exception) -> bool:
+    """Whether a call of ``from_json`` has failed because its schema is NULL."""
+    condition = str(getattr(error, "getCondition", lambda: "")())
+    if condition.startswith("INVALID_SCHEMA") and re.search(r"\bNULL\b", str(error)):
+        return True
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(one.f_code.co_name == "from_json" and one.f_locals.get("schema", "") is None for one in frames)
 
 
 def missing_column(error: Any, name: str, location: SourceLocation, root: Path) -> ColumnNotFoundError | None:

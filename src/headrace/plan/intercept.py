@@ -188,7 +188,9 @@ class Interception:
             self.note(f"`{path}` is {_shown(found.path, self.root)} (paths: {found.rule})")
         return mapped_path(path, self.settings, caller(self.root))
 
-    def refuse_action(self, what: str) -> None:
+    def refuse_action(
+        self, what: str, *, remedy: str = "remove the call, or compute the value at module level"
+    ) -> None:
         """Refuse an action in a query."""
         if self.acts:
             return
@@ -196,14 +198,15 @@ class Interception:
             f"a query calls {what}, which would compute or write at once",
             location=caller(self.root),
             facts=["a query only describes its table; Headrace runs it, once for each batch"],
-            remedies=["remove the call, or compute the value at module level"],
+            remedies=[remedy],
             params={"action": what},
         )
 
     def refuse_write(self, what: str) -> None:
         """Refuse a write or the start of a stream: a pipeline's files run for each command, also `plan`."""
         if not isinstance(self.mode, Loading):
-            self.refuse_action(what)
+            remedy = "remove the call; to write elsewhere, declare a sink: @hr.foreach_batch_sink"
+            self.refuse_action(what, remedy=remedy)
             return
         raise WriteInFileError(
             f"the file calls {what}, which would {_EFFECTS.get(what, 'write')} while it is loaded",

@@ -47,5 +47,6 @@ def topic_ids(folder: Path) -> dict[str, str]:
         for line in lines:
             key, _, value = line.partition(": ")
             if key == "topic_id" and not name.startswith("__"):
-                found[name] = value
+                # Checkpoints have the ids as librdkafka writes them, with `+` and `/`.
+                found[name] = value.replace("-", "+").replace("_", "/")
     return found

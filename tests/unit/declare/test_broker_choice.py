@@ -15,7 +15,7 @@ from headrace.runtime.broker_data import find_in_shared
 from headrace.state.identity import CheckpointIdentity, SourceIdentity, write_checkpoint
 from headrace.storage.layout import Storage, TableName
 
-OLD, NEW = "oldIdOfTopicOrders0000", "newIdOfTopicOrders0000"
+OLD, NEW = "old+IdOf/TopicOrders00", "new+IdOf/TopicOrders00"
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,9 @@ def hold(broker: Path, topic: str, topic_id: str) -> None:
     """The files of a broker with a topic."""
     (broker / "data" / f"{topic}-0").mkdir(parents=True)
     (broker / "data" / "meta.properties").write_text("version=1\n")
-    (broker / "data" / f"{topic}-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}")
+    (broker / "data" / f"{topic}-0" / "partition.metadata").write_text(
+        "version: 0\ntopic_id: " + topic_id.replace("+", "-").replace("/", "_")
+    )
 
 
 def read(storage: Path, topic: str, topic_id: str, generation: int = 1) -> None:

@@ -111,7 +111,8 @@ def test_each_of_several_pipelines_gets_a_folder(bundle: Path) -> None:
 
 def test_a_folder_of_files_becomes_a_spec(bundle: Path) -> None:
     (spec,) = build_specs(bundle.parent / "src", bundle.parent)
-    assert "libraries:\n  - glob: {include: src/**}\n" in spec.text
+    # `src/more` has no file of a pipeline.
+    assert "libraries:\n  - file: src/orders.py\n  - file: src/views.sql\n" in spec.text
     assert "other.raw.customers: ./customers   # src/orders.py:6\n" in spec.text
 
 
@@ -260,3 +261,30 @@ def test_the_error_for_a_missing_package_names_it(bundle: Path) -> None:
     with pytest.raises(PipelineFileFailedError) as caught:
         load_declarations(load_project(bundle), lambda: pytest.fail())
     assert caught.value.facts == ("src/orders.py:2 installs python-barcodes",)
+
+
+def test_a_folder_is_read_where_its_pipeline_is(tmp_path: Path) -> None:
+    for name, text in {
+        "etl/bronze/a.py": 'import dlt\n@dlt.table(name="main.bronze.a")\ndef a(): ...\n',
+        "etl/bronze/deep/b.sql": "CREATE OR REFRESH STREAMING TABLE b AS SELECT * FROM STREAM main.raw.b",
+        "etl/silver/c.py": "from pyspark import pipelines as dp\nday = spark.conf.get('etl.day')\n",
+        "tests/test_a.py": "import pytest",
+        "setup.py": "",
+        "tools/create.sql": "CREATE TABLE main.raw.b (a INT)",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (spec,) = build_specs(tmp_path, tmp_path)
+    assert spec.text.splitlines()[2:] == [
+        "catalog: main",
+        "storage: ./lake",
+        "libraries:",
+        "  - glob: {include: etl/**}",
+        "configuration:",
+        "  etl.day: ${ETL_DAY}   # etl/silver/c.py:2",
+        "",
+        "# Write the paths that have the data.",
+        "tables:",
+        "  main.raw.b: ./b   # etl/bronze/deep/b.sql:1",
+    ]
+    assert spec.unset == ("ETL_DAY",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.declare.outside_names import entry_lines, find_outside
+from headrace.declare.outside_names import entry_lines, find_names, find_outside
 
 PYTHON = '''
 import dlt
@@ -43,3 +43,50 @@ def test_tables_and_paths_of_other_systems_become_entries_to_fill_in(tmp_path: P
         "  /Volumes: ./volumes   # a.py:4",
         "  s3a://bucket: ./bucket   # b.sql:4",
     ]
+
+
+KNOWN = '''
+import dlt
+
+CATALOG = spark.conf.get("catalog", "main")
+RAW = f"{CATALOG}.raw"
+SOURCE = dbutils.widgets.get("source")
+day = spark.conf.get("day")
+
+for name in ["a", "b"]:
+    @dlt.table(name=f"{name}_bronze")
+    def bronze():
+        return spark.readStream.table(f"{RAW}.orders")
+
+@dlt.view
+def seen():
+    return spark.sql(f"""
+        WITH recent AS (SELECT * FROM {CATALOG}.raw.visits)
+        SELECT EXTRACT(YEAR FROM at) FROM recent JOIN a_bronze USING (id) JOIN lookups
+        ON x IS DISTINCT FROM y""")
+
+@dlt.table
+def gold():
+    return dlt.read("seen").join(spark.table("shop.prices"), "id").join(spark.table(SOURCE), "id")
+
+dlt.create_sink("out", "delta", {"tableName": "other.gold.orders"})
+'''
+
+
+def test_names_are_known_from_constants_and_configuration(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(KNOWN)
+    query = "SELECT * FROM ${source}.raw.lines WHERE a = '${mine}${when}'"
+    (tmp_path / "b.sql").write_text(f"SET mine = x;\nCREATE MATERIALIZED VIEW v AS {query};")
+    files = [tmp_path / "a.py", tmp_path / "b.sql"]
+    found = find_names(files, tmp_path, {"source": "web"}, short=True)
+    assert list(entry_lines(found.outside)) == [
+        "tables:",
+        "  lookups: ./lookups   # a.py:18",
+        "  main.raw.orders: ./orders   # a.py:12",
+        "  main.raw.visits: ./visits   # a.py:17",
+        "  other.gold.orders: ./orders   # a.py:25",
+        "  shop.prices: ./prices   # a.py:23",
+        "  web.raw.lines: ./lines   # b.sql:2",
+        "  web: ./web   # a.py:23",
+    ]
+    assert {key: str(at) for key, at in found.keys.items()} == {"day": "a.py:7", "when": "b.sql:2"}

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 from pyspark.errors import AnalysisException
 
-from headrace.errors import SourceLocation
+from headrace.errors import FeatureUnsupportedError, SourceLocation
 from headrace.plan.evaluate import _failed
 
 
 class Refused(AnalysisException):
-    def __init__(self, condition: str) -> None:
-        super().__init__('not "STRING"')
+    def __init__(self, condition: str, message: str = 'not "STRING"') -> None:
+        super().__init__(message)
         self.condition = condition
 
     def getCondition(self) -> str:
@@ -33,6 +33,24 @@ def test_frequent_errors_of_spark_have_a_remedy(condition: str, remedy: str) -> 
     error = _failed(Refused(condition), Path("/"), "orders", SourceLocation("a.py", 3))
     assert error.code == "QUERY_FAILED"
     assert remedy in error.remedies[0]
+
+
+def from_json(column: str, schema: str | None) -> None:
+    raise TypeError("null")
+
+
+def test_from_json_without_a_schema_is_refused_by_name() -> None:
+    def fail() -> Exception:
+        try:
+            from_json("value", None)
+        except TypeError as error:
+            return error
+        raise AssertionError
+
+    for error in (fail(), Refused("INVALID_SCHEMA.NON_STRING_LITERAL", 'The input schema "NULL" is wrong')):
+        found = _failed(error, Path("/"), "orders", SourceLocation("a.py", 3))
+        assert isinstance(found, FeatureUnsupportedError)
+        assert found.params == {"what": "from_json without a schema"}
 
 
 class JavaFailed(Exception):
