@@ -160,20 +160,20 @@ def test_tables_and_paths_of_another_system_are_read_where_the_spec_maps_them(
 
 def test_a_temporary_view_has_a_bare_name(write: Write) -> None:
     root = write(
-        SPEC.format(schema="mapped"),
+        SPEC.format(schema="bare_names"),
         a_py="""
         import dlt
 
         @dlt.view
         def orders():
-            return spark.read.table("mapped.orders")
+            return spark.read.table("bare_names.orders")
         """,
         b_sql="CREATE MATERIALIZED VIEW a AS SELECT * FROM LIVE.orders",
     )
     with Pipeline.load(root) as pipeline, pytest.raises(TableNotFoundError) as caught:
         pipeline.plan()
     assert caught.value.remedies[0] == "a temporary view has a bare name: `orders`"
-    assert str(caught.value.location) == "transformations/a.py:6:37"
+    assert str(caught.value.location) == "transformations/a.py:6:41"
 
 
 def test_all_missing_entries_are_listed_at_once(write: Write) -> None:
