@@ -208,6 +208,8 @@ class Interception:
             remedy = "remove the call; to write elsewhere, declare a sink: @hr.foreach_batch_sink"
             self.refuse_action(what, remedy=remedy)
             return
+        if self.mode.may_write:
+            return
         raise WriteInFileError(
             f"the file calls {what}, which would {_EFFECTS.get(what, 'write')} while it is loaded",
             location=caller(self.root),

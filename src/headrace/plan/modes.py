@@ -34,9 +34,11 @@ SourceHook = Callable[[SourceRead], "DataFrame | None"]
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """The pipeline's files run: reads at module level hit real tables, and actions are allowed."""
+    """Code runs at once, mostly the pipeline's files: reads at module level hit real tables, and actions are
+    allowed."""
 
     session: Callable[[], SparkSession]  # gives the pipeline's session to code that asks Spark for one
+    may_write: bool = False  # whether the code runs once; a pipeline's files run for each command
     sources: SourceHook | None = None
 
 

@@ -228,7 +228,9 @@ class SnapshotReader:
         from pyspark.sql.classic.dataframe import DataFrame
 
         flow = self._flow
-        interception = Interception(settings=self._settings, mode=Loading(session=lambda: self._session))
+        interception = Interception(
+            settings=self._settings, mode=Loading(session=lambda: self._session, may_write=True)
+        )
         given = run_code(lambda: function(last), interception, name=flow.name, location=flow.location)
         match given:
             case None | (None, _):

@@ -36,10 +36,10 @@ _numbers = itertools.count(1)
 _WRITES_ROWS = frozenset(
     {
         *("InsertIntoStatement", "MergeIntoTable", "UpdateTable", "DeleteFromTable", "TruncateTable"),
-        *("CreateTableAsSelect", "ReplaceTableAsSelect", "DropTable"),
+        *("ReplaceTableAsSelect", "DropTable"),
     }
 )
-"""Spark's names of the statements that write or remove rows."""
+"""Spark's names of the statements that change or remove rows; a file may create a table that it reads."""
 
 
 def run_sql(interception: Interception, session: SparkSession, text: SqlText, args: Any = None) -> DataFrame:

@@ -65,7 +65,9 @@ class Queries:
     def run(self, text: SqlText, limit: int) -> Answer:
         session, catalog = self._opened()
         settings = self._settings
-        interception = Interception(settings=settings, mode=Loading(session=lambda: session), session=session)
+        interception = Interception(
+            settings=settings, mode=Loading(session=lambda: session, may_write=True), session=session
+        )
         cursor = Cursor(text)
         location = cursor.text.locate(cursor.start, cursor.start, None)
         self._register(session, catalog)

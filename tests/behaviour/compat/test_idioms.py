@@ -96,8 +96,8 @@ FILES = {
         def ids():
             return spark.read.table("orders").select("id")
 
-        if __name__ == "__main__":
-            raise SystemExit("not run")
+        if __name__ != "__main__":
+            raise SystemExit("a file is a main program, as where it was written for")
     """,
     "pipeline/b_sinks.py": """
         from delta.tables import DeltaTable

@@ -70,9 +70,10 @@ def rows(root: Path, table: str, columns: str = "*") -> list[tuple[int, ...]]:
 
 
 def test_names_and_functions_mean_what_they_mean_in_spark(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, FILES)
+    monkeypatch.chdir(tmp_path)  # Relative paths start where the command is typed.
     with Pipeline.load(tmp_path) as pipeline:
         result = pipeline.run()
         assert result.errors == ()
