@@ -96,8 +96,9 @@ FILES = {
         def ids():
             return spark.read.table("orders").select("id")
 
-        if __name__ != "__main__":
-            raise SystemExit("a file is a main program, as where it was written for")
+        if __name__ == "__main__":
+            is_program = True
+        assert is_program
     """,
     "pipeline/b_sinks.py": """
         from delta.tables import DeltaTable
