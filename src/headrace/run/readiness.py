@@ -94,12 +94,16 @@ def inputs_of(planned: PlannedRefresh, plan: Plan) -> tuple[TableName, ...]:
     """The tables behind a view's query, also through temporary views."""
     views = {one.view.name: one for one in plan.views}
     found: list[TableName] = []
+    seen: set[TableName] = set()
     waiting = [read.table for read in planned.reads]
     while waiting:
         name = waiting.pop(0)
+        if name in seen:
+            continue
+        seen.add(name)
         if name in views:
             waiting.extend(read.table for read in views[name].reads)
-        elif name not in found:
+        else:
             found.append(name)
     return tuple(found)
 
