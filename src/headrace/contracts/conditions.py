@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.runtime.gateway import frame_of_plan
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F
+
+if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
 
 
 def with_conditions(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
@@ -20,10 +23,15 @@ def with_conditions(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
     try:
         return rows.select("*", *columns)
     except AnalysisException as error:
-        if not (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
+        if not is_unresolved(error):
             raise
         # Spark resolves few names in this way, and only in filters and sorts.
         return _reaching(rows, columns)
+
+
+def is_unresolved(error: PySparkException) -> bool:
+    """Whether Spark has not found a column."""
+    return (error.getCondition() or "").startswith("UNRESOLVED_COLUMN")
 
 
 def _reaching(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:

@@ -31,7 +31,6 @@ from headrace.plan.logical import METADATA
 from headrace.plan.modes import Bounded, Loading, Running, Sending, SourceHook, TableAccess
 from headrace.plan.names import find_dataset, label_of, split_name
 from headrace.plan.patches import install
-from headrace.plan.shared_reads import share_reads
 from headrace.plan.sorting import without_final_sort
 from headrace.plan.sql_queries import SQL_TEXT_ATTRIBUTE, build_frame
 from headrace.plan.stages import Declared, Plan
@@ -96,7 +95,7 @@ def evaluate(session: SparkSession, declared: Declared, plan: Plan, mode: Runnin
         with suspended():
             if isinstance(declared, AppendFlow) and declared.groups is not None:
                 frame = without_final_sort(frame) or frame
-            return share_reads(session, frame)
+        return frame
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.contracts.conditions import with_conditions
+from headrace.contracts.conditions import is_unresolved, with_conditions
 from headrace.contracts.expectations import OWN_COLUMNS, condition
 from headrace.errors import ColumnInvalidError, ExpectationInvalidError, HeadraceError
 from headrace.model.declarations import Dataset, Declarations, Expectation, TemporaryView
@@ -15,7 +15,7 @@ from headrace.model.project import ProjectSettings
 from headrace.plan.evaluate import missing_column, shortened
 from headrace.plan.intercept import suspended
 from headrace.plan.logical import LogicalPlan, Node, read_plan
-from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
+from headrace.runtime.lazy_pyspark import Column, DataFrame, SparkSession
 
 _PASSES = f"{OWN_COLUMNS}passes"
 _NEEDS_OTHER_ROWS = (
@@ -84,7 +84,7 @@ def _check(
     from pyspark.errors import PySparkException
 
     try:
-        checked = with_conditions(frame, [condition(expectation).alias(_PASSES)])
+        checked = _checked(frame, condition(expectation).alias(_PASSES))
     except PySparkException as error:
         missing = missing_column(error, dataset.name.short, expectation.location, settings.root)
         if missing is not None:
@@ -99,6 +99,17 @@ def _check(
         )
     problem = _problem(read_plan(session, checked), checked, frame)
     return None if problem is None else _invalid(expectation, dataset, *problem)
+
+
+def _checked(frame: DataFrame, column: Column) -> DataFrame:
+    from pyspark.errors import AnalysisException
+
+    try:
+        return frame.select(column)
+    except AnalysisException as error:
+        if not is_unresolved(error):
+            raise
+        return with_conditions(frame, [column])
 
 
 def _problem(plan: LogicalPlan, checked: DataFrame, frame: DataFrame) -> tuple[str, str] | None:

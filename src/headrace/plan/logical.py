@@ -18,7 +18,7 @@ from headrace.syntax.sql import items
 METADATA = "_metadata"
 """The hidden column with the file of a row."""
 
-STREAMING_LEAVES = frozenset({"StreamingRelation", "StreamingRelationV2", "StreamingExecutionRelation"})
+_STREAMING_LEAVES = frozenset({"StreamingRelation", "StreamingRelationV2", "StreamingExecutionRelation"})
 _STATEFUL = frozenset(
     {"Aggregate", "Distinct", "Deduplicate", "DeduplicateWithinWatermark", "FlatMapGroupsWithState"}
     | {"FlatMapGroupsInPandasWithState", "TransformWithState", "TransformWithStateInPandas"}
@@ -83,7 +83,7 @@ class Node:
 
     @property
     def is_streaming(self) -> bool:
-        return any(node.kind in STREAMING_LEAVES for node in self.walk() if not node.children)
+        return any(node.kind in _STREAMING_LEAVES for node in self.walk() if not node.children)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +273,7 @@ def _kind(java: Any) -> str:
 def _read_leaves(session: SparkSession, plan: Any, root: Node) -> tuple[Leaf, ...]:
     nodes = [node for node in root.walk() if not node.children]
     kinds = [node.kind for node in nodes]
-    streaming = [position for position, kind in enumerate(kinds) if kind in STREAMING_LEAVES]
+    streaming = [position for position, kind in enumerate(kinds) if kind in _STREAMING_LEAVES]
     if not streaming:
         return ()
     relations = plan.collectLeaves()
@@ -286,11 +286,11 @@ def _read_leaves(session: SparkSession, plan: Any, root: Node) -> tuple[Leaf, ..
         if folder == len(found):
             found.append(relation)
         # With one relation there is nothing to compare.
-        reader = reader_id(session, kinds[position], relation) if len(streaming) > 1 else 0
+        reader = _reader_id(session, kinds[position], relation) if len(streaming) > 1 else 0
         read = reads.index(reader) if reader in reads else len(reads)
         if read == len(reads):
             reads.append(reader)
-        provider, options = provider_and_options(session, kinds[position], relation)
+        provider, options = _provider_and_options(session, kinds[position], relation)
         columns = (one.fields.get("name") for one in nodes[position].expressions("output"))
         leaves.append(
             Leaf(
@@ -305,14 +305,14 @@ def _read_leaves(session: SparkSession, plan: Any, root: Node) -> tuple[Leaf, ..
     return tuple(leaves)
 
 
-def reader_id(session: SparkSession, kind: str, relation: Any) -> int:
+def _reader_id(session: SparkSession, kind: str, relation: Any) -> int:
     """The identity of the JVM object that a read creates; Spark copies the relation and keeps this."""
     jvm: Any = session._jvm
     reader = relation.table() if kind == "StreamingRelationV2" else relation.dataSource()
     return int(jvm.System.identityHashCode(reader))
 
 
-def provider_and_options(session: SparkSession, kind: str, relation: Any) -> tuple[str, dict[str, str]]:
+def _provider_and_options(session: SparkSession, kind: str, relation: Any) -> tuple[str, dict[str, str]]:
     jvm: Any = session._jvm
     if kind == "StreamingRelationV2":
         provider = str(relation.sourceName())
