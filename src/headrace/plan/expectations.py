@@ -18,10 +18,6 @@ from headrace.plan.logical import LogicalPlan, Node, read_plan
 from headrace.runtime.lazy_pyspark import Column, DataFrame, SparkSession
 
 _PASSES = f"{OWN_COLUMNS}passes"
-_NEEDS_OTHER_ROWS = (
-    "needs other rows than the one it checks (an aggregate, a window or a generator)",
-    "compute the value in the query, or check it in a materialized view",
-)
 
 
 def check_declared_expectations(declarations: Declarations) -> Iterator[HeadraceError]:
@@ -92,8 +88,6 @@ def _check(
                 summary=f"the expectation `{expectation.name}` of `{dataset.name.short}` uses the column "
                 f"`{missing.params['column']}`, which the query does not return"
             )
-        if (error.getCondition() or "").startswith(("MISSING_GROUP_BY", "MISSING_AGGREGATION")):
-            return _invalid(expectation, dataset, *_NEEDS_OTHER_ROWS)
         return _invalid(
             expectation, dataset, f"cannot be resolved: {shortened(str(error))}", "correct the condition"
         )
@@ -122,7 +116,10 @@ def _problem(plan: LogicalPlan, checked: DataFrame, frame: DataFrame) -> tuple[s
         )
     # Spark puts a window or a generator between the condition and the query, or an aggregate into the query.
     if plan.root.kind != "Project" or not _is_over(plan, frame):
-        return _NEEDS_OTHER_ROWS
+        return (
+            "needs other rows than the one it checks (an aggregate, a window or a generator)",
+            "compute the value in the query, or check it in a materialized view",
+        )
     expression = plan.java_plan.expressions().last()
     jvm: Any = checked.sparkSession._jvm
     if expression.containsPattern(jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PLAN_EXPRESSION()):
