@@ -48,7 +48,7 @@ def write(root: Path, code: str, spec: str = SPEC) -> Path:
             "write",
         ),
         ('spark.range(3).writeTo("out").create()\n', 3, "writeTo()"),
-        ('spark.sql("CREATE TABLE out AS SELECT 1 AS a")\n', 3, "spark.sql with CreateTableAsSelect"),
+        ('spark.sql("INSERT INTO out SELECT 1 AS a")\n', 3, "spark.sql with InsertIntoStatement"),
     ],
 )
 def test_a_file_that_writes_is_refused_with_its_line_before_it_writes(

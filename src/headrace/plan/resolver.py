@@ -33,6 +33,7 @@ from headrace.plan.logical import Leaf, LogicalPlan, read_plan
 from headrace.plan.modes import Planning, SourceHook, TableAccess
 from headrace.plan.names import find_dataset, table_not_found
 from headrace.plan.properties import coordinates_of
+from headrace.plan.shared_reads import share_reads
 from headrace.plan.snapshots import SnapshotReader, marker_stream, without_versions
 from headrace.plan.sorting import without_final_sort
 from headrace.plan.sources import planned_sources, resolve_once
@@ -230,7 +231,7 @@ class Resolver:
             frame = without_final_sort(resolved.frame)
             if frame is None:
                 return resolved
-            plan = read_plan(self._session, frame)
+            plan = self._read_plan(frame)
             if not keeps_groups(self._session, plan):
                 # Spark refuses the sort.
                 return resolved
@@ -268,7 +269,7 @@ class Resolver:
             validate.check_declared(declared, resolved.plan.schema, view, view.location)
             with suspended():
                 frame = with_declared_columns(resolved.frame, declared)
-                resolved = replace(resolved, frame=frame, plan=read_plan(self._session, frame))
+                resolved = replace(resolved, frame=frame, plan=self._read_plan(frame))
         self._check_expectations(view, resolved.frame)
         self.flows[flow.name] = resolved
         self._accept(view, resolved.plan.schema, [])
@@ -287,7 +288,7 @@ class Resolver:
             return resolved
         with suspended():
             frame = guarded(resolved.frame, view.expectations)
-            plan = read_plan(self._session, frame)
+            plan = self._read_plan(frame)
         return replace(
             resolved, frame=frame, plan=plan, coordinates=find_coordinates(plan, self._known_coordinates)
         )
@@ -341,7 +342,7 @@ class Resolver:
             with session_settings(self._session, conf, name=name, location=query.location):
                 frame = call_query(query, interception, name=name)
                 with suspended():
-                    plan = read_plan(self._session, frame)
+                    plan = self._read_plan(frame)
                     schema = columns.redact_comments(plan.schema, self.settings.redactor)
         finally:
             self._visits.pop()
@@ -358,6 +359,11 @@ class Resolver:
             reads_target=visit.reads_target,
             coordinates=find_coordinates(plan, self._known_coordinates),
         )
+
+    def _read_plan(self, frame: DataFrame) -> LogicalPlan:
+        plan = read_plan(self._session, frame)
+        leaves = share_reads(plan.leaves, lambda path: self.stand_ins.name_of(path) is not None)
+        return replace(plan, leaves=leaves)
 
     def _known_coordinates(self, leaf: Leaf) -> CoordinateColumns | None:
         if reads_feed(leaf.options):

@@ -92,6 +92,9 @@ class Harness(ABC):
     compares_reads: ClassVar[bool] = True
     """Whether two reads of the same source are noticed."""
 
+    shares_reads: ClassVar[bool] = False
+    """Whether two equal reads are one."""
+
     missing: ClassVar[str]
     """The code of the error for a source that does not exist."""
 
@@ -266,6 +269,7 @@ class DeltaHarness(Harness):
     waiting = None
     grades: ClassVar = {"ranges": "proven", "counts": "proven", "records": "unjudged"}
     rereads = True
+    shares_reads = True
     missing = "TABLE_NOT_FOUND"
 
     @property

@@ -20,7 +20,12 @@ def test_a_source_that_does_not_exist_is_an_error_at_the_line_that_reads_it(sour
 
 def test_two_reads_of_one_source_are_refused_where_they_can_be_told(source: Harness) -> None:
     source.write_code(TWICE)
-    if source.compares_reads:
+    if source.shares_reads:
+        source.append(1)
+        assert source.run("both").outcome == "completed"
+        source.append(2)
+        assert source.run("both").outcome == "completed"
+    elif source.compares_reads:
         error = source.refusal()
         assert error.code == "SOURCE_READ_TWICE"
         assert error.location is not None and error.remedies
