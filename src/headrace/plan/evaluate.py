@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,6 +25,7 @@ from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery, Query, SqlQuery, running
 from headrace.plan.ansi import explain_condition
 from headrace.plan.drivers import find_missing
+from headrace.plan.function_patches import SCHEMA_REMEDIES
 from headrace.plan.intercept import Interception, in_force, suspended
 from headrace.plan.logical import METADATA
 from headrace.plan.modes import Bounded, Loading, Running, Sending, SourceHook, TableAccess
@@ -192,8 +192,8 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
         return FeatureUnsupportedError(
             f"the query of `{name}` calls from_json without a schema, which only Databricks infers",
             location=place,
-            remedies=["give the schema:   from_json(value, 'id LONG, name STRING')"],
-            params={"what": "from_json without a schema"},
+            remedies=SCHEMA_REMEDIES,
+            params={"what": "from_json"},
         )
     params: dict[str, Any] = {"name": name, "exception": type(error).__name__}
     facts: list[str] = []
@@ -231,12 +231,9 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
 
 
 def _lacks_schema(error: Exception) -> bool:
-    """Whether a call of ``from_json`` has failed because its schema is NULL."""
+    """Whether ``from_json`` has failed in SQL because its schema is NULL; in Python the call is refused."""
     condition = str(getattr(error, "getCondition", lambda: "")())
-    if condition.startswith("INVALID_SCHEMA") and re.search(r"\bNULL\b", str(error)):
-        return True
-    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    return any(one.f_code.co_name == "from_json" and one.f_locals.get("schema", "") is None for one in frames)
+    return condition.startswith("INVALID_SCHEMA") and re.search(r"\bNULL\b", str(error)) is not None
 
 
 def missing_column(error: Any, name: str, location: SourceLocation, root: Path) -> ColumnNotFoundError | None:

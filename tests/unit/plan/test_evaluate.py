@@ -35,22 +35,11 @@ def test_frequent_errors_of_spark_have_a_remedy(condition: str, remedy: str) -> 
     assert remedy in error.remedies[0]
 
 
-def from_json(column: str, schema: str | None) -> None:
-    raise TypeError("null")
-
-
-def test_from_json_without_a_schema_is_refused_by_name() -> None:
-    def fail() -> Exception:
-        try:
-            from_json("value", None)
-        except TypeError as error:
-            return error
-        raise AssertionError
-
-    for error in (fail(), Refused("INVALID_SCHEMA.NON_STRING_LITERAL", 'The input schema "NULL" is wrong')):
-        found = _failed(error, Path("/"), "orders", SourceLocation("a.py", 3))
-        assert isinstance(found, FeatureUnsupportedError)
-        assert found.params == {"what": "from_json without a schema"}
+def test_from_json_without_a_schema_in_sql_is_refused_by_name() -> None:
+    error = Refused("INVALID_SCHEMA.NON_STRING_LITERAL", 'The input schema "NULL" is wrong')
+    found = _failed(error, Path("/"), "orders", SourceLocation("a.py", 3))
+    assert isinstance(found, FeatureUnsupportedError)
+    assert found.params == {"what": "from_json"}
 
 
 class JavaFailed(Exception):
