@@ -148,9 +148,8 @@ def _patch_tables() -> None:
 
     _patch(DataFrameWriter, "saveAsTable", table_patches.save_as)
     _patch(Catalog, "tableExists", table_patches.exists)
-    for name in ("forName",):
-        found = getattr(DeltaTable, name).__func__
-        setattr(DeltaTable, name, classmethod(_wrapped(found, table_patches.table_for_name)))
+    table: Any = DeltaTable
+    table.forName = classmethod(_wrapped(table.forName.__func__, table_patches.table_for_name))
 
 
 def _silence_loggers() -> None:
