@@ -155,7 +155,7 @@ FORMAT_VERSION = 1  # of the JSON; docs/json.schema.json describes it
 
 
 def with_version(data: Mapping[str, Any]) -> dict[str, Any]:
-    """An object as it stands at the top of JSON output."""
+    """Add the version of the format, which comes first in each object of the output."""
     return {"format_version": FORMAT_VERSION, **data}
 
 

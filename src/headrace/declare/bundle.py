@@ -234,7 +234,7 @@ def _packages(values: Mapped) -> list[tuple[str, SourceLocation]]:
 def _configured(value: Value) -> Value:
     if not isinstance(value, Scalar) or value.value is None:
         return value
-    # What is no variable of a bundle is text there.
+    # `${name}` without a dot is no variable in a bundle: keep it as text.
     return _scalar(_NO_VARIABLE.sub("$${", option_text(value.value)), value.location)
 
 

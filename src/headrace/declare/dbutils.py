@@ -15,7 +15,7 @@ from headrace.syntax.locations import caller
 
 
 class _Part:
-    """A part of ``dbutils``; it refuses by name what it does not have."""
+    """A part of ``dbutils``. A call that it does not have is an error with the name of the call."""
 
     def __init__(self, settings: ProjectSettings, name: str, remedies: Sequence[str] = ()) -> None:
         self._settings = settings

@@ -35,8 +35,7 @@ _originals: list[tuple[Any, str, Any]] = []
 
 @contextmanager
 def mapping_files(paths: PathMap) -> Iterator[None]:
-    """Let the code within find files by mapped paths: `open`, `os`, and what is built on them, such as
-    `os.path`, `pathlib`, `glob` and `shutil`."""
+    """Map paths in `open` and `os` within the block, and so in `os.path`, `pathlib`, `glob` and `shutil`."""
     if not paths.targets:
         yield
         return

@@ -111,7 +111,7 @@ def _note(active: ActivePipeline, cell: Cell, path: str) -> None:
 
 
 def run_other(argument: str, run: FileRun) -> bool:
-    """Run the file of ``%run`` in the namespace of a notebook; false if there is no such file."""
+    """Run the file that ``%run`` names in the namespace of a notebook. Return whether the file exists."""
     named = _RUN_ARGUMENTS.split(argument)[0].strip().strip("\"'")
     given = run.file.parent / named
     candidates = (given.with_name(f"{given.name}{suffix}") for suffix in (".py", ".sql", ".ipynb", ""))

@@ -86,7 +86,9 @@ def _rendered(
     if snapshot.silence is not None:
         remarks.append(f"lag unknown: {snapshot.silence}")
     elif uncounted := [one.flow for one in _flows(snapshot) if one.state == "unknown" and one.driver is None]:
-        remarks.append(f"lag unknown: the sources of {', '.join(uncounted)} do not tell what is left to read")
+        remarks.append(
+            f"lag unknown: the sources of {', '.join(uncounted)} do not report how many records are left"
+        )
     if log is not None:
         remarks.append(f"log of the last update: {log}")
     head = f"{snapshot.pipeline} · {snapshot.storage}"
