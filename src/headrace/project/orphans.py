@@ -99,8 +99,9 @@ def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
     ]
     if holders:
         readers = [str(one) for one in holders]
-        given = {
-            f"--version {one.version}" if one.kind == "pin" else f"--reader {one.name}"
+        removals = {
+            f"headrace pin {name.short} --remove "
+            + (f"--version {one.version}" if one.kind == "pin" else f"--reader {one.name}")
             for one in holders
             if one.kind != "flow"
         }
@@ -110,7 +111,7 @@ def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
             facts=(f"it is needed by {', '.join(readers)}", "nothing was removed"),
             remedies=(
                 *(["let the flows read another table, or remove their declarations and checkpoints"] * flows),
-                *(f"headrace pin {name.short} {options} --remove" for options in sorted(given)),
+                *sorted(removals),
             ),
             params={"dataset": str(name), "readers": readers},
         )
