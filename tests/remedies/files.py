@@ -7,7 +7,7 @@ import deltalake
 
 from remedies.folders import SnapshotsFolder
 from remedies.storage import VISITS, files
-from remedies.walk import Walk, situation
+from remedies.walk import Shown, Walk, situation
 
 
 @situation("RECORD_UNPARSEABLE")
@@ -35,26 +35,21 @@ def a_file_that_is_not_compressed(walk: Walk) -> None:
     walk.is_healthy()
 
 
+def vanishes(walk: Walk) -> Shown:
+    """A file is removed after a batch with it was planned."""
+    folder = files(walk)
+    path = folder.put()
+    walk.stops_at(f"visits/before-commit:{folder.next_batch('visits')}")
+    walk.removes(path)
+    folder.ids.pop()
+    return walk.fails("headrace run", f"{VISITS}:")
+
+
 @situation("FILE_VANISHED")
 def a_file_of_a_planned_batch_is_removed(walk: Walk) -> None:
-    folder = files(walk)
-    path = folder.put()
-    walk.stops_at(f"visits/before-commit:{folder.next_batch('visits')}")
-    walk.removes(path)
-    folder.ids.pop()
-    shown = walk.fails("headrace run", f"{VISITS}:")
-    walk.follows(shown, "headrace reset visits")
+    walk.follows(vanishes(walk), "headrace reset visits")
     walk.is_healthy()
-
-
-@situation("FILE_VANISHED")
-def a_lost_file_is_recorded(walk: Walk) -> None:
-    folder = files(walk)
-    path = folder.put()
-    walk.stops_at(f"visits/before-commit:{folder.next_batch('visits')}")
-    walk.removes(path)
-    folder.ids.pop()
-    shown = walk.fails("headrace run", f"{VISITS}:")
+    shown = vanishes(walk)
     assert "on_data_loss: record" in shown.text, shown.text
     walk.edit({"headrace.yml": "{spec}on_data_loss: record\n"})
     walk.is_healthy()

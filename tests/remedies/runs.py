@@ -77,8 +77,7 @@ def an_inferred_schema_is_damaged(walk: Walk) -> None:
     walk.goes_well("headrace run")
     (kept,) = [path for path in walk.folder.storage.schemas.iterdir() if path.is_file()]
     walk.breaks(kept)
-    walk.fails("headrace run", kept.name)
-    walk.removes(kept)
+    walk.enters(walk.fails("headrace run", kept.name), "rm ")
     walk.is_healthy()
 
 

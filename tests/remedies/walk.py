@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,6 +192,14 @@ class Walk:
         )
         return self.goes_well(command)
 
+    def enters(self, shown: Shown, start: str) -> None:
+        """Run the printed command of the system that starts like this, exactly as it is printed."""
+        found = (one.rpartition(":   ")[2] for one in shown.remedies)
+        command = next((one for one in found if one.startswith(start)), None)
+        assert command is not None, (start, shown.text)
+        self.lines.append(f"$ {command}")
+        subprocess.run(shlex.split(command), cwd=self.folder.root, check=True)
+
     def heals(self, shown: Shown) -> None:
         """Follow the first command of each error until one goes well; then the pipeline must be healthy."""
         for _ in range(_ERRORS):
@@ -278,8 +287,7 @@ def mistake(
     code: str,
     title: str,
     wrong: Files,
-    right: Files | str | None = None,
-    *,
+    *rights: Files | str,
     at: tuple[str, str] | str = "",
     command: str = "headrace plan",
     names: str = "",
@@ -288,29 +296,31 @@ def mistake(
     """Declares a mistake in the pipeline's files, which the user corrects as the help says.
 
     Args:
-        right: The corrected files; or the misspelt word, for which the suggestion of the help is written; or
-            None if the help says to undo what was written.
+        rights: The corrected files of each help; or the misspelt word, for which the suggestion of the help is
+            written; none if the help says to undo what was written.
         at: The location of the error: a file and a text of the line that the error names.
         names: What the printed error must name, so that the user knows this correction.
     """
 
     def walk(walk: Walk) -> None:
-        touched = {*wrong, *(right if isinstance(right, Mapping) else ())}
+        touched = {*wrong, *(path for right in rights if isinstance(right, Mapping) for path in right)}
         before = {path: walk.folder.read(path) for path in touched}
         walk.edit(wrong)
         shown = walk.fails(command, line_of(walk.folder, *at) if isinstance(at, tuple) else at)
         assert names in shown.text, (names, shown.text)
-        if isinstance(right, str):
-            assert shown.suggestions, f"no suggestion:\n{shown.text}"
-            meant = shown.suggestions[0]
-            word = rf"(?<!\w){re.escape(right)}(?!\w)"
-            corrected: Files = {path: text and re.sub(word, meant, text) for path, text in wrong.items()}
-        else:
-            corrected = {path: before[path] for path in wrong} if right is None else right
-        walk.edit(corrected)
-        walk.goes_well(command)
-        for path, text in before.items():
-            walk.folder.write(path, text)
+        undone: Files = {path: before[path] for path in wrong}
+        for number, right in enumerate(rights or (undone,)):
+            if number:
+                walk.edit(wrong)
+            if isinstance(right, str):
+                assert shown.suggestions, f"no suggestion:\n{shown.text}"
+                meant = shown.suggestions[0]
+                word = rf"(?<!\w){re.escape(right)}(?!\w)"
+                right = {path: text and re.sub(word, meant, text) for path, text in wrong.items()}
+            walk.edit(right)
+            walk.goes_well(command)
+            for path, text in before.items():
+                walk.folder.write(path, text)
 
     SITUATIONS.append(Situation(code, title, kind, walk))
 
