@@ -3,7 +3,7 @@
 import deltalake
 
 from remedies.folders import TopicFolder
-from remedies.storage import VISITS, files
+from remedies.storage import files
 from remedies.walk import Walk, situation
 
 SQL = "transformations/extra.sql"
@@ -214,17 +214,6 @@ def a_stream_before_its_table(walk: Walk) -> None:
     )
     shown = walk.fails("headrace run extra", "transformations/more.sql:1")
     walk.follows(shown, "headrace run base extra")
-    walk.is_healthy()
-
-
-@situation("PLAN_FAILED")
-def two_mistakes_stop_a_run(walk: Walk) -> None:
-    was = walk.folder.read(VISITS) or ""
-    walk.edit(
-        {VISITS: was.replace("@hr.table", '@hr.table(cluster_by=["pge"])'), SQL: EXTRA.replace("id", "idd")}
-    )
-    walk.fails("headrace run", "COLUMN_NOT_FOUND")
-    walk.edit({VISITS: was, SQL: None})
     walk.is_healthy()
 
 

@@ -296,8 +296,8 @@ def mistake(
     """Declares a mistake in the pipeline's files, which the user corrects as the help says.
 
     Args:
-        rights: The corrected files of each help; or the misspelt word, for which the suggestion of the help is
-            written; none if the help says to undo what was written.
+        rights: The corrected files of each help; or the misspelt word, for which the suggestion is written;
+            none if the help says to undo what was written.
         at: The location of the error: a file and a text of the line that the error names.
         names: What the printed error must name, so that the user knows this correction.
     """
