@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from headrace.cli import main
 from headrace.cli.output import TextOutput
@@ -118,6 +119,7 @@ class Walk:
     def removes(self, path: Path) -> None:
         """Remove a file or a folder."""
         self.does(f"removed: {self._shown(path)}")
+        _forget_logs()
         if path.is_dir():
             shutil.rmtree(path)
         else:
@@ -134,6 +136,7 @@ class Walk:
     def restores(self, backup: Path, path: Path) -> None:
         """Move a backup to its old path."""
         self.does(f"restored from the backup: {self._shown(path)}")
+        _forget_logs()
         if path.is_dir():
             shutil.rmtree(path)
         backup.replace(path)
@@ -141,6 +144,7 @@ class Walk:
     def breaks(self, path: Path, content: bytes = b"{half") -> None:
         """Write other bytes into a file."""
         self.does(f"damaged: {self._shown(path)}")
+        _forget_logs()
         path.write_bytes(content)
 
     def stops_at(self, point: str, command: str = "headrace run") -> None:
@@ -240,6 +244,11 @@ class Walk:
             lines = [*lines[:_SHOWN], f".. {len(lines) - _SHOWN} more lines"]
         ended = [] if shown.exit_code == 0 else [f"(exit code {shown.exit_code})"]
         self.lines += [f"$ {shown.command}", *lines, *ended]
+
+
+def _forget_logs() -> None:
+    """Let Delta forget the logs of tables, as between the processes of a user's commands."""
+    SparkSession.active()._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
 @dataclass(frozen=True)
