@@ -186,7 +186,7 @@ def a_data_file_is_damaged(walk: Walk) -> None:
     shown = walk.fails("headrace read visits", "visits")
     verified = walk.types(next(one for one in shown.commands if one.startswith("headrace verify")))
     assert verified.exit_code == 1 and file.name in verified.text, verified.text
-    walk.goes_well("headrace full-refresh visits")
+    walk.follows(shown, "headrace full-refresh visits")
     walk.is_healthy()
 
 
