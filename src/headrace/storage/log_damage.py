@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote
 
 from headrace.errors import HeadraceError, LogUnreadableError
 from headrace.storage.locate import locate
@@ -14,7 +16,6 @@ from headrace.storage.location import Location
 _LOG = "_delta_log"
 _COMMIT = re.compile(r"\d{20}\.json")
 _CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..*(?:parquet|json)|\d{20}\.checkpoint\.parquet")
-_IN_LOG = re.compile(r"(?:file:/*)?(/[^\s'\"`]*?)/_delta_log\b")
 _READ = ("protocol", "metaData", "txn")  # small columns of a checkpoint
 _CHARACTERS = 60
 
@@ -46,8 +47,14 @@ def naming_damage(table: Location) -> Iterator[None]:
 
 def find_damage_named(text: str) -> LogUnreadableError | None:
     """The error for a log that the text of a failure names; ``None`` if it names none, or all is readable."""
-    named = _IN_LOG.search(text)
-    return None if named is None else find_damage(locate(named[1]))
+    for line in unquote(text).splitlines():
+        before, found, _ = line.partition(f"/{_LOG}")
+        starts = [number for number, letter in enumerate(before) if found and letter == "/"]
+        # A path can have spaces, so that the text does not show where it starts.
+        logs = (one for start in starts if (one := locate(Path(before[start:])) / _LOG).exists())
+        if (log := next(logs, None)) is not None:
+            return find_damage(log.parent)
+    return None
 
 
 def log_unreadable(file: Location, fault: str) -> LogUnreadableError:
