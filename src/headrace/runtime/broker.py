@@ -28,7 +28,13 @@ from headrace.errors import (
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.runtime.broker_data import DATA
 from headrace.runtime.broker_record import BrokerRecord, ProcessId
-from headrace.runtime.broker_setup import Ports, format_storage, java_command, write_properties
+from headrace.runtime.broker_setup import (
+    Ports,
+    format_storage,
+    java_command,
+    java_variables,
+    write_properties,
+)
 from headrace.runtime.broker_watch import LOCK, idle_minutes, note_use
 from headrace.runtime.jvm import tail
 from headrace.runtime.places import BROKER_VARIABLE, broker_folder
@@ -82,7 +88,8 @@ class Broker:
     def __init__(
         self, directory: Path | None = None, *, port: int | None = None, bound: bool = False
     ) -> None:
-        self.directory = (directory or broker_folder()).absolute()
+        # Without links: the watcher would take a link that is changed for a folder that was deleted.
+        self.directory = (directory or broker_folder()).resolve()
         self._port = port
         self._bound = bound
         self._child: subprocess.Popen[bytes] | None = None
@@ -232,17 +239,22 @@ class Broker:
 
     def _start(self) -> str:
         idle = idle_minutes()
+        if "," in str(self.data):
+            reason = "Kafka cannot use a folder with a comma in its path"
+            raise self._unusable(reason, "name another in the spec:   runtime: {broker: FOLDER}")
         ports = self._choose_ports()
         self._write_properties(ports)
         if not (self.data / "meta.properties").is_file():
             format_storage(self._properties, self.log_file)
         command = [*java_command(self._properties, self.log_file), "kafka.Kafka", str(self._properties)]
+        bootstrap = f"127.0.0.1:{ports.client}"
         try:
             pid = self._launch(command)
+            record = BrokerRecord(broker=ProcessId.of(pid), bootstrap=bootstrap)
         except OSError as error:
             raise self._start_error(f"was not started: {error}") from error
-        bootstrap = f"127.0.0.1:{ports.client}"
-        record = BrokerRecord(broker=ProcessId.of(pid), bootstrap=bootstrap)
+        except psutil.NoSuchProcess as error:
+            raise self._start_error("ended at once") from error
         record.save(self.directory)
         self._await_answer(bootstrap, pid)
         if idle and not self._bound:
@@ -260,8 +272,8 @@ class Broker:
 
     def _launch(self, command: list[str]) -> int:
         if not self._bound:
-            return start_detached(command, self.log_file)
-        self._child = start_bound(command, self.log_file)
+            return start_detached(command, self.log_file, java_variables())
+        self._child = start_bound(command, self.log_file, java_variables())
         return self._child.pid
 
     def _choose_ports(self) -> Ports:
@@ -307,14 +319,16 @@ class Broker:
         )
 
     def _unwritable(self, error: OSError) -> BrokerStartError:
+        return self._unusable(
+            f"{error.filename or self.directory} cannot be written: {error.strerror or error}",
+            "make the folder writable, or name another in the spec:   runtime: {broker: FOLDER}",
+        )
+
+    def _unusable(self, reason: str, remedy: str) -> BrokerStartError:
         return BrokerStartError(
-            f"the embedded broker was not started: {error.filename or self.directory} cannot be written: "
-            f"{error.strerror or error}",
+            f"the embedded broker was not started: {reason}",
             facts=[f"folder of the broker: {self.directory}"],
-            remedies=[
-                "make the folder writable, or name another in the spec:   runtime: {broker: FOLDER}",
-                f"or for the commands of this shell:   export {BROKER_VARIABLE}=FOLDER",
-            ],
+            remedies=[remedy, f"or for the commands of this shell:   export {BROKER_VARIABLE}=FOLDER"],
             params={"path": str(self.directory)},
         )
 
@@ -388,11 +402,19 @@ def _end_all(record: BrokerRecord) -> bool:
         process = None if one is None else one.find()
         if process is None:
             continue
-        with contextlib.suppress(psutil.NoSuchProcess):
+        try:
             process.terminate()
             if not await_end(process.pid, _STOP_TIMEOUT_S):
                 process.kill()
                 await_end(process.pid, _STOP_TIMEOUT_S)
+        except psutil.NoSuchProcess:
+            pass
+        except psutil.AccessDenied as error:
+            raise BrokerRunningError(
+                f"the embedded broker was started by the user {process.username()}, and was not stopped",
+                remedies=["stop it as this user:   headrace broker stop"],
+                params={"pid": process.pid},
+            ) from error
     return process is not None
 
 
