@@ -63,6 +63,19 @@ def replace_file(path: Path, content: bytes) -> None:
     unfinished.replace(path)
 
 
+def is_locked(file: Path) -> bool:
+    """Return whether a process has locked a file."""
+    try:
+        # On NFS, only a file that is open for writing can be locked by one process alone.
+        with file.open("r+b") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 _PREFIX = "headrace-spark-"
 _LOCK = "held"
 
