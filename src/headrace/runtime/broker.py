@@ -37,7 +37,7 @@ from headrace.runtime.broker_setup import (
 )
 from headrace.runtime.broker_watch import LOCK, idle_minutes, note_use
 from headrace.runtime.jvm import tail
-from headrace.runtime.places import BROKER_VARIABLE, broker_folder
+from headrace.runtime.places import BROKER_VARIABLE, broker_folder, is_locked
 from headrace.runtime.processes import await_end, end, is_running, start_bound, start_detached
 
 if TYPE_CHECKING:
@@ -134,6 +134,16 @@ class Broker:
         process = None if record is None else record.broker.find()
         if record is None or process is None:
             self._end_abandoned()
+            if is_locked(self.data / ".lock", by_java=True):
+                raise BrokerRunningError(
+                    "another process has the data of the embedded broker open, which this one does not see",
+                    facts=[f"folder of the broker: {self.directory}", "nothing was changed"],
+                    remedies=[
+                        "stop it in the container or on the machine that runs it:   headrace broker stop",
+                        f"or use another broker:   export {BROKER_VARIABLE}=FOLDER",
+                    ],
+                    params={"path": str(self.directory)},
+                )
             return self._start()
         bootstrap = record.bootstrap
         if self._port is not None and not bootstrap.endswith(f":{self._port}"):

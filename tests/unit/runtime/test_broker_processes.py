@@ -189,3 +189,20 @@ def test_a_broker_goes_on_if_a_link_to_its_folder_is_changed(own: Broker, tmp_pa
     assert record is not None
     assert (record.folder, own.status().bootstrap) == (own.directory, first)
     assert Broker(link).status().state == "stopped"
+
+
+def test_the_broker_of_a_container_that_shares_the_folder_is_left_alone(own: Broker) -> None:
+    own.data.mkdir(parents=True)
+    (own.data / "meta.properties").touch()
+    BrokerRecord(broker=ProcessId(1, 0.0), bootstrap="127.0.0.1:1").save(own.directory)
+    before = (own.directory / NAME).read_bytes()
+    code = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(); input()"
+    command = [sys.executable, "-c", code, str(own.data / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(BrokerRunningError, match="another process has the data"):
+            own.start()
+        assert (own.directory / NAME).read_bytes() == before, "its watcher would end it"
+        other.kill()
+    own.start()
