@@ -255,6 +255,8 @@ class Broker:
         ports = self._choose_ports()
         self._write_properties(ports)
         if not (self.data / "meta.properties").is_file():
+            # Records are no code: `git add .` in the pipeline's folder leaves them out.
+            (self.directory / ".gitignore").write_text("*\n")
             format_storage(self._properties, self.log_file)
         command = [*java_command(self._properties, self.log_file), "kafka.Kafka", str(self._properties)]
         bootstrap = f"127.0.0.1:{ports.client}"

@@ -56,6 +56,7 @@ def recorded(broker: Broker) -> tuple[ProcessId, ProcessId]:
 
 def test_a_stop_ends_the_broker_and_its_watcher(own: Broker) -> None:
     first = own.start()
+    assert (own.directory / ".gitignore").read_text() == "*\n"
     processes = recorded(own)
     assert Broker(own.directory).start() == first
     assert recorded(own) == processes, "a second start finds it"
