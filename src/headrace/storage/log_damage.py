@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,11 +50,12 @@ def find_damage_named(text: str) -> LogUnreadableError | None:
     """The error for a log that the text of a failure names; ``None`` if it names none, or all is readable."""
     for line in unquote(text).splitlines():
         before, found, _ = line.partition(f"/{_LOG}")
-        starts = [number for number, letter in enumerate(before) if found and letter == "/"]
         # A path can have spaces, so that the text does not show where it starts.
-        logs = (one for start in starts if (one := locate(Path(before[start:])) / _LOG).exists())
-        if (log := next(logs, None)) is not None:
-            return find_damage(log.parent)
+        paths = (before[start:] for start, letter in enumerate(before) if found and letter == "/")
+        for path in paths:
+            # Unlike `Path.is_dir`, this is also false for a text that is too long for a path.
+            if os.path.isdir(f"{path}/{_LOG}"):  # noqa: PTH112
+                return find_damage(locate(Path(path)))
     return None
 
 

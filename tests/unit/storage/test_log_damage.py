@@ -117,7 +117,11 @@ def test_only_the_log_that_a_failure_names_is_looked_at(table: Location) -> None
     spaced = Path(table.path).parent.parent / "my tables"
     spaced.mkdir()
     log = Path(table.path).rename(spaced / "orders") / "_delta_log"
-    for text in (f"cannot read file:{log}/00000000000000000001.json", f"a\n{log.as_uri()}", f"'{log}'"):
+    for text in (
+        f"cannot read file:{log}/00000000000000000001.json",
+        f"a\n{log.as_uri()}",
+        f"/{'x' * 300}/ '{log}'",
+    ):
         assert find_damage_named(text) is not None, "a path can have spaces"
     other = table.path.replace("orders", "sales")
     assert find_damage_named(f"cannot read {other}/_delta_log/00000000000000000001.json") is None
