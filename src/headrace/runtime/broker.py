@@ -167,10 +167,8 @@ class Broker:
             if self._end_abandoned():
                 return True
             record = self._record()
-            process = None if record is None else record.broker.find()
-            if record is None or process is None:
+            if record is None or not _end_all(record):
                 return False
-            _end_all(record)
             if self._child is not None:
                 end(self._child, 0)
                 self._child = None
