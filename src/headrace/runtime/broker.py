@@ -58,7 +58,6 @@ class BrokerStatus:
     # Its address, or its last address if it is stopped; `None` before the first start.
     bootstrap: str | None = None
     pid: int | None = None
-    started: float | None = None
     memory_mb: int | None = None
     idle_minutes: float = 0  # minutes without clients after which it ends; 0: never
 
@@ -111,7 +110,6 @@ class Broker:
                 stopped,
                 state="running" if _listens(_port(record.bootstrap)) else "starting",
                 pid=process.pid,
-                started=record.broker.started,
                 memory_mb=process.memory_info().rss // (1 << 20),
                 idle_minutes=record.idle_minutes,
             )
