@@ -37,7 +37,7 @@ from headrace.runtime.broker_setup import (
 )
 from headrace.runtime.broker_watch import LOCK, idle_minutes, note_use
 from headrace.runtime.jvm import tail
-from headrace.runtime.places import BROKER_VARIABLE, broker_folder, is_locked
+from headrace.runtime.places import BROKER_VARIABLE, NAME_BROKER, OTHER_BROKER, broker_folder, is_locked
 from headrace.runtime.processes import await_end, end, is_running, start_bound, start_detached
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Broker:
                     facts=[f"folder of the broker: {self.directory}", "nothing was changed"],
                     remedies=[
                         "stop it in the container or on the machine that runs it:   headrace broker stop",
-                        f"or use another broker:   export {BROKER_VARIABLE}=FOLDER",
+                        f"or use another broker:   export {BROKER_VARIABLE}={OTHER_BROKER}",
                     ],
                     params={"path": str(self.directory)},
                 )
@@ -247,7 +247,7 @@ class Broker:
         idle = idle_minutes()
         if "," in str(self.data):
             reason = "Kafka cannot use a folder with a comma in its path"
-            raise self._unusable(reason, "name another in the spec:   runtime: {broker: FOLDER}")
+            raise self._unusable(reason, NAME_BROKER)
         ports = self._choose_ports()
         self._write_properties(ports)
         if not (self.data / "meta.properties").is_file():
@@ -329,14 +329,17 @@ class Broker:
     def _unwritable(self, error: OSError) -> BrokerStartError:
         return self._unusable(
             f"{error.filename or self.directory} cannot be written: {error.strerror or error}",
-            "make the folder writable, or name another in the spec:   runtime: {broker: FOLDER}",
+            f"make the folder writable, or {NAME_BROKER}",
         )
 
     def _unusable(self, reason: str, remedy: str) -> BrokerStartError:
         return BrokerStartError(
             f"the embedded broker was not started: {reason}",
             facts=[f"folder of the broker: {self.directory}"],
-            remedies=[remedy, f"or for the commands of this shell:   export {BROKER_VARIABLE}=FOLDER"],
+            remedies=[
+                remedy,
+                f"or for the commands of this shell:   export {BROKER_VARIABLE}={OTHER_BROKER}",
+            ],
             params={"path": str(self.directory)},
         )
 
