@@ -49,6 +49,7 @@ def write(root: Path, code: str, spec: str = SPEC) -> Path:
         ),
         ('spark.range(3).writeTo("out").create()\n', 3, "writeTo()"),
         ('spark.sql("INSERT INTO out SELECT 1 AS a")\n', 3, "spark.sql with InsertIntoStatement"),
+        ('spark.sql("CREATE OR REPLACE TABLE out (a INT)")\n', 3, "spark.sql with ReplaceTable"),
     ],
 )
 def test_a_file_that_writes_is_refused_with_its_line_before_it_writes(
