@@ -84,7 +84,9 @@ def evaluate(session: SparkSession, declared: Declared, plan: Plan, mode: Runnin
         if not isinstance(view, TemporaryView):
             return tables(access) if tables else None
         if view.name not in frames:
-            frame = call_query(view.query, interception(), name=view.name.short)
+            name = view.name.short
+            with session_settings(session, view.spark_conf, name=name, location=view.location):
+                frame = call_query(view.query, interception(), name=name)
             with suspended():
                 if isinstance(mode, Running):
                     frame = counted(frame, view)
