@@ -42,6 +42,7 @@ _ACTIONS = (
 )
 _WRITES = ("writeTo", "mergeInto")
 _WRITE_PROPERTIES = ("write", "writeStream")
+_TABLE_WRITES = ("delete", "update", "merge", "restoreToVersion", "restoreToTimestamp", "vacuum")
 _FILE_METHODS = ("json", "csv", "xml", "parquet", "orc", "text")
 _TIME_TRAVEL = frozenset({"versionasof", "timestampasof"})
 
@@ -150,6 +151,8 @@ def _patch_tables() -> None:
     _patch(Catalog, "tableExists", table_patches.exists)
     table: Any = DeltaTable
     table.forName = classmethod(_wrapped(table.forName.__func__, table_patches.table_for_name))
+    for name in _TABLE_WRITES:
+        _patch(DeltaTable, name, functools.partial(_write, f"DeltaTable.{name}()"))
 
 
 def _silence_loggers() -> None:
