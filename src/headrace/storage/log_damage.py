@@ -97,7 +97,8 @@ def _faults_of_lines(data: bytes) -> Iterator[str]:
             is_action = False
         if not is_action:
             shown = line.decode(errors="replace")[:_CHARACTERS]
-            yield f"is not JSON in line {number}: {shown!r}"
+            # A crash of the machine can leave a file of zero bytes.
+            yield f"is not JSON in line {number}" + (f": {shown!r}" if shown.isprintable() else "")
 
 
 def _faults_of_parquet(file: Location) -> Iterator[str]:

@@ -66,6 +66,7 @@ def test_a_healthy_log_is_never_called_damaged(table: Location, tmp_path: Path) 
         (b"garbage\n", "is not JSON in line 1: 'garbage'"),
         (b'{"add": {}}\n{"commitInfo": {"tim', "is not JSON in line 2"),
         (b"\x00\xff\xfe", "is not JSON in line 1"),
+        (b"\x00" * 99, "is not JSON in line 1"),
     ],
 )
 def test_a_commit_that_is_not_json_is_named_with_its_line(table: Location, data: bytes, fault: str) -> None:
@@ -73,6 +74,7 @@ def test_a_commit_that_is_not_json_is_named_with_its_line(table: Location, data:
     file(table, name).write_bytes(data)
     error = damage(table)
     assert f"the log of the table orders is damaged: {name} {fault}" in error.summary
+    assert "\\x00" not in error.summary
     assert error.params["path"] == str(file(table, name))
     assert error.remedies[1].endswith("headrace full-refresh orders")
 
