@@ -41,6 +41,37 @@ def test_a_write_is_refused_before_it_begins(mode: Any, error: Any, what: str) -
     assert not any("module level" in one for one in caught.value.remedies)
 
 
+@pytest.mark.parametrize(("mode", "error"), [(LOADING, WriteInFileError), (PLANNING, ActionInQueryError)])
+@pytest.mark.parametrize("what", ["delete()", "update()", "restoreToVersion()", "merge(..).execute()"])
+def test_a_write_through_a_delta_table_is_refused_before_it_begins(mode: Any, error: Any, what: str) -> None:
+    install()
+    from delta.tables import DeltaMergeBuilder, DeltaTable
+
+    table: Any = DeltaTable.__new__(DeltaTable)
+    calls = {
+        "delete()": lambda: table.delete("id = 1"),
+        "update()": lambda: table.update(set={"id": "1"}),
+        "restoreToVersion()": lambda: table.restoreToVersion(1),
+        "merge(..).execute()": lambda: DeltaMergeBuilder.__new__(DeltaMergeBuilder).execute(),
+    }
+    with in_force(Interception(settings=SETTINGS, mode=mode)), pytest.raises(error) as caught:
+        calls[what]()
+    assert caught.value.params["action"] == f"DeltaTable.{what}"
+    assert caught.value.location.path.endswith("test_patched_calls.py")
+
+
+@pytest.mark.parametrize("name", ["executeCompaction", "executeZOrderBy"])
+def test_a_query_does_not_maintain_a_table(name: str) -> None:
+    install()
+    from delta.tables import DeltaOptimizeBuilder
+
+    builder = DeltaOptimizeBuilder.__new__(DeltaOptimizeBuilder)
+    interception = Interception(settings=SETTINGS, mode=PLANNING)
+    with in_force(interception), pytest.raises(ActionInQueryError) as caught:
+        getattr(builder, name)()
+    assert caught.value.params["action"] == f"DeltaTable.optimize().{name}()"
+
+
 def test_from_json_without_a_schema_is_refused() -> None:
     install()
     from pyspark.sql import functions as F
