@@ -90,6 +90,27 @@ def test_a_cluster_that_turns_the_flow_away_is_asked_no_second_time(message: str
     assert error.params.get("name") == "sales"
 
 
+def test_a_module_that_a_worker_lacks_is_named_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("")
+    settings = ProjectSettings(
+        name="shop",
+        file=tmp_path / "headrace.yml",
+        profile="dev",
+        storage=Storage.at(tmp_path / "lake"),
+        libraries=(),
+    )
+    found = {}
+    for name in ("helper", "numpy"):
+        text = (
+            f"PythonException: Traceback ..\nModuleNotFoundError: No module named '{name}'\n\n\tat org.apache"
+        )
+        error = Failures(settings=settings).as_error(Exception(text), FLOW)
+        assert (error.code, error.location, error.params["module"]) == ("FLOW_FAILED", HERE, name)
+        found[name] = error.remedies
+    assert found["helper"][0].endswith("import helper")
+    assert found["numpy"][0].endswith("pip install numpy")
+
+
 @pytest.mark.parametrize(
     "message",
     [
