@@ -510,6 +510,27 @@ def test_files_of_sparks_declarative_pipelines_declare_the_same(load: Load) -> N
     assert all(f.location.path == "transformations/tables.py" for f in theirs.flows)
 
 
+@pytest.mark.parametrize("first", ["import pyspark.pipelines", "import pyspark", "import headrace"])
+def test_pyspark_pipelines_is_imported_by_its_whole_name(write: Write, first: str) -> None:
+    """In a process of its own: PySpark has not been imported before the file."""
+    text = f"{first}\nimport pyspark.pipelines\nimport pyspark.dbutils\npyspark.dbutils.DBUtils\n"
+    root = write({"transformations/a.py": text + "@pyspark.pipelines.table\ndef orders(): ...\n"})
+    code = (
+        "import sys; from pathlib import Path; from headrace.declare.spec import load_project\n"
+        "from headrace.declare.loader import load_declarations\n"
+        f"settings = load_project(Path({str(root)!r}))\n"
+        "assert 'pyspark' not in sys.modules\n"
+        "for _ in range(2):\n"
+        "    one, = load_declarations(settings, None).datasets\n"
+        "    assert one.name.short == 'orders'\n"
+        "    assert 'pyspark.pipelines' not in sys.modules\n"
+        "    assert not hasattr(sys.modules['pyspark'], 'pipelines')\n"
+        "from headrace.declare import lakeflow\n"
+        "assert lakeflow.__spec__.name == 'headrace.declare.lakeflow'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_an_auto_cdc_flow_of_spark_is_one_of_ours(load: Load) -> None:
     flow = """dp.create_streaming_table("t")
 dp.create_auto_cdc_flow("t", "s", ["k"], "n", apply_as_deletes="op = 'd'", except_column_list=["op"])
