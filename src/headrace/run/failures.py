@@ -23,6 +23,7 @@ from headrace.errors import (
     LeaseLostError,
     LogUnreadableError,
     OutOfMemoryError,
+    QueryFailedError,
     RecordUnparseableError,
     StateChangedError,
     StorageUnreadableError,
@@ -335,7 +336,8 @@ def _module_missing(failed: FailedQuery, declared: Declared, name: str) -> Headr
             f'or the name as a literal in the body:   importlib.import_module("{name}")',
         ]
     problem = f"a function imports the module `{name}`, which the worker does not have"
-    return failed.error(FlowFailedError, problem, (_unchanged(declared),), *remedies, module=name)
+    # No record is at fault, so this is not the error of a query that fails on one.
+    return failed.error(QueryFailedError, problem, (_unchanged(declared),), *remedies, module=name)
 
 
 def _disk_facts(settings: ProjectSettings | None) -> tuple[str, ...]:
