@@ -23,6 +23,9 @@ from headrace.syntax.locations import display_path, is_installed
 
 _AUTO_CDC = "create_auto_cdc_flow"
 _HEADRACE = Path(headrace.__file__).parent
+_LOADED_FIRST = (
+    "read a table of the pipeline inside of a query function: files are loaded before tables are known"
+)
 _SHOWN_LINES = 6  # the lines of an exception's text that the error shows; Spark's texts can be very long
 
 
@@ -43,6 +46,9 @@ def build_file_error(
     remedies = suggestions(error)
     if isinstance(error, ModuleNotFoundError) and error.name:
         rest, remedies = missing_package(error.name, packages())
+    if "[TABLE_OR_VIEW_NOT_FOUND]" in first:
+        # The rest names Spark's catalog and the parts of its plan.
+        rest, remedies = [], [_LOADED_FIRST]
     if isinstance(error, SyntaxError):
         summary = f"{location.path} is not valid Python: {error.msg}"
         rest = []

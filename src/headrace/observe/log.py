@@ -217,7 +217,7 @@ def _from_environment(variable: str, known: tuple[Any, ...], default: Any) -> An
         raise LogSettingInvalidError(
             f"{variable} has the unknown value `{text}`",
             facts=(f"valid: {', '.join(known)}",),
-            remedies=(f"did you mean {variable}={near[0]}?",) if near else (),
+            remedies=(f"did you mean {variable}={near[0]}?",) if near else (f"unset {variable}",),
             params={"variable": variable, "value": text, "known": list(known)},
         )
     return text

@@ -380,12 +380,20 @@ def _invalid(where: str, schema: Mapping[str, Any], table: str, error: Exception
 
 
 def _unreadable(table: str, path: str, error: Exception) -> HeadraceError:
-    unknown = "Unsupported table features" in str(error)
-    with_spark = f"Spark reads it: headrace sql -e 'SELECT * FROM delta.`{path}` LIMIT 20'"
+    remedies: tuple[str, ...] = ("restore its files from a copy of the table",)
+    *_, folder, schema, name = ["", "", *path.split("/")]
+    if folder == "tables":
+        short = TableName(schema, name).short
+        remedies = (
+            f"find the damaged files:   headrace verify {short}",
+            f"restore them from a copy, or read everything again:   headrace full-refresh {short}",
+        )
+    if "Unsupported table features" in str(error):
+        remedies = (f"Spark reads it:   headrace sql -e 'SELECT * FROM delta.`{path}` LIMIT 20'",)
     return TableUnreadableError(
         f"the table {table} cannot be read",
         facts=tuple(str(error).splitlines()[:2]),
-        remedies=(with_spark if unknown else "headrace verify",),
+        remedies=remedies,
         params={"dataset": table},
     )
 

@@ -289,7 +289,7 @@ def _known(failed: FailedQuery, declared: Declared) -> HeadraceError | None:
             violated[1].rstrip(" .:"),
             (_unchanged(declared), failed.cause),
             "correct the row at its source or in the query, then run again:   headrace run",
-            "or declare the condition as an expectation: expect_or_quarantine",
+            f"or declare the condition as an expectation: {_expectation(violated[1].rstrip(' .:'))}",
         )
     if (driver := find_missing(failed.cause)) is not None:
         problem, remedies = driver
@@ -338,6 +338,15 @@ def _module_missing(failed: FailedQuery, declared: Declared, name: str) -> Headr
     problem = f"a function imports the module `{name}`, which the worker does not have"
     # No record is at fault, so this is not the error of a query that fails on one.
     return failed.error(QueryFailedError, problem, (_unchanged(declared),), *remedies, module=name)
+
+
+def _expectation(violated: str) -> str:
+    """The decorator whose condition is that of a violated constraint, as far as Delta's message has it."""
+    if (check := re.match(r"CHECK constraint (\w+) \((.*)\) violated", violated)) is not None:
+        return f'@hr.expect_or_quarantine("{check[1]}", "{check[2]}")'
+    if (column := re.match(r"NOT NULL constraint violated for column: ([\w.]+)", violated)) is not None:
+        return f'@hr.expect_or_quarantine("{column[1]}", "{column[1]} IS NOT NULL")'
+    return "@hr.expect_or_quarantine"
 
 
 def _disk_facts(settings: ProjectSettings | None) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from headrace.runtime.broker_record import BrokerRecord, ProcessId
 from headrace.runtime.broker_setup import Ports, format_storage, java_command, write_properties
 from headrace.runtime.broker_watch import LOCK, idle_minutes, note_use
 from headrace.runtime.jvm import tail
-from headrace.runtime.places import BROKER_VARIABLE, broker_folder
+from headrace.runtime.places import BROKER_VARIABLE, NAME_BROKER, OTHER_BROKER, broker_folder
 from headrace.runtime.processes import await_end, end, is_running, start_bound, start_detached
 
 if TYPE_CHECKING:
@@ -316,8 +316,8 @@ class Broker:
             f"{error.strerror or error}",
             facts=[f"folder of the broker: {self.directory}"],
             remedies=[
-                "make the folder writable, or name another in the spec:   runtime: {broker: FOLDER}",
-                f"or for the commands of this shell:   export {BROKER_VARIABLE}=FOLDER",
+                f"make the folder writable, or {NAME_BROKER}",
+                f"or for the commands of this shell:   export {BROKER_VARIABLE}={OTHER_BROKER}",
             ],
             params={"path": str(self.directory)},
         )

@@ -17,6 +17,9 @@ import platformdirs
 CACHE_VARIABLE = "HEADRACE_CACHE"
 LOGS_VARIABLE = "HEADRACE_LOGS"
 BROKER_VARIABLE = "HEADRACE_BROKER_DIR"
+OTHER_BROKER = "/var/tmp/headrace-broker"
+"""The folder of a broker that remedies name where the chosen folder cannot be written."""
+NAME_BROKER = f"name another in the spec:   runtime: {{broker: {OTHER_BROKER}}}"
 ENGINE_VARIABLE = "HEADRACE_ENGINE_DIR"
 
 

@@ -47,3 +47,10 @@ def test_the_command_line_prints_them(headrace: Call, tmp_path: Path) -> None:
     assert headrace(*arguments, "--json").data["error"]["remedies"] == [
         "headrace broker topics list --project shop"
     ]
+
+
+def test_a_reset_that_needs_a_start_names_the_flows_that_were_typed(headrace: Call, tmp_path: Path) -> None:
+    found = headrace("reset", "orders", "big", "--allow-duplicates", "--json").data["error"]["remedies"]
+    assert "headrace reset orders big --from earliest --allow-duplicates" in found[1]
+    found = headrace("reset", "orders", "--from", "7", "--json").data["error"]["remedies"]
+    assert found[0].endswith(":   headrace checkpoint show orders")

@@ -445,6 +445,13 @@ def test_a_module_that_is_missing_is_named_in_the_remedy(load: Load) -> None:
     assert any("no_such_module" in remedy for remedy in caught.value.remedies)
 
 
+def test_a_table_that_is_read_while_a_file_is_loaded_belongs_into_a_query_function(load: Load) -> None:
+    text = "[TABLE_OR_VIEW_NOT_FOUND] The table `orders` cannot be found.\\nNamedStreamingRelation(..)"
+    with pytest.raises(PipelineFileFailedError) as caught:
+        load(f"raise RuntimeError('{text}')\n")
+    assert not caught.value.facts and "inside of a query function" in caught.value.remedies[0]
+
+
 def test_libraries_lead_out_of_the_folder_and_files_run_in_it(load: Load, tmp_path: Path) -> None:
     shared = tmp_path.with_name(f"{tmp_path.name}_shared")
     (shared / "more").mkdir(parents=True)

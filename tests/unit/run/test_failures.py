@@ -194,27 +194,32 @@ def test_a_heap_that_is_too_small_is_named_with_its_setting() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "summary"),
+    ("message", "summary", "expectation"),
     [
         (
             "[DELTA_VIOLATE_CONSTRAINT_WITH_VALUES] CHECK constraint pos (id > 0) violated by row with "
             "values:\n - id : -1\n\tat org.apache.spark",
             "sales: CHECK constraint pos (id > 0) violated by row with values",
+            '@hr.expect_or_quarantine("pos", "id > 0")',
         ),
         (
             "[DELTA_NOT_NULL_CONSTRAINT_VIOLATED] NOT NULL constraint violated for column: id.\n",
             "sales: NOT NULL constraint violated for column: id",
+            '@hr.expect_or_quarantine("id", "id IS NOT NULL")',
         ),
         (
             '[DELTA_EXCEED_CHAR_VARCHAR_LIMIT] Value "ada" exceeds char/varchar type length limitation.',
             'sales: Value "ada" exceeds char/varchar type length limitation',
+            "@hr.expect_or_quarantine",
         ),
     ],
 )
-def test_a_row_that_violates_a_constraint_of_the_table_is_named(message: str, summary: str) -> None:
+def test_a_row_that_violates_a_constraint_of_the_table_is_named(
+    message: str, summary: str, expectation: str
+) -> None:
     error = Failures(settings=None).as_error(Exception(message), FLOW)
     assert (error.code, error.transient, error.summary) == ("CONSTRAINT_VIOLATED", False, summary)
-    assert "expect_or_quarantine" in error.remedies[1]
+    assert error.remedies[1].endswith(f"expectation: {expectation}")
 
 
 def test_a_flow_whose_checkpoint_somebody_else_goes_on_with_has_lost_its_lease() -> None:
