@@ -42,8 +42,8 @@ _ACTIONS = (
 )
 _WRITES = ("writeTo", "mergeInto")
 _WRITE_PROPERTIES = ("write", "writeStream")
-_TABLE_WRITES = ("delete", "update", "restoreToVersion", "restoreToTimestamp")
-_TABLE_ACTIONS = ("vacuum", "generate", "clone", "cloneAtVersion", "cloneAtTimestamp")
+_TABLE_WRITES = ("delete", "update", "merge", "restoreToVersion", "restoreToTimestamp", "vacuum")
+_TABLE_ACTIONS = ("generate", "clone", "cloneAtVersion", "cloneAtTimestamp")
 _FILE_METHODS = ("json", "csv", "xml", "parquet", "orc", "text")
 _TIME_TRAVEL = frozenset({"versionasof", "timestampasof"})
 
@@ -144,7 +144,7 @@ def _patch_frames() -> None:
 
 
 def _patch_tables() -> None:
-    from delta.tables import DeltaMergeBuilder, DeltaOptimizeBuilder, DeltaTable
+    from delta.tables import DeltaOptimizeBuilder, DeltaTable
     from pyspark.sql.catalog import Catalog
     from pyspark.sql.readwriter import DataFrameWriter
 
@@ -154,7 +154,6 @@ def _patch_tables() -> None:
     table.forName = classmethod(_wrapped(table.forName.__func__, table_patches.table_for_name))
     for name in _TABLE_WRITES:
         _patch(DeltaTable, name, functools.partial(_write, f"DeltaTable.{name}()"))
-    _patch(DeltaMergeBuilder, "execute", functools.partial(_write, "DeltaTable.merge(..).execute()"))
     for name in _TABLE_ACTIONS:
         _patch(DeltaTable, name, functools.partial(_action, f"DeltaTable.{name}()"))
     for name in ("executeCompaction", "executeZOrderBy"):

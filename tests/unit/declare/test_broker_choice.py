@@ -145,7 +145,9 @@ def test_a_pipeline_with_topics_of_another_broker_does_not_take_the_shared_one(
     assert chosen(folder)[1] == "pipeline", "a damaged checkpoint is reported by the command that needs it"
 
 
-def test_a_topic_that_only_the_shared_broker_has_is_found_there(tmp_path: Path, shared: Path) -> None:
+def test_a_topic_that_only_the_shared_broker_has_is_found_there(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = tmp_path / "a/.headrace/broker"
     assert find_in_shared(["orders"], own) == ([], [])
     hold(shared, "orders", OLD)
@@ -156,6 +158,8 @@ def test_a_topic_that_only_the_shared_broker_has_is_found_there(tmp_path: Path, 
     assert chosen(folder) == (shared, "spec"), "the remedy works as it is printed"
     for broker in (None, shared):
         assert find_in_shared(["orders"], broker) == ([], [])
+    monkeypatch.setenv("HEADRACE_BROKER_DIR", str(own))
+    assert find_in_shared(["orders"], own) == ([], []), "the user has chosen a broker: the spec has no effect"
 
 
 def test_a_sink_whose_topic_only_the_shared_broker_has_is_refused_with_the_line_that_names_it(
