@@ -153,6 +153,10 @@ class Broker:
             )
         if not _listens(_port(bootstrap)):
             self._await_answer(bootstrap, process.pid)
+        if record.watcher is not None and record.watcher.find() is None:
+            # It was killed: nothing would end the broker.
+            watcher = self._start_watcher(process.pid, _port(bootstrap), record.idle_minutes * 60)
+            replace(record, watcher=watcher).save(self.directory)
         return bootstrap
 
     def stop(self) -> bool:

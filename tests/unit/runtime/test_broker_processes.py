@@ -75,6 +75,19 @@ def test_a_killed_broker_takes_its_watcher_along(own: Broker) -> None:
     until(lambda: watcher.find() is None, "the watcher has ended")
 
 
+def test_the_next_command_replaces_a_killed_watcher(own: Broker) -> None:
+    first = own.start()
+    broker, watcher = recorded(own)
+    psutil.Process(watcher.pid).kill()
+    until(lambda: watcher.find() is None, "the watcher has ended")
+    assert Broker(own.directory).start() == first
+    again, second = recorded(own)
+    assert again == broker and second != watcher
+    assert own.status().idle_minutes == 30
+    psutil.Process(broker.pid).kill()
+    until(lambda: second.find() is None, "the new watcher has ended with the broker")
+
+
 def test_a_broker_ends_after_its_idle_time_or_never(own: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_BROKER_IDLE", "0.01")
     own.start()

@@ -29,8 +29,8 @@ def init(invocation: Invocation, folder: Path, source: Path | None, target: str 
     """Write a new pipeline: a spec, three small tables, a test, and a workflow that runs it.
 
     With --from, the command writes only the spec. The spec lists the Databricks tables and paths that the
-    files read, each with a local path to correct. For a bundle with several pipelines, the command writes one
-    folder for each pipeline.
+    files read, each with a local path to correct, and the addresses of their Kafka brokers. For a bundle with
+    several pipelines, the command writes one folder for each pipeline.
 
     Existing files are never overwritten.
     """
