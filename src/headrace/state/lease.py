@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import os
+import shlex
 import socket
 import threading
 import time
@@ -421,7 +422,10 @@ def _unreadable(location: Location, flow: str, problem: str) -> LeaseUnreadableE
     return LeaseUnreadableError(
         f"it is not known whether another process runs flow {flow}: its lease cannot be used",
         facts=(f"{location}: {problem}", "nothing was read or written"),
-        remedies=(f"if no process runs the flow, remove the lease:   rm {location}",),
+        remedies=(
+            f"if no process runs the flow, remove the lease:   rm {shlex.quote(str(location))}",
+            "then run again:   headrace run",
+        ),
         params={"flow": flow, "lease": str(location)},
     )
 
