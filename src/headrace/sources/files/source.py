@@ -27,7 +27,7 @@ from headrace.sources.files.lists import (
     join_descriptions,
     seed_list,
 )
-from headrace.sources.files.read import FORMAT_OPTION
+from headrace.sources.files.options import FORMAT_OPTION
 from headrace.sources.files.reader import FILES_MAX_AGE, FORMATS, FilesReader
 from headrace.sources.files.spark_log import COMPACT_INTERVAL, last_entry, load_entries, load_seen, seed_log
 from headrace.sources.kind import SourceKind
