@@ -287,7 +287,7 @@ def _known(failed: FailedQuery, declared: Declared) -> HeadraceError | None:
         return failed.error(
             ConstraintViolatedError,
             violated[1].rstrip(" .:"),
-            (_unchanged(declared), failed.cause),
+            (_unchanged(declared), failed.cause[max(0, failed.cause.find("[DELTA_")) :]),
             "correct the row at its source or in the query, then run again:   headrace run",
             f"or declare the condition as an expectation: {_expectation(violated[1].rstrip(' .:'))}",
         )
