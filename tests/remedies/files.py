@@ -79,9 +79,16 @@ def a_table_that_no_refresh_may_empty(walk: Walk) -> None:
     walk.is_healthy()
 
 
-@situation("REFRESH_UNFINISHED")
-def a_full_refresh_is_interrupted(walk: Walk) -> None:
-    walk.stops_at("visits/rows-fenced:0", "headrace full-refresh visits")
+@situation("REFRESH_UNFINISHED", spoils=True)
+def a_full_refresh_of_two_flows_is_interrupted(walk: Walk) -> None:
+    walk.edit({"more/.keep": ""})
+    read = 'return hr.read_files("{}", format="json", schema="id LONG, page STRING")'
+    flow = '@hr.append_flow(target="visits")\ndef {}():\n    {}\n\n\n'
+    flows = (flow.format("visits", read.format("landing")), flow.format("more", read.format("more")))
+    walk.edit({VISITS: f'import headrace as hr\n\nhr.create_streaming_table("visits")\n\n\n{"".join(flows)}'})
+    walk.goes_well("headrace run")
+    # At the first of the two flows.
+    walk.stops_at("rows-fenced:0", "headrace full-refresh visits")
     shown = walk.fails("headrace run", f"{VISITS}:")
     walk.follows(shown, "headrace full-refresh visits")
     walk.is_healthy()
@@ -116,7 +123,7 @@ def too_many_rows_are_rejected(walk: Walk) -> None:
 @situation("DATASET_CHECK_FAILED", spoils=True)
 def a_table_with_an_id_twice(walk: Walk) -> None:
     folder = files(walk)
-    walk.replace(VISITS, "@hr.table", '@hr.expect_unique("one row", ["id"], fail=True)\n@hr.table')
+    walk.replace(VISITS, "@hr.table", '@hr.expect_unique(["id"], fail=True)\n@hr.table')
     twice = folder.put_text("twice.json", '{"id": 0, "page": "p0"}\n')
     walk.does("landing/twice.json has the record 0 again")
     shown = walk.fails("headrace run", f"{VISITS}:")

@@ -22,12 +22,12 @@ STREAM = 'spark.readStream.table("visits")'
 @situation("FLOW_FAILED", spoils=True)
 def a_function_that_raises(walk: Walk) -> None:
     code = "@F.udf('long')\ndef divided(n):\n    return 6 // {by}\n"
-    query = f'{STREAM}.withColumn("d", divided("id"))'
-    walk.edit(table(query, more=code.replace("{by}", "0")))
+    query = 'spark.read.table("visits").withColumn("d", divided("id"))'
+    walk.edit(view(query, more=code.replace("{by}", "0")))
     shown = walk.fails("headrace run", PY)
     assert "division" in shown.text or "ZeroDivisionError" in shown.text, shown.text
     walk.types(next(one for one in shown.commands if one.startswith("headrace run --debug")))
-    walk.edit(table(query, more=code.replace("{by}", "2")))
+    walk.edit(view(query, more=code.replace("{by}", "2")))
     walk.is_healthy()
 
 
@@ -117,7 +117,7 @@ def a_column_of_another_table_is_renamed(walk: Walk) -> None:
 def a_feed_of_a_table_that_records_none(walk: Walk) -> None:
     people = walk.folder.root / "people"
     deltalake.write_deltalake(people, pa.table({"id": [1]}))
-    walk.edit(table('hr.read_changes("people")'))
+    walk.edit(table('hr.read_changes("./people")'))
     shown = walk.fails("headrace plan", f"{PY}:")
     assert 'delta.enableChangeDataFeed = "true"' in shown.text, shown.text
     walk.does("the property is set")

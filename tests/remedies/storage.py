@@ -107,7 +107,9 @@ def a_table_with_a_reader_is_deleted(walk: Walk) -> None:
 @situation("TABLE_FOLDER_TAKEN", spoils=True)
 def a_folder_with_other_files(walk: Walk) -> None:
     folder = walk.folder
-    walk.edit({"transformations/extra.sql": "CREATE MATERIALIZED VIEW extra AS SELECT id FROM visits;\n"})
+    walk.edit(
+        {"transformations/extra.sql": "CREATE STREAMING TABLE extra AS SELECT id FROM STREAM visits;\n"}
+    )
     taken = folder.table("extra")
     taken.mkdir()
     (taken / "notes.txt").write_text("not a table\n")

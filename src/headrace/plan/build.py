@@ -53,7 +53,7 @@ from headrace.plan.stages import (
 from headrace.plan.validate import check_declarations
 from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sources.files.read import FORMAT_OPTION
+from headrace.sources.files.options import FORMAT_OPTION
 from headrace.sources.files.reader import PARSED_FORMATS
 from headrace.syntax.bindings import ReboundGlobal, find_rebound
 

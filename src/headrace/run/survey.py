@@ -13,6 +13,7 @@ from headrace.errors import (
     CheckpointForeignError,
     HeadraceError,
     RefreshUnfinishedError,
+    StorageNewerError,
     TableLostError,
 )
 from headrace.model.project import ProjectSettings
@@ -168,6 +169,8 @@ def _checkpoint(folder: Location, facts: FlowFacts, table: TargetState) -> Check
         raise _with_remedy(error, facts) from error
     except CheckpointForeignError as error:
         raise _with_move(error, facts, known[-1], table) from error
+    except StorageNewerError as error:
+        raise error.with_location(facts.location) from error
 
 
 def _load_checkpoint(path: Location, facts: FlowFacts, table: TargetState) -> CheckpointFacts:
@@ -214,7 +217,7 @@ def _with_remedy(error: CheckpointCorruptError, facts: FlowFacts) -> HeadraceErr
         f"flow {facts.flow}: {error.summary}",
         location=facts.location,
         facts=(*error.facts, "nothing was read or written"),
-        remedies=(repair_command(facts.flow), *resume_remedy(facts)),
+        remedies=(repair_command(facts.flow), *(f"or {remedy}" for remedy in resume_remedy(facts))),
         params={**error.params, "flow": facts.flow},
     )
 

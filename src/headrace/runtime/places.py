@@ -66,6 +66,20 @@ def replace_file(path: Path, content: bytes) -> None:
     unfinished.replace(path)
 
 
+def is_locked(file: Path, *, by_java: bool = False) -> bool:
+    """Return whether a process has locked a file. `by_java`: with a lock of Java, another kind of lock."""
+    lock = fcntl.lockf if by_java else fcntl.flock
+    try:
+        # On NFS, only a file that is open for writing can be locked by one process alone.
+        with file.open("r+b") as stream:
+            lock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 _PREFIX = "headrace-spark-"
 _LOCK = "held"
 

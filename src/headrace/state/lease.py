@@ -401,7 +401,7 @@ def held_leases(storage: Storage, names: Iterable[TableName]) -> Iterator[None]:
 
 def _second(location: Location, flow: str, record: _Record | None) -> SecondDriverError:
     summary = f"another process has just started flow {flow}"
-    remedies = ["stop that process, or wait until it has ended"]
+    remedies = ["stop that process, or wait until it has ended; then run again:   headrace run"]
     if record is not None:
         summary = f"another process runs flow {flow}: {record.driver()}"
         if record.has_calls:
