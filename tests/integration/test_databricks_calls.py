@@ -72,11 +72,12 @@ def test_a_file_that_writes_is_refused_with_its_line_before_it_writes(
 
 def test_settings_of_views_and_mapped_paths_apply_in_a_run(spark: SparkSession, tmp_path: Path) -> None:
     code = """
+from pathlib import Path
 import dlt
 
 @dlt.table
 def chosen():
-    return spark.read.table("c.s.src").where(open("/Volumes/shop/condition.txt").read())
+    return spark.read.table("c.s.src").where(Path("/Volumes/shop/condition.txt").read_text())
 
 @dlt.table
 def written():
