@@ -122,7 +122,11 @@ def read_bundle(bundle: Path, folder: Path, target: str | None, pipeline: str | 
             f"{shown} {problem}",
             location=SourceLocation(shown, 1),
             facts=[f"its pipelines: {', '.join(keys)}"] if keys else [],
-            remedies=[f"write the key of one of them:   pipeline: {keys[0]}"] if keys else [],
+            remedies=[
+                f"write the key of one of them:   pipeline: {keys[0]}"
+                if keys
+                else f"write a spec for its files:   headrace init --from {shown_path(bundle.parent)}"
+            ],
             params={"path": str(bundle), "pipeline": pipeline, "known": keys},
         )
     if pipeline is None and len(keys) > 1:
@@ -234,7 +238,7 @@ def _packages(values: Mapped) -> list[tuple[str, SourceLocation]]:
 def _configured(value: Value) -> Value:
     if not isinstance(value, Scalar) or value.value is None:
         return value
-    # `${name}` without a dot is no variable in a bundle: keep it as text.
+    # `${NAME}` is a variable of the environment; any other `${` is text.
     return _scalar(_NO_VARIABLE.sub("$${", option_text(value.value)), value.location)
 
 

@@ -38,6 +38,15 @@ def mapped_path(path: str, settings: ProjectSettings, location: SourceLocation |
     return os.path.normpath(settings.data_folder / path)
 
 
+def check_missing(error: BaseException, settings: ProjectSettings, location: SourceLocation) -> None:
+    """Raise the error for a missing file with a path of another system that no entry of `paths` has."""
+    if isinstance(error, FileNotFoundError) and isinstance(error.filename, str):
+        try:
+            mapped_path(error.filename, settings, location)
+        except PathUnmappedError as unmapped:
+            raise unmapped from error
+
+
 def _entry(prefix: str) -> str:
     key = f'"{prefix}"' if prefix.endswith(":") else prefix.rstrip("/")
     return f"{key}: ./{prefix.strip('/:').lower()}"
