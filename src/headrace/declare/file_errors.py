@@ -12,7 +12,7 @@ from headrace.declare.packages import missing_package
 from headrace.errors import FeatureUnsupportedError, HeadraceError, PipelineFileFailedError, SourceLocation
 from headrace.model.notes import suggestions
 from headrace.model.project import ProjectSettings
-from headrace.storage.mapped_paths import check_missing
+from headrace.storage.mapped_paths import find_unmapped
 from headrace.syntax.locations import display_path, is_installed
 
 _AUTO_CDC = "create_auto_cdc_flow"
@@ -31,7 +31,8 @@ def build_file_error(
 ) -> HeadraceError:
     shown = display_path(file, settings.root)
     location = _location(error, file, settings.root)
-    check_missing(error, settings, location)
+    if (unmapped := find_unmapped(error, settings, location)) is not None:
+        return unmapped
     if any(frame.name == _AUTO_CDC for frame in traceback.extract_tb(error.__traceback__)):
         # Spark's own function needs packages of Spark Connect before it asks the registry.
         return FeatureUnsupportedError(

@@ -38,7 +38,7 @@ from headrace.runtime.gateway import active_session, frame_of_plan
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.table import register_table
 from headrace.storage.mapped_files import mapping_files
-from headrace.storage.mapped_paths import check_missing
+from headrace.storage.mapped_paths import find_unmapped
 from headrace.storage.table_log import is_table
 from headrace.syntax.bindings import required_parameters
 from headrace.syntax.locations import innermost, located_at, pinpoint
@@ -154,15 +154,14 @@ def run_code(
         place = innermost(error.__traceback__, interception.root) or location
         raise error.with_location(place) from error.__cause__
     except Exception as error:
-        check_missing(
-            error, interception.settings, innermost(error.__traceback__, interception.root) or location
-        )
-        raise _failed(error, interception.root, name, location) from error
+        place = innermost(error.__traceback__, interception.root) or location
+        unmapped = find_unmapped(error, interception.settings, place)
+        raise unmapped or _failed(error, interception.root, name, location) from error
 
 
 @contextmanager
 def _in_code(interception: Interception) -> Iterator[None]:
-    """Run the user's code within, whose reads and paths are treated."""
+    """Treat the reads and the paths of the user's code, which runs in the block."""
     with in_force(interception), mapping_files(interception.settings.paths):
         yield
 

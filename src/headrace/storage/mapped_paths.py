@@ -38,13 +38,16 @@ def mapped_path(path: str, settings: ProjectSettings, location: SourceLocation |
     return os.path.normpath(settings.data_folder / path)
 
 
-def check_missing(error: BaseException, settings: ProjectSettings, location: SourceLocation) -> None:
-    """Raise the error for a missing file with a path of another system that no entry of `paths` has."""
+def find_unmapped(
+    error: BaseException, settings: ProjectSettings, location: SourceLocation
+) -> PathUnmappedError | None:
+    """The error for a missing file whose path is of another system, and in no entry of `paths`."""
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str):
         try:
             mapped_path(error.filename, settings, location)
         except PathUnmappedError as unmapped:
-            raise unmapped from error
+            return unmapped
+    return None
 
 
 def _entry(prefix: str) -> str:
