@@ -22,7 +22,6 @@ from headrace.runtime.places import (
 )
 from headrace.state.identity import FILE, find_checkpoints, load_identity
 from headrace.storage.layout import Storage
-from headrace.storage.locate import locate
 from headrace.storage.location import Location
 
 OWN_FOLDER = ".headrace"
@@ -76,18 +75,18 @@ def _path(folder: Path, written: str) -> Path:
 def _goes_on(shared: Path, own: Path, storages: Iterable[Storage]) -> bool:
     """Whether the checkpoints of storages have read topics of the shared broker, and none of the own one."""
     held, mine = set(topic_ids(shared).values()), set(topic_ids(own).values())
-    files = sorted({file for storage in storages for file in _identities(storage)}) if held else []
-    if not files:
+    marks = {file: mark for one in storages for file, mark in _identities(one)} if held else {}
+    if not marks:
         return False
     # Reading many checkpoints is slow, so the answer is kept until a checkpoint or a topic is new.
-    facts = json.dumps([sorted(held), sorted(mine), files])
+    facts = json.dumps([sorted(held), sorted(mine), sorted((one.path, mark) for one, mark in marks.items())])
     key = hashlib.sha256(facts.encode()).hexdigest()
     kept = cache_folder() / "brokers" / f"{hashlib.sha256(str(own).encode()).hexdigest()[:16]}.json"
     with suppress(OSError, ValueError, LookupError, TypeError):
         known = json.loads(kept.read_text())
         if known["key"] == key:
             return bool(known["goes_on"])
-    read = {one for file, _ in files for one in _read_topics(locate(file).parent)}
+    read = {one for file in marks for one in _read_topics(file.parent)}
     goes_on = bool(read & held) and not read & mine
     with suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -95,16 +94,17 @@ def _goes_on(shared: Path, own: Path, storages: Iterable[Storage]) -> bool:
     return goes_on
 
 
-def _identities(storage: Storage) -> Iterator[tuple[str, int]]:
-    """The identity files of the checkpoints of a storage on this machine, with the time of their change."""
+def _identities(storage: Storage) -> Iterator[tuple[Location, str]]:
+    """The identity files of the checkpoints of a storage on this machine, with what tells their versions
+    apart."""
     if storage.root.files.scheme != "file":
         return
     with suppress(OSError):
         for _, _, known in find_checkpoints(storage):
             for checkpoint in known:
-                file = (checkpoint / FILE).local_path
-                with suppress(OSError):
-                    yield str(file), file.stat().st_mtime_ns
+                file = checkpoint / FILE
+                if (state := file.look()) is not None:
+                    yield file, state.mark
 
 
 def _read_topics(checkpoint: Location) -> Iterator[str]:
