@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,6 +117,7 @@ def read_bundle(bundle: Path, folder: Path, target: str | None, pipeline: str | 
     loaded = load_bundle(bundle, target)
     keys = [one.key for one in loaded.pipelines]
     shown = shown_path(bundle)
+    folder_name = shlex.quote(shown_path(bundle.parent))
     if not keys or (pipeline is not None and pipeline not in keys):
         problem = f"declares no pipeline `{pipeline}`" if pipeline and keys else "declares no pipeline"
         raise SpecInvalidError(
@@ -125,7 +127,7 @@ def read_bundle(bundle: Path, folder: Path, target: str | None, pipeline: str | 
             remedies=[
                 f"write the key of one of them:   pipeline: {keys[0]}"
                 if keys
-                else f"write a spec for its files:   headrace init --from {shown_path(bundle.parent)}"
+                else f"write a spec for its files:   headrace init --from {folder_name}"
             ],
             params={"path": str(bundle), "pipeline": pipeline, "known": keys},
         )
