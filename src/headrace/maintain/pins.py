@@ -54,8 +54,8 @@ def _load(
             facts=(f"{type(error).__name__}: {error}", "nothing was changed"),
             remedies=(
                 f"delete the file:   rm {shlex.quote(str(file))}",
-                *(f"and make its entry again:   {again(name)}" for name in dict.fromkeys(named)),
-                *([] if named else ["and make its entries again, as in the examples:   headrace pin --help"]),
+                *(f"and add its entry again:   {again(name)}" for name in dict.fromkeys(named)),
+                *([] if named else ["and add its entries again, as in the examples:   headrace pin --help"]),
             ),
             params={"dataset": str(table), "path": str(file)},
         ) from error
