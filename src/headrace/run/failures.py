@@ -341,7 +341,7 @@ def _module_missing(failed: FailedQuery, declared: Declared, name: str) -> Headr
 
 
 def _expectation(violated: str) -> str:
-    """The decorator whose condition is that of a violated constraint, as far as Delta's message has it."""
+    """The decorator for a violated constraint, with the condition if Delta's message has one."""
     if (check := re.match(r"CHECK constraint (\w+) \((.*)\) violated", violated)) is not None:
         return f'@hr.expect_or_quarantine("{check[1]}", "{check[2]}")'
     if (column := re.match(r"NOT NULL constraint violated for column: ([\w.]+)", violated)) is not None:

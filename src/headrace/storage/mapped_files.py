@@ -85,8 +85,8 @@ def _leave() -> None:
 
 
 class _Mapped:
-    """A function whose first arguments are paths. Like a function of Python's own, it is no method of a class
-    that has it as an attribute."""
+    """A function whose first arguments are paths. As an attribute of a class it does not become a method:
+    the functions of `os`, which are written in C, do not either."""
 
     def __init__(self, original: Callable[..., Any], count: int) -> None:
         functools.update_wrapper(self, original)

@@ -135,7 +135,7 @@ def _parse_start(
             raise CommandLineError(
                 f"{option} needs --from: without it, a reset reads no offset twice and passes over none",
                 remedies=(
-                    f"continue after what was read:   {reset_flows}",
+                    f"continue after the last offset that was read:   {reset_flows}",
                     f"or say where to start:   {reset_flows} --from {edge} {option}",
                 ),
                 params={"option": option},
