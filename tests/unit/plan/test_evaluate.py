@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +17,6 @@ from headrace.model.project import ProjectSettings
 from headrace.plan.evaluate import _failed, run_code
 from headrace.plan.intercept import Interception
 from headrace.plan.modes import Planning
-from headrace.storage.layout import Storage
 
 
 class Refused(AnalysisException):
@@ -84,16 +85,11 @@ def test_an_error_of_ansi_mode_names_the_setting(file: str, setting: str, condit
     assert error.remedies[-1].endswith("in headrace.yml:   compatibility: {ansi: false}")
 
 
-def test_a_query_opens_files_by_mapped_paths(tmp_path: Path) -> None:
+def test_a_query_opens_files_by_mapped_paths(
+    tmp_path: Path, make_project: Callable[[], ProjectSettings]
+) -> None:
     (tmp_path / "rates.csv").write_text("x")
-    settings = ProjectSettings(
-        name="shop",
-        file=tmp_path / "headrace.yml",
-        profile="dev",
-        storage=Storage.at(tmp_path / "lake"),
-        libraries=(),
-        paths=PathMap({"/Volumes/shop": str(tmp_path)}),
-    )
+    settings = replace(make_project(), paths=PathMap({"/Volumes/shop": str(tmp_path)}))
     interception = Interception(settings=settings, mode=Planning())
     at = SourceLocation("a.py", 3)
 

@@ -91,15 +91,11 @@ def test_a_cluster_that_turns_the_flow_away_is_asked_no_second_time(message: str
     assert error.params.get("name") == "sales"
 
 
-def test_a_module_that_a_worker_lacks_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_a_module_that_a_worker_lacks_is_named_with_what_to_do(
+    tmp_path: Path, make_project: Callable[[], ProjectSettings]
+) -> None:
     (tmp_path / "helper.py").write_text("")
-    settings = ProjectSettings(
-        name="shop",
-        file=tmp_path / "headrace.yml",
-        profile="dev",
-        storage=Storage.at(tmp_path / "lake"),
-        libraries=(),
-    )
+    settings = make_project()
     found = {}
     for name in ("helper", "numpy"):
         text = (
