@@ -52,7 +52,7 @@ from pyspark.sql import functions as F
 
 PLACE = ["topic", "partition", "offset", "timestamp"]
 
-@F.udf("binary")
+@F.udf("binary", useArrow=False)
 def gated(value):
     import time
     from pathlib import Path
@@ -110,7 +110,7 @@ def make(
 def test_code_and_packages_reach_workers_of_another_environment(
     cluster: Cluster, make: Callable[..., Shop]
 ) -> None:
-    shop = make(GREETINGS, cluster={"packages": ["python-dateutil"]})
+    shop = make(GREETINGS, cluster={"packages": ["python-dateutil", "pyarrow"]})
     (modules := shop.root / "shops").mkdir()
     (modules / "names.py").write_text("def greeting(name):\n    return f'Hello {name}'\n")
     (modules / "later.py").write_text("def again(text):\n    return text + '! '\n")

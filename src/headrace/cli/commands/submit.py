@@ -70,7 +70,12 @@ submit.context_settings = {**submit.context_settings, "ignore_unknown_options": 
 
 def _shown(submission: Submission) -> Result:
     command = ["spark-submit", *submission.command()]
-    lines = [" ".join(map(shlex.quote, command)).replace(" --", " \\\n  --")]
+    starts = {index for index, word in enumerate(command) if word.startswith("--")}
+    starts.add(command.index(submission.main))
+    words = (
+        f"\\\n  {shlex.quote(word)}" if i in starts else shlex.quote(word) for i, word in enumerate(command)
+    )
+    lines = [" ".join(words)]
     if submission.secret:
         lines += [
             "",
