@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,11 +65,15 @@ def log_unreadable(file: Location, fault: str) -> LogUnreadableError:
     table = file.parent.parent
     name = table.name if table.parent.name == "default" else f"{table.parent.name}.{table.name}"
     is_ours = table.parent.parent.name == "tables"
-    again = f"or move its folder out of the storage, and compute it again:   headrace full-refresh {name}"
+    away = shlex.join(["mv", str(table), f"{table.name}-damaged"])
+    again = (
+        f"or move the folder of the table out of the storage:   {away}",
+        f"then compute it again:   headrace full-refresh {name}",
+    )
     return LogUnreadableError(
         f"the log of the table {name if is_ours else table} is damaged: {file.name} {fault}",
         facts=(f"file: {file}", "nothing was written"),
-        remedies=("restore the file from a copy of the table", *([again] if is_ours else [])),
+        remedies=("restore the file from a copy of the table", *(again if is_ours else ())),
         params={"table": str(table), "path": str(file), "fault": fault},
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from functools import partial
 from pathlib import Path
 
@@ -76,7 +77,11 @@ def test_a_commit_that_is_not_json_is_named_with_its_line(table: Location, data:
     assert f"the log of the table orders is damaged: {name} {fault}" in error.summary
     assert "\\x00" not in error.summary
     assert error.params["path"] == str(file(table, name))
-    assert error.remedies[1].endswith("headrace full-refresh orders")
+    assert error.remedies[1:] == (
+        "or move the folder of the table out of the storage:   "
+        f"{shlex.join(['mv', table.path, 'orders-damaged'])}",
+        "then compute it again:   headrace full-refresh orders",
+    )
 
 
 def test_a_torn_checkpoint_is_named(table: Location) -> None:
