@@ -132,7 +132,7 @@ def _unknown(text: str, storage: Storage | None, default_schema: str) -> TableUn
     return TableUnknownError(
         f"there is no table `{text}` {where}",
         facts=(f"its tables: {', '.join(known)}",) if known else (),
-        remedies=did_you_mean(text, [*known, *map(str, tables)], "headrace status"),
+        remedies=did_you_mean(text, [*known, *map(str, tables)], "list the tables:   headrace status"),
         params={"dataset": text, "known": known},
     )
 
@@ -305,7 +305,7 @@ def _created(path: Location, text: str) -> Location:
     raise TableUnknownError(
         f"the table `{text}` is not created yet: its log has no commit",
         facts=(f"its folder: {path}",),
-        remedies=("headrace run",),
+        remedies=("write the table first:   headrace run",),
         params={"dataset": text, "known": []},
     )
 

@@ -181,7 +181,7 @@ class TopicReader:
         return ConsumeFailedError(
             f"topic `{self._topic}` on {self._connection.bootstrap_servers} cannot be read",
             facts=(f"Kafka's client reports: {error.str()}",),
-            remedies=("headrace doctor",),
+            remedies=("check the connection:   headrace doctor",),
             params={"topic": self._topic, "reason": error.name()},
         )
 
