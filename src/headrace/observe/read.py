@@ -30,7 +30,7 @@ from headrace.storage.arrow_rows import read_stream
 from headrace.storage.layout import Storage
 from headrace.storage.locate import is_uri, locate
 from headrace.storage.location import Location, open_delta
-from headrace.storage.log_damage import find_damage
+from headrace.storage.log_damage import data_file_faults, find_damage
 from headrace.storage.table_log import last_checkpoint, load_commit, readable_versions
 
 if TYPE_CHECKING:
@@ -395,7 +395,7 @@ def _unreadable(table: str, path: str, error: Exception) -> HeadraceError:
         remedies = (f"Spark reads it:   headrace sql -e 'SELECT * FROM delta.`{path}` LIMIT 20'",)
     return TableUnreadableError(
         f"the table {table} cannot be read",
-        facts=tuple(str(error).splitlines()[:2]),
+        facts=data_file_faults(str(error)),
         remedies=remedies,
         params={"dataset": table},
     )

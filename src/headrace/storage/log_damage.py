@@ -18,6 +18,7 @@ from headrace.storage.location import Location
 _LOG = "_delta_log"
 _COMMIT = re.compile(r"\d{20}\.json")
 _CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..*(?:parquet|json)|\d{20}\.checkpoint\.parquet")
+_UNREAD = re.compile(r"\bfile \S*?([^/\s]+\.parquet): .*?([^:]+)$")
 _READ = ("protocol", "metaData", "txn")  # small columns of a checkpoint
 _CHARACTERS = 60
 
@@ -58,6 +59,13 @@ def find_damage_named(text: str) -> LogUnreadableError | None:
             if os.path.isdir(f"{path}/{_LOG}"):  # noqa: PTH112
                 return find_damage(locate(Path(path)))
     return None
+
+
+def data_file_faults(text: str) -> tuple[str, ...]:
+    """What a reader of a table has said, without the names of its layers if it names a data file."""
+    lines = text.strip().splitlines()[:2]
+    found = next(filter(None, map(_UNREAD.search, lines)), None)
+    return tuple(lines) if found is None else (f"its file {found[1]}: {found[2].strip()}",)
 
 
 def log_unreadable(file: Location, fault: str) -> LogUnreadableError:
