@@ -25,6 +25,7 @@ from headrace.errors import (
     OutOfMemoryError,
     QueryFailedError,
     RecordUnparseableError,
+    RefusedError,
     StateChangedError,
     StorageUnreadableError,
     StorageUnwritableError,
@@ -115,6 +116,8 @@ class Failures:
         one."""
         coded = (one for one in (carried, failure) if isinstance(one, HeadraceError))
         error = next(coded, None) or self._explain(failure, carried, declared, reading, expectations)
+        if isinstance(error, RefusedError):
+            error = error.with_location(declared.location)
         # Tables and events keep the texts of exceptions.
         return error if self.settings is None else self.settings.redactor.error(error)
 

@@ -285,7 +285,9 @@ def test_a_storage_that_cannot_be_read_is_read_again(tmp_path: Path) -> None:
 
 def test_the_batch_function_s_own_error_is_the_one_that_counts() -> None:
     carried = LeaseLostError("taken over")
-    assert Failures(settings=None).as_error(Exception("[STREAM_FAILED]"), FLOW, carried) is carried
+    error = Failures(settings=None).as_error(Exception("[STREAM_FAILED]"), FLOW, carried)
+    assert (error.code, error.summary) == ("LEASE_LOST", "taken over")
+    assert error.location == FLOW.location, "it says which flow is meant"
 
 
 def test_an_error_shows_the_root_of_spark_s_message_and_where_the_rest_is() -> None:
