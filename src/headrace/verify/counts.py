@@ -28,7 +28,10 @@ def judge_files(balance: RowBalance, facts: Mapping[str, FileFacts]) -> FileFind
         version = balance.origins.get(key)
         where = "" if version is None else f" of version {version}"
         place = {"path": file.path} if version is None else {"path": file.path, "version": version}
-        for code, words in contradictions(file, facts[file.path], judge_age=not balance.copied):
+        committed_ms = balance.deltas[version].commit.written_ms if version in balance.deltas else None
+        judge_age = not balance.copied
+        differences = contradictions(file, facts[file.path], judge_age=judge_age, committed_ms=committed_ms)
+        for code, words in differences:
             finding = Finding(code=code, text=f"file {file.path}{where} {words}", place=place)
             found.setdefault(version, []).append(finding)
     return found
