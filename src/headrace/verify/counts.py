@@ -28,7 +28,8 @@ def judge_files(balance: RowBalance, facts: Mapping[str, FileFacts]) -> FileFind
         version = balance.origins.get(key)
         where = "" if version is None else f" of version {version}"
         place = {"path": file.path} if version is None else {"path": file.path, "version": version}
-        committed_ms = balance.deltas[version].commit.written_ms if version in balance.deltas else None
+        delta = None if version is None else balance.deltas.get(version)
+        committed_ms = None if delta is None else delta.commit.written_ms
         judge_age = not balance.copied
         differences = contradictions(file, facts[file.path], judge_age=judge_age, committed_ms=committed_ms)
         for code, words in differences:

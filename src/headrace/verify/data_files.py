@@ -54,7 +54,7 @@ def contradictions(
 ) -> list[tuple[str, str]]:
     """The differences between a file and its entry in the log, as pairs of code and text.
 
-    `committed_ms`: when the file of its commit was last modified; ``None`` if the log no longer has the commit.
+    `committed_ms`: when the file of its commit was last modified; ``None`` if the log has no such commit.
     """
     if facts.size is None:
         return [("FILE_MISSING", "is in the log, but not on disk")]
