@@ -91,6 +91,20 @@ def test_plan_refuses_a_condition_that_cannot_be_checked(
     assert "transformations/orders.py:6" in text
 
 
+def test_a_condition_on_a_column_that_distinct_leaves_out_is_refused(planned: Planned) -> None:
+    # With the column, rows would differ that are equal in the result.
+    view = """
+@hr.materialized_view
+@hr.expect_or_drop("valid", "id > 0")
+def customers():
+    return spark.sql("SELECT DISTINCT customer FROM orders")
+"""
+    assert "`valid` of `customers` uses a column that SELECT DISTINCT leaves out" in refusal(
+        planned, "", ORDERS + view
+    )
+    planned((ORDERS + view.replace("id > 0", "customer <> 'ada'")).format(expectations=""))
+
+
 def test_plan_names_every_wrong_expectation_at_once(planned: Planned) -> None:
     text = refusal(planned, '@hr.expect("one", "x > 0")\n@hr.expect_or_drop("two", "id + 1")')
     assert "`one`" in text and "`two`" in text

@@ -85,6 +85,13 @@ SELECT id FROM STREAM read_files('/Volumes/main/shop/visits', format => 'json', 
 CREATE MATERIALIZED VIEW named AS
 SELECT orders.name, countries.name AS country
 FROM project.source.orders JOIN samples.shop.countries WHERE countries.id = orders.id;
+
+CREATE MATERIALIZED VIEW old AS
+SELECT orders.name, countries.name AS country, o.id
+FROM project.source.orders VERSION AS OF 0 TABLESAMPLE (100 PERCENT)
+JOIN samples.shop.countries TABLESAMPLE (2 ROWS) REPEATABLE (5) ON countries.id = orders.id
+JOIN project.source.orders TIMESTAMP AS OF current_timestamp() + INTERVAL 0 DAYS AS o ON o.id = orders.id + 1
+WHERE orders.id > 0;
 """
 
 Write = Callable[..., Path]
@@ -148,6 +155,7 @@ def test_tables_and_paths_of_another_system_are_read_where_the_spec_maps_them(
         table(source, id=[2], name=["zoe"])
         assert pipeline.run().errors == ()
         assert not pipeline.verify().findings
+        assert [one.text for one in pipeline.plan().changes if one.part != "always"] == []
     assert rows(root, "mapped/orders", "id, name")[::3] == [(1, "ADA"), (3, "EVE")]
     assert rows(root, "mapped/placed", "id, name") == [(1, "fr"), (2, "de")]
     assert rows(root, "silver__sales/orders", "id") == [(2,), (2,), (3,)]
@@ -156,6 +164,7 @@ def test_tables_and_paths_of_another_system_are_read_where_the_spec_maps_them(
     assert rows(root, "mapped/visits", "id") == [(7,)]
     assert rows(root, "mapped/pages", "id, name") == [(2, "de")]
     assert rows(root, "mapped/named", "name, country") == [("ada", "fr"), ("bob", "de"), ("zoe", "de")]
+    assert rows(root, "mapped/old", "name, country, id") == [("ada", "fr", 2), ("ada", "fr", 2)]
 
 
 def test_a_temporary_view_has_a_bare_name(write: Write) -> None:

@@ -120,6 +120,11 @@ def _problem(plan: LogicalPlan, checked: DataFrame, frame: DataFrame) -> tuple[s
             "needs other rows than the one it checks (an aggregate, a window or a generator)",
             "compute the value in the query, or check it in a materialized view",
         )
+    if _widens_distinct(plan.java_plan.child(), frame):
+        return (
+            "uses a column that SELECT DISTINCT leaves out",
+            "select the column, or check the rows in a temporary view, before SELECT DISTINCT",
+        )
     expression = plan.java_plan.expressions().last()
     jvm: Any = checked.sparkSession._jvm
     if expression.containsPattern(jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PLAN_EXPRESSION()):
@@ -138,6 +143,17 @@ def _is_over(plan: LogicalPlan, frame: DataFrame) -> bool:
     if plan.java_plan.child().equals(query.queryExecution().analyzed()):
         return True
     return _nodes(plan.root.children[0]) == _nodes(read_plan(frame.sparkSession, frame).root)
+
+
+def _widens_distinct(checked: Any, frame: DataFrame) -> bool:
+    """Whether a column that was added for a condition makes rows different that are equal in the result."""
+    query: Any = frame._jdf
+    original = query.queryExecution().analyzed()
+    while checked.children().size() == 1 and original.children().size() == 1:
+        if str(checked.nodeName()) == "Distinct" and checked.output().size() > original.output().size():
+            return True
+        checked, original = checked.child(), original.child()
+    return False
 
 
 def _nodes(root: Node) -> list[tuple[str, int]]:

@@ -21,12 +21,13 @@ from headrace.errors import ArgumentInvalidError
 from headrace.model.texts import option_text
 from headrace.plan import table_patches
 from headrace.plan.function_patches import patch_functions
-from headrace.plan.intercept import Interception, current_interception, is_quiet, suspended
+from headrace.plan.intercept import Interception, current_interception, suspended
 from headrace.plan.modes import Bounded
 from headrace.plan.names import split_name
 from headrace.plan.sql_queries import USE, run_text, use_in_python
 from headrace.runtime.gateway import named_frame
 from headrace.runtime.lazy_pyspark import T
+from headrace.runtime.quiet import is_quiet
 from headrace.sources.delta.starting import reads_feed
 from headrace.sources.formats import FormatRead, format_reader
 from headrace.sources.registry import kind_for

@@ -130,6 +130,11 @@ _ALIAS = re.compile(
     re.IGNORECASE,
 )
 """An alias behind a relation: a name that is not the next clause of the query."""
+_TEXT = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_TRAVEL = re.compile(
+    rf"(?:FOR\s+)?(?:SYSTEM_)?(VERSION|TIMESTAMP)\s+AS\s+OF\s+({_TEXT}|\d+)", re.IGNORECASE | re.DOTALL
+)
+_SAMPLE = re.compile(r"\s+TABLESAMPLE\s*\([^)]*\)(?:\s*REPEATABLE\s*\(\s*\d+\s*\))?", re.IGNORECASE)
 _OPTIONS = re.compile(r"""\s+WITH\s*\((?:'(?:[^'\\]|\\.)*'|[^'")]|"(?:[^"\\]|\\.)*")*\)""", re.IGNORECASE)
 
 
@@ -156,9 +161,13 @@ def _read(
 ) -> Iterator[Edit]:
     mapped = interception.mapped(session, relation.parts)
     if mapped is not None and mapped.path is not None:
-        if writes is not None and not relation.streaming:
+        travel = _travel_options(sql.text, relation)
+        if not relation.streaming and (writes is not None or (relation.travel is not None and not travel)):
             yield from _name_path(sql.text, relation, mapped.path, is_named=writes != INSERT)
             return
+        if relation.travel is not None and travel:
+            yield Edit(*relation.travel, "")
+            relation = replace(relation, options={**relation.options, **travel})
         yield from _read_path(interception, session, sql, relation, ("delta", mapped.path))
         return
     parts = relation.parts if mapped is None else mapped.parts
@@ -240,14 +249,28 @@ def _read_path(
     yield from _replaced(sql.text, relation, frame, None, alias)
 
 
+def _travel_options(text: str, relation: SqlRelation) -> dict[str, str]:
+    """The options of a reader for ``VERSION AS OF 3`` or ``TIMESTAMP AS OF '2026-11-20'``; none for other
+    expressions."""
+    found = relation.travel and _TRAVEL.fullmatch(text, *relation.travel)
+    return {f"{found[1].lower()}AsOf": found[2].strip("'\"")} if found else {}
+
+
 def _name_path(text: str, relation: SqlRelation, path: str, *, is_named: bool) -> Iterator[Edit]:
     """Put the path of a mapped table in the place of its name in a command, which keeps its options."""
     yield Edit(relation.start, relation.stop + 1, delta_path(path))
-    end = relation.ends if relation.travel is None else relation.travel[1]
-    options = _OPTIONS.match(text, end)
-    end = options.end() if options else end
+    end = _clauses_end(text, relation)
     if (is_named or not relation.is_target) and not _ALIAS.match(text, end):
         yield Edit(end, end, f" AS {quoted_parts((relation.parts[-1],))}")
+
+
+def _clauses_end(text: str, relation: SqlRelation) -> int:
+    """The index of the place for an alias: behind the clauses that belong to a relation."""
+    end = expression_end(text, relation) if relation.travel is None else relation.travel[1]
+    for clause in (_OPTIONS, _SAMPLE):
+        found = clause.match(text, end)
+        end = found.end() if found else end
+    return end
 
 
 def _with_options(relation: SqlRelation, options: Mapping[str, str]) -> Iterator[Edit]:
@@ -266,12 +289,14 @@ def _replaced(
     view = name or f"headrace_read_{next(_numbers)}"
     with suspended():
         frame.createOrReplaceTempView(view)
-    end = expression_end(text, relation)
-    named = "" if alias is None or _ALIAS.match(text, end) else f" AS {quoted_parts((alias,))}"
+    end, place = expression_end(text, relation), _clauses_end(text, relation)
+    named = "" if alias is None or _ALIAS.match(text, place) else f" AS {quoted_parts((alias,))}"
     if relation.streaming and not frame.isStreaming:
-        yield Edit(relation.begins, end, f"`{view}`{named}")
-        return
-    yield Edit(relation.start, relation.stop + 1, f"`{view}`")
-    if end > relation.ends or named:
-        # The DataFrame was read with these options.
-        yield Edit(relation.ends, end, named)
+        yield Edit(relation.begins, end, f"`{view}`")
+    else:
+        yield Edit(relation.start, relation.stop + 1, f"`{view}`")
+        if end > relation.ends:
+            # The DataFrame was read with these options.
+            yield Edit(relation.ends, end, "")
+    if named:
+        yield Edit(place, place, named)

@@ -38,8 +38,6 @@ class SourceFacts(ABC):
     """The keys of the identity that stay the same if a query reads the source in another way; () for all."""
 
     source: SourceIdentity
-    refuses_swaps: ClassVar[bool] = False
-    """Whether a flow whose query has changed stops if it has read it twice, up to different positions."""
 
     @property
     def can_resume(self) -> bool:
@@ -128,6 +126,9 @@ class CheckpointFacts:
     positions: Mapping[int, Position]
     """Where what the table does not hold yet begins, by source index: a batch that was planned and
     not committed is still to be read."""
+    reached: Mapping[int, object] = field(default_factory=dict)
+    """Values that are equal for sources that have read the same, by source index; without values, positions
+    are compared."""
     query: str | None = None  # the fingerprint of the query that has last used it, if it is known
 
 
