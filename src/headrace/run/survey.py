@@ -24,11 +24,11 @@ from headrace.plan.stages import PlannedFlow
 from headrace.sinks.delta.table import CLEARING
 from headrace.sinks.target import TargetReader, TargetState
 from headrace.sources.ranges import committed_positions, committed_sources, load_next_positions, read_back
-from headrace.sources.registry import describe_source, kind_of
+from headrace.sources.registry import describe_source
 from headrace.sources.systems import Past, Systems
 from headrace.state.facts import FENCED, CheckpointFacts, FlowFacts, SourceFacts, TableFacts
 from headrace.state.history import History, load_history
-from headrace.state.identity import CheckpointIdentity, generations, load_identity, load_query
+from headrace.state.identity import generations, load_identity, load_query
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import check_readable, is_seeded, load_state
 from headrace.state.opening import repair_command, resume_remedy
@@ -193,25 +193,13 @@ def _load_checkpoint(path: Location, facts: FlowFacts, table: TargetState) -> Ch
         next_batch = state.last_planned + 1 if held else state.last_planned
         positions = load_next_positions(path, next_batch, identity.sources)
     query = load_query(path)
-    is_changed = query is not None and query.fingerprint != facts.query and len(positions) > 1
     return CheckpointFacts(
         identity=identity,
         query=None if query is None else query.fingerprint,
-        reached=_reached(path, identity, positions) if is_changed else {},
         last_planned=state.last_planned,
         last_finished=state.last_finished,
         positions=positions,
     )
-
-
-def _reached(
-    path: Location, identity: CheckpointIdentity, positions: Mapping[int, Position]
-) -> dict[int, object]:
-    return {
-        source.index: kind_of(source.kind).reached(path, source, positions[source.index])
-        for source in identity.sources
-        if source.index in positions
-    }
 
 
 def _read_back(folder: Location, checkpoint: str, batch: int) -> Mapping[str, Any] | None:

@@ -115,10 +115,6 @@ class SourceKind(ABC):
     ) -> Position | None:
         return before
 
-    def reached(self, checkpoint: Location, source: SourceIdentity, position: Position) -> object:
-        """A value that is equal for two reads of a source in a checkpoint that have read the same."""
-        return position
-
     @abstractmethod
     def describe(self, source: SourceIdentity) -> str:
         """A source that was read, in words."""

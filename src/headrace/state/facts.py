@@ -126,9 +126,6 @@ class CheckpointFacts:
     positions: Mapping[int, Position]
     """Where what the table does not hold yet begins, by source index: a batch that was planned and
     not committed is still to be read."""
-    reached: Mapping[int, object] = field(default_factory=dict)
-    """Values that are equal for sources that have read the same, by source index; without values, positions
-    are compared."""
     query: str | None = None  # the fingerprint of the query that has last used it, if it is known
 
 

@@ -146,7 +146,7 @@ def _refuse_swaps(flow: FlowFacts, checkpoint: CheckpointFacts) -> None:
         alike.setdefault(facts.source.key(facts.keys), []).append(facts.source)
     for group in alike.values():
         indexes = [source.index for source in group]
-        reached = [checkpoint.reached.get(index, checkpoint.positions.get(index)) for index in indexes]
+        reached = [checkpoint.positions.get(index) for index in indexes]
         if all(one == reached[0] for one in reached):
             continue
         now = [source.identity for source in group]

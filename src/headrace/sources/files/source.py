@@ -210,12 +210,6 @@ class FilesKind(SourceKind):
     def position(self, value: Mapping[str, Any]) -> FilePosition:
         return FilePosition.from_json(value)
 
-    def reached(self, checkpoint: Location, source: SourceIdentity, position: Position) -> object:
-        # Each read numbers the entries of its own log.
-        assert isinstance(position, FilePosition)
-        seen = load_seen(checkpoint, folder_of(source))
-        return frozenset(path for path, entry in seen.items() if entry <= position.entry)
-
     def describe(self, source: SourceIdentity) -> str:
         return f"files {source.identity.get('path')}"
 
