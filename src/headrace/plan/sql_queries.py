@@ -19,7 +19,7 @@ from headrace.sources.delta.starting import reads_feed
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReadRequest
 from headrace.syntax.locations import caller, located_at
-from headrace.syntax.sql import INSERT, SqlRelation, SqlText, expression_end, parse_sql
+from headrace.syntax.sql import INSERT, RUNS_STATEMENTS, SqlRelation, SqlText, expression_end, parse_sql
 from headrace.syntax.statements import UseNames, parse_statement
 from headrace.syntax.tokens import Cursor, quote_string
 
@@ -37,6 +37,7 @@ _WRITES_ROWS = frozenset(
     {
         *("InsertIntoStatement", "MergeIntoTable", "UpdateTable", "DeleteFromTable", "TruncateTable"),
         *("ReplaceTableAsSelect", "ReplaceTable", "DropTable", "OverwriteByExpression", "InsertIntoDir"),
+        *RUNS_STATEMENTS.values(),
     }
 )
 """Spark's names of the statements that change or remove rows; a file may create a table that it reads."""
@@ -130,9 +131,9 @@ _ALIAS = re.compile(
     re.IGNORECASE,
 )
 """An alias behind a relation: a name that is not the next clause of the query."""
-_TEXT = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_LITERAL = re.compile(r"""'[^'\\]*'|"[^"\\]*"|\d+""")
 _TRAVEL = re.compile(
-    rf"(?:FOR\s+)?(?:SYSTEM_)?(VERSION|TIMESTAMP)\s+AS\s+OF\s+({_TEXT}|\d+)", re.IGNORECASE | re.DOTALL
+    r"(?:FOR\s+)?(?:SYSTEM_)?(VERSION|TIMESTAMP|TIME)\s+AS\s+OF\s+(.*)", re.IGNORECASE | re.DOTALL
 )
 _SAMPLE = re.compile(r"\s+TABLESAMPLE\s*\([^)]*\)(?:\s*REPEATABLE\s*\(\s*\d+\s*\))?", re.IGNORECASE)
 _OPTIONS = re.compile(r"""\s+WITH\s*\((?:'(?:[^'\\]|\\.)*'|[^'")]|"(?:[^"\\]|\\.)*")*\)""", re.IGNORECASE)
@@ -161,11 +162,10 @@ def _read(
 ) -> Iterator[Edit]:
     mapped = interception.mapped(session, relation.parts)
     if mapped is not None and mapped.path is not None:
-        travel = _travel_options(sql.text, relation)
-        if not relation.streaming and (writes is not None or (relation.travel is not None and not travel)):
+        if writes is not None and not relation.streaming:
             yield from _name_path(sql.text, relation, mapped.path, is_named=writes != INSERT)
             return
-        if relation.travel is not None and travel:
+        if relation.travel is not None and (travel := _travel_options(session, sql.text, relation)):
             yield Edit(*relation.travel, "")
             relation = replace(relation, options={**relation.options, **travel})
         yield from _read_path(interception, session, sql, relation, ("delta", mapped.path))
@@ -249,11 +249,16 @@ def _read_path(
     yield from _replaced(sql.text, relation, frame, None, alias)
 
 
-def _travel_options(text: str, relation: SqlRelation) -> dict[str, str]:
-    """The options of a reader for ``VERSION AS OF 3`` or ``TIMESTAMP AS OF '2026-11-20'``; none for other
-    expressions."""
+def _travel_options(session: SparkSession, text: str, relation: SqlRelation) -> dict[str, str]:
+    """The options of a reader for ``VERSION AS OF`` or ``TIMESTAMP AS OF``."""
     found = relation.travel and _TRAVEL.fullmatch(text, *relation.travel)
-    return {f"{found[1].lower()}AsOf": found[2].strip("'\"")} if found else {}
+    if not found:
+        return {}
+    kind, value = "versionAsOf" if found[1].lower() == "version" else "timestampAsOf", found[2]
+    if _LITERAL.fullmatch(value):
+        return {kind: value.strip("'\"")}
+    with suspended():
+        return {kind: str(session.sql(f"SELECT CAST(CAST({value} AS TIMESTAMP) AS STRING)").head()[0])}
 
 
 def _name_path(text: str, relation: SqlRelation, path: str, *, is_named: bool) -> Iterator[Edit]:
