@@ -84,8 +84,8 @@ SPARKS_OPTIONS: Final = KnownOptions(
     prefixes=("fs.", "dfs.", "hadoop.", "parquet.", "orc.", "avro.", "mapreduce.", "spark."),
     marks=frozenset({"headrace.location", ADAPTIVE, "__globPaths__", *_OWN}),
 )
-"""Options of ``spark.readStream`` and ``spark.read``. An option that only another format has is known too: pipelines set
-`inferSchema` for any format, and it changes nothing."""
+"""Options of ``spark.readStream`` and ``spark.read``. An option that only another format has is known too:
+pipelines set `inferSchema` for any format, and it changes nothing."""
 
 
 def check_options(format: str, options: Mapping[str, str]) -> None:
