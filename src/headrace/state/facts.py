@@ -145,6 +145,7 @@ class FlowFacts:
     start: ChosenStart | None = None
     rename_from: str | None = None
     query: str | None = None  # the fingerprint of the query
+    readers: tuple[str, ...] = ()  # the tables whose flows read its table as a stream
 
     @property
     def short_dataset(self) -> str:

@@ -5,7 +5,7 @@ A start that could lose or duplicate records is refused with a remedy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.errors import (
     CheckpointBehindTableError,
@@ -72,7 +72,7 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
                 f"the table {'was just created' if table.fresh else 'was deleted and created again'}",
                 "nothing was read or written",
             ),
-            remedies=(f"read everything again:   headrace full-refresh {flow.short_dataset}",),
+            remedies=(rebuild_remedy(flow.short_dataset, flow.readers),),
             params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": identity.checkpoint},
         )
     if table.ledger_stale or table.folded > table.version:
@@ -258,6 +258,14 @@ def resume_remedy(flow: FlowFacts) -> tuple[str, ...]:
     if flow.can_resume:
         return (resume_command(flow.flow),)
     return (f"read everything again:   headrace full-refresh {flow.short_dataset}",)
+
+
+def rebuild_remedy(dataset: str, readers: Sequence[str]) -> str:
+    """The remedy for a lost table. `readers`: the tables whose flows read it as a stream: it is not known
+    whether they would get the same rows again."""
+    accepts = "".join(f" --accept-loss {one}" for one in readers)
+    also = f", also for {', '.join(readers)}, whose rows are removed" if readers else ""
+    return f"read everything again{also}:   headrace full-refresh {dataset}{accepts}"
 
 
 def repair_command(flow: str) -> str:
