@@ -90,7 +90,7 @@ CREATE MATERIALIZED VIEW old AS
 SELECT orders.name, countries.name AS country, o.id
 FROM project.source.orders VERSION AS OF 0 TABLESAMPLE (100 PERCENT)
 JOIN samples.shop.countries TABLESAMPLE (2 ROWS) REPEATABLE (5) ON countries.id = orders.id
-JOIN project.source.orders TIMESTAMP AS OF current_timestamp() + INTERVAL 0 DAYS AS o ON o.id = orders.id + 1
+JOIN project.source.orders TIMESTAMP AS OF timestamp_millis(MOMENT) AS o ON o.id = orders.id + 1
 WHERE orders.id > 0;
 """
 
@@ -124,9 +124,10 @@ def rows(root: Path, table: str, columns: str) -> list[tuple[object, ...]]:
 def test_tables_and_paths_of_another_system_are_read_where_the_spec_maps_them(
     write: Write, tmp_path: Path
 ) -> None:
-    root = write(SPEC.format(schema="mapped"), a_py=PYTHON, b_sql=SQL)
     source = tmp_path / "source" / "tables" / "source" / "orders"
     table(source, id=[1, 2], name=["ada", "bob"])
+    written_ms = (source / "_delta_log" / f"{0:020d}.json").stat().st_mtime_ns // 1_000_000
+    root = write(SPEC.format(schema="mapped"), a_py=PYTHON, b_sql=SQL.replace("MOMENT", str(written_ms)))
     table(root / "countries", id=[1, 2, 9], name=["fr", "de", "xx"])
     (root / "workspace" / "lib").mkdir(parents=True)
     (root / "workspace" / "lib" / "shop_names.py").write_text(

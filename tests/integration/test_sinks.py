@@ -125,7 +125,8 @@ def test_the_function_of_a_sink_finds_tables_by_their_names(tmp_path: Path, spar
 
     assert held(tmp_path / "shop/pages") == [(1, "new"), (2, "q")]
     assert held(kept) == [(1, "old")]
-    assert held(tmp_path / "shop/log") == [(1,), (1,), (1,), (2,), (2,)]
+    assert held(tmp_path / "shop/log") == [(1,)] * 5 + [(2,)] * 4
+    assert held(tmp_path / "shop/batches") == [(1,), (2,)]
     seen = json.loads((tmp_path / "seen").read_text())
     # A new table would end with the process.
     refused = ["TABLE_NOT_FOUND", "TABLE_NOT_FOUND", "FEATURE_UNSUPPORTED"]

@@ -122,8 +122,8 @@ def _problem(plan: LogicalPlan, checked: DataFrame, frame: DataFrame) -> tuple[s
         )
     if _widens_distinct(plan.java_plan.child(), frame):
         return (
-            "uses a column that SELECT DISTINCT leaves out",
-            "select the column, or check the rows in a temporary view, before SELECT DISTINCT",
+            "uses a column that the rows do not have when duplicates are removed",
+            "select the column, or check the rows in a temporary view, before duplicates are removed",
         )
     expression = plan.java_plan.expressions().last()
     jvm: Any = checked.sparkSession._jvm
@@ -145,12 +145,15 @@ def _is_over(plan: LogicalPlan, frame: DataFrame) -> bool:
     return _nodes(plan.root.children[0]) == _nodes(read_plan(frame.sparkSession, frame).root)
 
 
+_DISTINCT = frozenset({"Distinct", "Deduplicate", "DeduplicateWithinWatermark"})
+
+
 def _widens_distinct(checked: Any, frame: DataFrame) -> bool:
-    """Whether a column that was added for a condition makes rows different that are equal in the result."""
+    """Whether rows that are equal in the result differ in a column that was added for a condition."""
     query: Any = frame._jdf
     original = query.queryExecution().analyzed()
     while checked.children().size() == 1 and original.children().size() == 1:
-        if str(checked.nodeName()) == "Distinct" and checked.output().size() > original.output().size():
+        if str(checked.nodeName()) in _DISTINCT and checked.output().size() > original.output().size():
             return True
         checked, original = checked.child(), original.child()
     return False
