@@ -39,6 +39,7 @@ from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.state.identity import generations, load_query
 from headrace.state.offset_log import load_state, offsets_path
 from headrace.storage.location import Location
+from headrace.syntax.call_arguments import argument_location
 from headrace.syntax.sql import items
 
 if TYPE_CHECKING:
@@ -314,7 +315,10 @@ def find_wrong_settings(
     for declared in (*declarations.datasets, *declarations.flows):
         if not isinstance(declared, StreamingTable | MaterializedView):
             held = declared.spark_conf.items()
-            given += [(key, value, str(declared.name), declared.location) for key, value in held]
+            given += [
+                (key, value, str(declared.name), argument_location(declared.location, "spark_conf", key))
+                for key, value in held
+            ]
     listed = [one for one in given if one[0].startswith(_FAMILIES) and not one[0].startswith(_OPEN)]
     if not listed:
         return
