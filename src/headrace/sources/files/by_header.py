@@ -114,11 +114,12 @@ def header_schema(layout: Layout, schema: StructType, rules: HeaderRules) -> Str
 
 
 def _rescued(layout: Layout, rules: HeaderRules) -> Column:
-    """The values of the columns that have none in the schema, as JSON; NULL if there are none."""
+    """The values of the columns that have none in the schema, as JSON; NULL if there are none. They include
+    new columns whose name Delta does not allow."""
     kept = {
         layout.names[index]: F.col(_number(index))
         for index in layout.unknown
-        if rules.action(layout.names[index]) == "rescue"
+        if rules.action(layout.names[index]) in ("rescue", "evolve")
     }
     if not kept:
         return F.lit(None).cast("string")

@@ -194,8 +194,9 @@ class Layout:
 
     @property
     def is_planned(self) -> bool:
-        """Whether the files have exactly the columns of the schema, in its order."""
-        return self.positions == tuple(range(len(self.header)))
+        """Whether the files have exactly the columns of the schema, in its order, and all have a name: Spark
+        compares the header itself, and a column without a name has none there."""
+        return self.positions == tuple(range(len(self.header))) and all(self.header)
 
     @property
     def is_foreign(self) -> bool:
