@@ -795,9 +795,53 @@ def test_a_python_notebook_loads_as_it_is(load: Load_of_notebooks) -> None:
     ]
     assert [(note.text, note.location.line) for note in declared.notes] == [
         ("the cell `%pip` is not run", 7),
+        ("the cell `%pip` is not run", 8),
         ("the cell `%sh` is not run", 39),
         ("the statement SELECT is not run", 35),
         ("`%run ./nowhere` is not run: there is no such file", 44),
+    ]
+
+
+BARE = """# Databricks notebook source
+%pip install tool \\
+  other
+
+# COMMAND ----------
+
+# DBTITLE 1,Shared code
+%run ./shared/names
+
+# COMMAND ----------
+
+import dlt
+!ls
+TEXT = '''
+%sql
+'''
+%pip install -r requirements.txt
+@dlt.table(name=bronze("orders"), comment=TEXT)
+def orders():
+    return spark.readStream.table("source")
+
+# COMMAND ----------
+
+%sql
+CREATE MATERIALIZED VIEW revenue AS
+SELECT * FROM bronze_orders
+"""
+
+
+def test_commands_of_a_python_notebook_need_no_magic_comments(load: Load_of_notebooks) -> None:
+    declared = load({"transformations/a.py": BARE, "transformations/shared/names.py": SHARED})
+    assert {one.name.name: one.location.line for one in declared.datasets} == {
+        "bronze_orders": 19,
+        "revenue": 25,
+    }
+    assert next(one.comment for one in declared.datasets if one.name.name == "bronze_orders") == "\n%sql\n"
+    assert [(note.text, note.location.line) for note in declared.notes] == [
+        ("the cell `%pip` is not run", 2),
+        ("the cell `%sh` is not run", 13),
+        ("the cell `%pip` is not run", 17),
     ]
 
 
