@@ -589,6 +589,17 @@ def a():
     assert any(f"`{meant}`" in remedy for remedy in error.remedies)
 
 
+def test_a_default_property_that_would_repeat_batches_is_refused(fault: Fault) -> None:
+    setting = "spark.databricks.delta.properties.defaults.setTransactionRetentionDuration"
+    code = f"""{ORDERS}
+@hr.materialized_view(spark_conf={{"{setting}": "1 day"}})
+def a():
+    return spark.range(3)
+"""
+    error = fault(code)
+    assert (error.code, error.params["property"]) == ("PROPERTY_FORBIDDEN", setting)
+
+
 def test_a_table_without_the_statistics_of_its_files_is_refused(fault: Fault) -> None:
     setting = "spark.databricks.delta.stats.collect"
     code = f"""{ORDERS}

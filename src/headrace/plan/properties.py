@@ -30,6 +30,9 @@ KEYS: Final = "headrace.keys"  # the keys by which changes are applied to a tabl
 SCD_TYPE: Final = "headrace.scd_type"
 """``1``: the table has the current row of each key. ``2``: it has the history of each key."""
 
+PROPERTY_DEFAULTS: Final = "spark.databricks.delta.properties.defaults."
+"""The prefix of the settings that give all tables a property."""
+
 USER_SETTABLE: Final = frozenset({COORDINATES, TIMESTAMP})
 """Properties under the prefix `headrace.` that a user may set."""
 
@@ -94,7 +97,16 @@ def table_properties(
     if needs_feed:
         properties[FEED_PROPERTY] = "true"
     given = {key: value for key, value in dataset.table_properties.items() if not _is_ours(key)}
-    return {**properties, **given}
+    return {**_defaults(settings), **properties, **given}
+
+
+def _defaults(settings: ProjectSettings) -> dict[str, str]:
+    """The properties of tables under `configuration`; Delta itself would give them to new tables only."""
+    return {
+        f"delta.{key.removeprefix(PROPERTY_DEFAULTS)}": value
+        for key, value in settings.configuration.items()
+        if key.startswith(PROPERTY_DEFAULTS)
+    }
 
 
 _DELTA_PROPERTIES: Final = tuple(
