@@ -63,7 +63,8 @@ def clicks():
 @dlt.view(name="countries")
 @dlt.expect_or_drop("is named", "countries.name <> 'xx'")
 def some_countries():
-    return spark.read.table("samples.shop.countries").where("id < 9")
+    countries = spark.read.table("samples.shop.countries")
+    return countries.where("id NOT IN (SELECT id FROM samples.shop.countries WHERE name = 'xx')")
 
 
 @dlt.table

@@ -20,7 +20,7 @@ from typing import Any
 from headrace.errors import ArgumentInvalidError
 from headrace.model.texts import option_text
 from headrace.plan import table_patches
-from headrace.plan.function_patches import patch_functions
+from headrace.plan.function_patches import call_with_texts, patch_functions
 from headrace.plan.intercept import Interception, current_interception, is_quiet, suspended
 from headrace.plan.modes import Bounded
 from headrace.plan.names import split_name
@@ -140,6 +140,8 @@ def _patch_frames() -> None:
     for name in ("createTempView", "createOrReplaceTempView"):
         _patch(DataFrame, name, _create_view)
     _patch(DataFrame, "dropDuplicatesWithinWatermark", _drop_duplicates)
+    for name in ("filter", "where", "selectExpr"):
+        _patch(DataFrame, name, call_with_texts)
     _patch(GroupedData, "pivot", _pivot)
 
 
