@@ -437,6 +437,7 @@ SHAPES = [
     '.toDF("a", "b", "c", "d")',
     'orders.join(spark.createDataFrame([(1, "x")], "id LONG, y STRING"), "id").hint("broadcast")',
     'orders.join(spark.createDataFrame(pandas.DataFrame({"id": [1]})), "id")',
+    'orders.join(spark.createDataFrame([(1, 450), (2, 1.5)], "id LONG, y FLOAT"), "id")',
     'orders.withColumn("e", F.explode(F.split("text", ",")))',
     'orders.select(F.parse_json("text").alias("v"), F.current_timestamp().alias("now"), F.rand().alias("r"))',
     "orders.unionByName(orders).intersect(orders).exceptAll(orders)",

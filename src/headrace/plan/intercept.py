@@ -309,6 +309,14 @@ def is_quiet() -> bool:
     return _quiet.get()
 
 
+def silence_loggers() -> None:
+    """PySpark prints each failed analysis to stderr as JSON of several kilobytes, before it raises."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).addFilter(lambda _: not is_quiet())
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep PySpark from printing the errors that the code within raises."""
