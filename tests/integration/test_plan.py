@@ -358,6 +358,7 @@ def test_the_hidden_column_of_files_is_refused_where_a_table_is_streamed(fault: 
         'spark.sql("WITH o AS (SELECT * FROM orders) SELECT * FROM o")',
         'spark.sql("SELECT id, amount FROM range(3) JOIN orders USING (id)")',
         'spark.sql("SELECT * FROM range(3) WHERE id IN (SELECT id FROM orders)")',
+        'spark.sql("SELECT id, (SELECT max(id) FROM LIVE.orders) AS top FROM range(3)")',
         'spark.range(3).where("id IN (SELECT id FROM LIVE.orders)")',
         'spark.range(3).selectExpr("id", "(SELECT max(id) FROM LIVE.orders) AS top")',
         'spark.range(3).withColumn("known", F.expr("id IN (SELECT id FROM LIVE.orders)"))',
