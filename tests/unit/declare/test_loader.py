@@ -242,8 +242,10 @@ def test_what_was_probably_meant_is_said(write: Write, line: str, remedy: str) -
 def test_functions_of_a_pipeline_reach_workers_that_cannot_import_them(write: Write) -> None:
     root = write(
         {
-            "shapes.py": "def double(x): return 2 * x\n",
-            "transformations/a.py": "import pyspark\nimport shapes\n"
+            "shapes.py": "import functools\n@functools.cache\n"
+            "def double(x): return 2 + double(x - 1) if x else 0\n",
+            "transformations/a.py": "import pyspark\nimport shapes\nfrom functools import lru_cache\n"
+            "@lru_cache(maxsize=9)\n"
             "def quadruple(x): return shapes.double(shapes.double(x))\n" + TABLE.format("t"),
         }
     )
@@ -255,7 +257,10 @@ def test_functions_of_a_pipeline_reach_workers_that_cannot_import_them(write: Wr
         "sys.stdout.write(cloudpickle.dumps(sys.modules['transformations.a'].quadruple).hex())"
     )
     sent = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    worker = f"import pickle; assert pickle.loads(bytes.fromhex({sent!r}))(3) == 12"
+    worker = (
+        f"import pickle; found = pickle.loads(bytes.fromhex({sent!r})); assert found(3) == found(3) == 12\n"
+        "assert (found.__name__, found.cache_info().hits, found.cache_info().maxsize) == ('quadruple', 1, 9)"
+    )
     subprocess.run([sys.executable, "-c", worker], check=True)
 
 
