@@ -195,7 +195,7 @@ def test_a_heap_that_is_too_small_is_named_with_its_setting() -> None:
         (
             "[DELTA_VIOLATE_CONSTRAINT_WITH_VALUES] CHECK constraint pos (id > 0) violated by row with "
             "values:\n - id : -1\n\tat org.apache.spark",
-            "sales: CHECK constraint pos (id > 0) violated by row with values",
+            "sales: a row violates the CHECK constraint pos (id > 0)",
             '@hr.expect_or_quarantine("pos", "id > 0")',
         ),
         (
@@ -216,6 +216,7 @@ def test_a_row_that_violates_a_constraint_of_the_table_is_named(
     error = Failures(settings=None).as_error(Exception(message), FLOW)
     assert (error.code, error.transient, error.summary) == ("CONSTRAINT_VIOLATED", False, summary)
     assert error.remedies[1].endswith(f"expectation: {expectation}")
+    assert error.facts[0] == "the row has id = -1" or "pos" not in message
 
 
 def test_a_flow_whose_checkpoint_somebody_else_goes_on_with_has_lost_its_lease() -> None:
@@ -280,7 +281,9 @@ def test_a_storage_that_cannot_be_read_is_read_again(tmp_path: Path) -> None:
 
 def test_the_batch_function_s_own_error_is_the_one_that_counts() -> None:
     carried = LeaseLostError("taken over")
-    assert Failures(settings=None).as_error(Exception("[STREAM_FAILED]"), FLOW, carried) is carried
+    error = Failures(settings=None).as_error(Exception("[STREAM_FAILED]"), FLOW, carried)
+    assert (error.code, error.summary) == ("LEASE_LOST", "taken over")
+    assert error.location == FLOW.location, "it says which flow is meant"
 
 
 def test_an_error_shows_the_root_of_spark_s_message_and_where_the_rest_is() -> None:
