@@ -31,7 +31,8 @@ SCD_TYPE: Final = "headrace.scd_type"
 """``1``: the table has the current row of each key. ``2``: it has the history of each key."""
 
 PROPERTY_DEFAULTS: Final = "spark.databricks.delta.properties.defaults."
-"""The prefix of the settings that give all tables a property."""
+"""The prefix of the settings that give new tables a property."""
+_FEED_DEFAULT = f"{PROPERTY_DEFAULTS}enableChangeDataFeed"
 
 USER_SETTABLE: Final = frozenset({COORDINATES, TIMESTAMP})
 """Properties under the prefix `headrace.` that a user may set."""
@@ -97,16 +98,9 @@ def table_properties(
     if needs_feed:
         properties[FEED_PROPERTY] = "true"
     given = {key: value for key, value in dataset.table_properties.items() if not _is_ours(key)}
-    return {**_defaults(settings), **properties, **given}
-
-
-def _defaults(settings: ProjectSettings) -> dict[str, str]:
-    """The properties of tables under `configuration`; Delta itself would give them to new tables only."""
-    return {
-        f"delta.{key.removeprefix(PROPERTY_DEFAULTS)}": value
-        for key, value in settings.configuration.items()
-        if key.startswith(PROPERTY_DEFAULTS)
-    }
+    # Delta gives new tables the properties of such settings; the feed is also for tables that exist.
+    feed = settings.configuration.get(_FEED_DEFAULT)
+    return {**({} if feed is None else {FEED_PROPERTY: feed}), **properties, **given}
 
 
 _DELTA_PROPERTIES: Final = tuple(
