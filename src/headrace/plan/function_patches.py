@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.errors import FeatureUnsupportedError
 from headrace.model.queries import Edit
-from headrace.plan.intercept import Interception, current_interception
+from headrace.plan.intercept import Interception, current_interception, suspended
 from headrace.plan.modes import Loading
 from headrace.plan.sql_queries import read_sql
 from headrace.sources.formats import RegisteredAvro, registry_decoder
@@ -40,8 +40,11 @@ def call_with_texts(
 ) -> Any:
     """Call a method whose arguments are texts of expressions, or one list of them."""
     read = functools.partial(_read_expression, interception)
-    given = (list(map(read, one)) if isinstance(one, list) else read(one) for one in args)
-    return original(self, *given, **{key: read(value) for key, value in kwargs.items()})
+    given = [list(map(read, one)) if isinstance(one, list) else read(one) for one in args]
+    named = {key: read(value) for key, value in kwargs.items()}
+    # PySpark's `where` calls `filter`.
+    with suspended():
+        return original(self, *given, **named)
 
 
 def _read_expression(interception: Interception, text: Any) -> Any:
