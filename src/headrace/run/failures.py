@@ -45,6 +45,7 @@ from headrace.model.state_mismatch import StateMismatch, find_mismatch
 from headrace.plan.ansi import explain_failure
 from headrace.plan.drivers import find_missing
 from headrace.plan.stages import Declared
+from headrace.runtime.defaults import is_local
 from headrace.sources.kind import FailedQuery
 from headrace.sources.records import BadRecord
 from headrace.sources.registry import KINDS, kind_of, show_record
@@ -342,6 +343,10 @@ def _module_missing(failed: FailedQuery, declared: Declared, name: str) -> Headr
     top = name.partition(".")[0]
     folders = () if failed.settings is None else failed.settings.code_folders
     remedies = [f"install its package for the Python of the workers, such as:   pip install {top}"]
+    settings = failed.settings
+    if settings is not None and settings.master is not None and not is_local(settings.master):
+        packages = ", ".join([*settings.cluster.packages, top])
+        remedies.insert(0, f"send its package to the executors: `cluster: {{packages: [{packages}]}}`")
     if any((folder / top).is_dir() or (folder / f"{top}.py").is_file() for folder in folders):
         remedies = [
             f"write the import in the file or in the body of the function:   import {name}",

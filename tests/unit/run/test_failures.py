@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import LeaseLostError, SourceLocation
+from headrace.model.cluster import ClusterSettings
 from headrace.model.declarations import AppendFlow, Expectation
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
@@ -107,6 +109,9 @@ def test_a_module_that_a_worker_lacks_is_named_with_what_to_do(
         found[name] = error.remedies
     assert found["helper"][0].endswith("import helper")
     assert found["numpy"][0].endswith("pip install numpy")
+    cluster = replace(settings, master="spark://m:7077", cluster=ClusterSettings(packages=("six",)))
+    error = Failures(settings=cluster).as_error(Exception(text), FLOW)
+    assert "`cluster: {packages: [six, numpy]}`" in error.remedies[0]
 
 
 @pytest.mark.parametrize(
