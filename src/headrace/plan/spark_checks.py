@@ -19,6 +19,8 @@ from headrace.errors import (
     HeadraceError,
     OptionUnknownError,
     OptionUnsupportedError,
+    PropertyForbiddenError,
+    SourceLocation,
     StreamingUnsupportedError,
 )
 from headrace.model.declarations import (
@@ -33,6 +35,7 @@ from headrace.model.project import ProjectSettings
 from headrace.model.state_mismatch import StateMismatch, find_mismatch
 from headrace.plan.intercept import suspended
 from headrace.plan.logical import LogicalPlan
+from headrace.plan.properties import FORBIDDEN, PROPERTY_DEFAULTS
 from headrace.plan.stages import Plan, PlannedFlow, RunFlowStage
 from headrace.plan.validate import check_appends
 from headrace.runtime.lazy_pyspark import SparkSession
@@ -299,7 +302,7 @@ def _described(operator: Location) -> Iterator[Location]:
 
 
 _FAMILIES = ("spark.sql.", "spark.databricks.delta.")  # prefixes of which Spark and Delta list all names
-_OPEN = ("spark.sql.catalog.", "spark.databricks.delta.properties.defaults.")
+_OPEN = ("spark.sql.catalog.", PROPERTY_DEFAULTS)
 """Prefixes within them under which users choose the names."""
 _ALIKE = 0.95
 """How similar to a known name an unknown one must be, by `difflib`, to count as misspelt: some settings are
@@ -315,10 +318,16 @@ def find_wrong_settings(
     for declared in (*declarations.datasets, *declarations.flows):
         if not isinstance(declared, StreamingTable | MaterializedView):
             held = declared.spark_conf.items()
-            given += [
-                (key, value, str(declared.name), argument_location(declared.location, "spark_conf", key))
-                for key, value in held
-            ]
+            given += [(key, value, str(declared.name), declared.location) for key, value in held]
+    for key, _, name, location in given:
+        if reason := FORBIDDEN.get(key.replace(PROPERTY_DEFAULTS, "delta.", 1)):
+            yield PropertyForbiddenError(
+                f"`{key}` gives tables a property which is not allowed",
+                location=_setting_location(location, key),
+                facts=(reason,),
+                remedies=("remove the setting",),
+                params={"name": name, "property": key},
+            )
     listed = [one for one in given if one[0].startswith(_FAMILIES) and not one[0].startswith(_OPEN)]
     if not listed:
         return
@@ -328,7 +337,7 @@ def find_wrong_settings(
         if key == _STATISTICS and str(value).strip().lower() == "false":
             yield OptionUnsupportedError(
                 f"`{key}` is false",
-                location=location,
+                location=_setting_location(location, key),
                 facts=("`headrace verify` proves the rows of a batch by the statistics of its files",),
                 remedies=("remove the setting",),
                 params={"name": name, "option": key, "value": str(value)},
@@ -339,10 +348,14 @@ def find_wrong_settings(
         if near := difflib.get_close_matches(key, known, n=1, cutoff=_ALIKE):
             yield OptionUnknownError(
                 f"Unknown Spark setting `{key}`",
-                location=location,
+                location=_setting_location(location, key),
                 remedies=(f"did you mean `{near[0]}`?",),
                 params={"name": name, "setting": key, "suggestion": near[0]},
             )
+
+
+def _setting_location(location: SourceLocation | None, key: str) -> SourceLocation | None:
+    return None if location is None else argument_location(location, "spark_conf", key)
 
 
 def _entries(jvm: Any) -> Any:
