@@ -140,7 +140,7 @@ class ObjectFiles:
         return self._stores[bucket], key
 
     def _put(self, path: str, data: bytes, mode: Any) -> bool:
-        from obstore.exceptions import AlreadyExistsError, NotFoundError, PreconditionError
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         store, key = self._find(path)
         own = uuid.uuid4().hex
@@ -149,7 +149,9 @@ class ObjectFiles:
                 self._client.put(store, key, data, mode=mode, attributes={_WRITE_ID: own})
             except (AlreadyExistsError, PreconditionError):
                 return self._write_id(store, key) == own
-            except (FileNotFoundError, NotFoundError):
+            except FileNotFoundError:
+                if mode == "create":
+                    raise
                 # The object to be replaced was deleted.
                 return False
         return True
@@ -168,6 +170,11 @@ def _as_os_errors(path: str) -> Iterator[None]:
 
     try:
         yield
+    except FileNotFoundError as error:
+        if "NoSuchBucket" in str(error):
+            # Not an empty storage.
+            raise OSError(errno.ENODEV, "the bucket does not exist", path) from error
+        raise
     except (PermissionDeniedError, UnauthenticatedError) as error:
         raise PermissionError(errno.EACCES, _text(error), path) from error
     except BaseError as error:
