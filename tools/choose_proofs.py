@@ -1,13 +1,16 @@
 """Chooses the proofs of a check: `python tools/choose_proofs.py` prints their files, separated by commas.
 
-The proofs are in four parts of about the same recorded seconds (`tests/seconds.json`). A check runs the part
-that the number of commits modulo four names, and of the other parts the proofs of the packages that have
-changed since each was last chosen. What was chosen, and why, is printed on standard error.
+The proofs are in six parts of about the same recorded seconds (`tests/seconds.json`). A check runs the part
+that the number of commits modulo six names, and of the other parts the proofs of the packages that have
+changed in the seven days before the newest commit. A landing can have one commit or hundreds, so the number
+of commits says nothing about the changes since a part was last chosen. If the changed ones take too long,
+each check runs others of them. What was chosen, and why, is printed on standard error.
 """
 
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PARTS = 4
+PARTS = 6
+DAYS = 7
 BUDGET_S = 1500.0
 """Of one check, in summed seconds of tests: three processes need about nine minutes for them."""
 
@@ -127,7 +131,7 @@ def is_touched(file: str, changes: Collection[str]) -> bool:
 
 
 def choose(
-    files: Sequence[str], seconds: Mapping[str, float], commits: int, changes: Sequence[Collection[str]]
+    files: Sequence[str], seconds: Mapping[str, float], commits: int, changes: Collection[str]
 ) -> Choice:
     """Chooses the proofs of a check.
 
@@ -135,22 +139,22 @@ def choose(
         files: All files with proofs.
         seconds: The recorded seconds of each file.
         commits: The number of commits of the history.
-        changes: The files that have changed since the last commit but one, two, and so on, as far as known.
+        changes: The files that have changed lately.
     """
-    parts = split(files, seconds)
     part = commits % PARTS
-    chosen = list(parts[part])
+    chosen = split(files, seconds)[part]
     left_s = BUDGET_S - sum(seconds.get(file, _UNKNOWN_S) for file in chosen)
-    touched = [
-        file
-        for number, changed in enumerate(changes, start=1)
-        for file in parts[(commits - number) % PARTS]
-        if is_touched(file, changed)
-    ]
+    touched = sorted(file for file in files if file not in chosen and is_touched(file, changes))
+    # The order differs from check to check, so that the same proofs are not always left out.
+    random.Random(commits).shuffle(touched)
     added, left_out = [], []
-    for file in sorted(touched, key=lambda file: (seconds.get(file, _UNKNOWN_S), file)):
-        left_s -= seconds.get(file, _UNKNOWN_S)
-        (added if left_s >= 0 else left_out).append(file)
+    for file in touched:
+        length = seconds.get(file, _UNKNOWN_S)
+        if length <= left_s:
+            left_s -= length
+            added.append(file)
+        else:
+            left_out.append(file)
     return Choice(part, chosen, added, left_out)
 
 
@@ -159,15 +163,13 @@ def _git(*arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _changes() -> list[set[str]]:
-    """Returns what has changed since HEAD~1, HEAD~2 and HEAD~3, each with all that `origin` does not have."""
-    upstream = _git("merge-base", "HEAD", "origin/HEAD") or _git("merge-base", "HEAD", "origin/main")
-    unmerged = set((_git("diff", "--name-only", upstream) or "").splitlines()) if upstream else set()
-    found = []
-    for number in range(1, PARTS):
-        since = _git("diff", "--name-only", f"HEAD~{number}")
-        found.append(set((since or "").splitlines()) | unmerged)
-    return found
+def _changes() -> set[str]:
+    """Returns what has changed in the days before the newest commit, and what is not committed yet."""
+    newest = int(_git("log", "-1", "--format=%ct") or 0)
+    before = _git("rev-list", "-1", f"--before={newest - DAYS * 24 * 60 * 60}", "HEAD")
+    # A younger history, or a shallow one, has changed as a whole.
+    found = _git("diff", "--name-only", before) if before else _git("ls-files")
+    return set((found or "").splitlines())
 
 
 def main() -> None:

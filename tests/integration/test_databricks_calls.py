@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import (
+    ActionInQueryError,
     FeatureUnsupportedError,
     KafkaTlsError,
     OptionInvalidError,
@@ -49,6 +50,12 @@ def write(root: Path, code: str, spec: str = SPEC) -> Path:
         ),
         ('spark.range(3).writeTo("out").create()\n', 3, "writeTo()"),
         ('spark.sql("INSERT INTO out SELECT 1 AS a")\n', 3, "spark.sql with InsertIntoStatement"),
+        ('spark.sql("CREATE OR REPLACE TABLE out (a INT)")\n', 3, "spark.sql with ReplaceTable"),
+        (
+            'spark.sql("WITH x AS (SELECT 1 AS a) INSERT INTO out SELECT * FROM x")\n',
+            3,
+            "spark.sql with InsertIntoStatement",
+        ),
     ],
 )
 def test_a_file_that_writes_is_refused_with_its_line_before_it_writes(
@@ -61,6 +68,45 @@ def test_a_file_that_writes_is_refused_with_its_line_before_it_writes(
     assert caught.value.params["action"] == what
     assert spark.streams.active == []
     assert {"out", "ck", "spark-warehouse"}.isdisjoint(one.name for one in root.iterdir())
+
+
+def test_settings_of_views_and_mapped_paths_apply_in_a_run(spark: SparkSession, tmp_path: Path) -> None:
+    code = """
+from pathlib import Path
+import dlt
+
+@dlt.table
+def chosen():
+    return spark.read.table("c.s.src").where(Path("/Volumes/shop/condition.txt").read_text())
+
+@dlt.table
+def written():
+    spark.sql("FROM c.s.src INSERT INTO c.s.src SELECT * INSERT INTO c.s.src SELECT *")
+    return spark.read.table("c.s.src")
+"""
+    root = write(tmp_path, code, f"{SPEC}tables: {{c.s.src: ./src}}\npaths: {{/Volumes: ./volumes}}\n")
+    deltalake.write_deltalake(root / "src", pa.table({"id": [1, 2], "v": ["1", "x"]}))
+    for name, text in {
+        "volumes/shop/condition.txt": "id = 2",
+        "transformations/view.sql": "SET spark.sql.ansi.enabled = false;\n"
+        "CREATE TEMPORARY VIEW numbers AS SELECT id, CAST(v AS INT) AS n FROM STREAM c.s.src;",
+        "transformations/table.sql": "CREATE STREAMING TABLE t AS SELECT * FROM STREAM numbers;",
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    with Pipeline.load(root) as pipeline, pytest.raises(ActionInQueryError):
+        pipeline.plan()
+    assert deltalake.DeltaTable(root / "src").version() == 0
+    write(root, code.partition("@dlt.table\ndef written")[0], (root / "headrace.yml").read_text())
+    with Pipeline.load(root) as pipeline:
+        assert [one.to_dict() for one in pipeline.run().errors] == []
+    found = {name: _rows(root / "lake/tables/databricks_calls" / name) for name in ("t", "chosen")}
+    assert found == {"t": [{"id": 1, "n": 1}, {"id": 2, "n": None}], "chosen": [{"id": 2, "v": "x"}]}
+
+
+def _rows(folder: Path) -> list[dict[str, object]]:
+    table = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(folder))
+    return pa.table(table.execute("SELECT * FROM t ORDER BY 1").read_all()).to_pylist()
 
 
 class _Registry(BaseHTTPRequestHandler):
@@ -137,9 +183,7 @@ def test_records_are_decoded_by_databricks_functions(
     root = write(tmp_path, DECODED.format(registry=registry))
     with Pipeline.load(root) as pipeline:
         assert [one.to_dict() for one in pipeline.run().errors] == []
-    folder = deltalake.DeltaTable(root / "lake/tables/databricks_calls/decoded")
-    rows = deltalake.QueryBuilder().register("t", folder).execute("SELECT * FROM t").read_all()
-    (row,) = pa.table(rows).to_pylist()
+    (row,) = _rows(root / "lake/tables/databricks_calls/decoded")
     assert row == {"by_position": 7, "by_name": 7, "a": 1, "b": 1}
     code = (DECODED + REFUSED).format(registry=registry)
     write(tmp_path, code)

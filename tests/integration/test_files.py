@@ -365,7 +365,7 @@ bad_records="stop")
     header = "\n".join(errors["header"].facts)
     assert "last, first" in header and "first, last" in header, header
     assert "other columns in its header" in errors["unused"].summary, errors["unused"].to_dict()
-    assert "append_flow" in errors["unused"].remedies[1]
+    assert "another append flow" in errors["unused"].remedies[1]
 
 
 def test_what_is_not_there_is_named_with_the_line_that_reads_it(site: Site) -> None:

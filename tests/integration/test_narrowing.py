@@ -52,6 +52,12 @@ def typed():
 def unique():
     bronze = spark.readStream.table("bronze").select(F.col("id").cast("long").alias("id"))
     return bronze.dropDuplicates(["id"])
+
+@hr.table
+def twice():
+    first = spark.readStream.table("bronze").select(F.col("id").cast("long").alias("id"))
+    second = spark.readStream.table("bronze").select(F.col("id").cast("long").alias("id"))
+    return first.union(second)
 """
 AT = "2026-11-23T01:02:03.456789Z"
 
@@ -136,6 +142,9 @@ def test_lines_and_rows_of_files_on_which_the_query_fails_are_quarantined(
     assert places == {("first%20é%25.json", 2), ("second%20é%25.json", 0)}
     assert [json.loads(row["source"]["value"])["id"] for row in found] == ["x", "y"]
     assert {reason(row) for row in found} == {("exception", "ValueError")}
+    # Each row is read twice, and rejected once.
+    assert table(shop, "twice") == [0, 0, 3, 3, 5, 5]
+    assert len(quarantined(shop, "twice")) == 2
     assert table(shop, "typed") == [1, 2, 3, 5]
     (bad,) = quarantined(shop, "typed")
     assert (bad["source"]["path"].rpartition("/")[2], bad["source"]["offset"]) == ("b.parquet", 1)

@@ -148,6 +148,12 @@ def orders():
     shop.run_well()
     assert (ids(shop), states(shop)) == ([], {"quarantined": 3})
     before = {json.loads(row["row"])["id"]: json.loads(row["row"]) for row in kept(shop)}
+    orders(shop, '@hr.expect_or_quarantine("not 2", "sale.id <> 2")', code)
+    reasons = [row["reasons"] for row in kept(shop)]
+    with pytest.raises(ReplayImpossibleError, match=r"`not 2` uses the column `sale\.id`") as caught:
+        replay(shop)
+    assert (caught.value.location.path, states(shop)) == ("shop.py", {"quarantined": 3})
+    assert [row["reasons"] for row in kept(shop)] == reasons
     orders(shop, '@hr.expect_or_quarantine("not 2", "id <> 2")', code)
     (flow,) = replay(shop).flows
     assert (flow.replayed, flow.rejected) == (2, 1)

@@ -85,6 +85,10 @@ def merged(df, batch_id):
         "kept": DeltaTable.forName(spark, "main.DATABASE.kept").toDF().count(),
         "exist": [spark.catalog.tableExists(f"project.shop.{name}") for name in ("pages", "none")],
     }
+    try:
+        df.write.saveAsTable("audit")
+    except Exception as error:
+        seen["refused"] = error.code
     with open("ROOT/seen", "a") as file:
         file.write(json.dumps(seen) + "\\n")
 
@@ -115,7 +119,9 @@ def test_the_function_of_a_sink_finds_tables_by_their_names(tmp_path: Path, spar
     assert held(kept) == [(1, "old")]
     assert held(tmp_path / "shop/log") == [(1,), (1,), (1,), (2,), (2,)]
     seen = json.loads((tmp_path / "seen").read_text())
-    assert seen == {"own": 2, "pages": 2, "kept": 1, "exist": [True, False]}
+    # A new table would end with the process.
+    refused = "TABLE_NOT_FOUND"
+    assert seen == {"own": 2, "pages": 2, "kept": 1, "exist": [True, False], "refused": refused}
 
 
 def records(bootstrap: str, topic: str, number: int) -> list[tuple[Any, ...]]:

@@ -202,7 +202,7 @@ def test_a_folder_gives_its_snapshots_in_order_and_an_older_one_is_skipped_and_r
     site.give("2026-02-01.json", three)
     found = site.events()
     (skipped,) = (event for event in found if isinstance(event, SnapshotSkipped))
-    assert skipped.version == "2026-01-05" and "2026-01-10" in skipped.reason
+    assert skipped.snapshot == "2026-01-05" and "2026-01-10" in skipped.reason
     assert len([event for event in found if isinstance(event, BatchCommitted)]) == 1
     applied.append((date(2026, 2, 1), three))
     assert site.tracked_history() == history_of([(day, with_note(rows)) for day, rows in applied])
@@ -280,7 +280,7 @@ def test_keys_that_identify_no_row_stop_the_flow_and_the_next_run_goes_on(site: 
     site.give("3.json", {2: ("c", None)})
     # The snapshot was recorded, and is gone now: it is skipped and reported, and the next one applied.
     (skipped,) = (event for event in site.events() if isinstance(event, SnapshotSkipped))
-    assert skipped.version == "2"
+    assert skipped.snapshot == "2"
     assert site.current == {2: ("c", None)}
 
 
@@ -307,7 +307,7 @@ def test_an_interrupted_snapshot_that_a_function_no_longer_returns_is_skipped_an
         assert site.error().code == "FLOW_FAILED"
     site.give("3.json", {1: ("c", "n"), 2: ("c", "n")})
     (skipped,) = (event for event in site.events() if isinstance(event, SnapshotSkipped))
-    assert (skipped.version, skipped.reason) == ("2", "the source no longer has it")
+    assert (skipped.snapshot, skipped.reason) == ("2", "the source no longer has it")
     assert site.current == {1: ("c", "n"), 2: ("c", "n")}
     assert site.verify().proven
 

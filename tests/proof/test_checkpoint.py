@@ -117,7 +117,8 @@ def test_a_corrupt_checkpoint_file_is_refused_and_the_flow_resumed_from_the_tabl
 def test_a_checkpoint_of_plain_spark_is_refused_and_moved_away(shop: Shop) -> None:
     run_twice(shop)
     (shop.checkpoint() / "headrace.json").unlink()
-    assert shop.refused().code == "CHECKPOINT_FOREIGN"
+    error = shop.refused()
+    assert error.code == "CHECKPOINT_FOREIGN" and "reset bronze" in error.remedies[-1]
     shop.checkpoint().rename(shop.root / "moved-away")
     assert shop.refused().code == "CHECKPOINT_LOST"
     heal(shop)

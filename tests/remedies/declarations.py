@@ -91,17 +91,10 @@ mistake(
     "SQL_PARAMETER_UNSET",
     "a parameter without a value",
     {SQL: PARAMETER},
+    {"headrace.yml": "{spec}configuration: {page: p1}\n"},
     {SQL: f"SET page = p1;\n{PARAMETER}"},
     at=(SQL, "${page}"),
-    names="SET page = ",
-)
-mistake(
-    "SQL_PARAMETER_UNSET",
-    "a parameter that the spec sets",
-    {SQL: PARAMETER},
-    {"headrace.yml": "{spec}configuration: {page: p1}\n"},
-    at=(SQL, "${page}"),
-    names="configuration: {page: ",
+    names="configuration: {page: VALUE}\n        or above the statement:   SET page = ",
 )
 mistake(
     "PIPELINE_VALUE_UNSET",
@@ -325,15 +318,8 @@ mistake(
 LAYOUT = "CREATE STREAMING TABLE extra {} CLUSTER BY (id) AS SELECT * FROM STREAM visits;\n"
 mistake(
     "ARGUMENT_INVALID",
-    "partitions and clusters in SQL",
+    "partitions and clusters",
     {SQL: LAYOUT.replace("{}", "PARTITIONED BY (page)")},
     {SQL: LAYOUT.replace("{} ", "")},
     at=f"{SQL}:1",
-)
-mistake(
-    "ARGUMENT_INVALID",
-    "partitions and clusters in Python",
-    table(VISITS, 'partition_cols=["page"], cluster_by=["id"]'),
-    table(VISITS, 'cluster_by=["id"]'),
-    at=(PY, "def extra"),
 )

@@ -108,11 +108,12 @@ mistake(
     at=(PY, "socket"),
     names="topic",
 )
+LANDING = 'hr.read_files("landing", format="json", schema="id LONG")'
 mistake(
     "SOURCE_READ_TWICE",
-    "two streams of one table",
-    table(f"{VISITS}.union({VISITS})"),
-    python(f"\n@hr.table\ndef extra():\n    reads = {VISITS}\n    return reads.union(reads)\n"),
+    "two streams of one folder",
+    table(f"{LANDING}.union({LANDING})"),
+    python(f"\n@hr.table\ndef extra():\n    reads = {LANDING}\n    return reads.union(reads)\n"),
     at=(PY, "union"),
     names="variable",
 )

@@ -42,14 +42,16 @@ mistake(
     at=(EXTRA, "read_kafka"),
     kind="topic",
 )
-mistake(
-    "BROKER_UNREACHABLE",
-    "an address where nothing listens",
-    {"headrace.yml": "name: walk\nstorage: ./lake\nkafka: {bootstrap.servers: '127.0.0.1:9'}\n"},
-    {"headrace.yml": "{spec}"},
-    at="127.0.0.1:9",
-    kind="topic",
-)
+
+
+@situation("BROKER_UNREACHABLE", "topic")
+def an_address_where_nothing_listens(walk: Walk) -> None:
+    walk.edit({"headrace.yml": "name: walk\nstorage: ./lake\nkafka: {bootstrap.servers: '127.0.0.1:7'}\n"})
+    planned = walk.goes_well("headrace plan")
+    assert "cannot reach 127.0.0.1:7 (headrace.yml:3)" in planned.text, planned.text
+    walk.fails(f"headrace consume {topic_of(walk).topic} --limit 1", "127.0.0.1:7")
+    walk.edit({"headrace.yml": "{spec}"})
+    walk.is_healthy()
 
 
 def stops(walk: Walk, record: str | bytes, arguments: str, repaired: str, names: str) -> None:

@@ -12,12 +12,14 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from headrace.cli import main
 from headrace.cli.output import TextOutput
@@ -117,6 +119,7 @@ class Walk:
     def removes(self, path: Path) -> None:
         """Remove a file or a folder."""
         self.does(f"removed: {self._shown(path)}")
+        _forget_logs()
         if path.is_dir():
             shutil.rmtree(path)
         else:
@@ -133,6 +136,7 @@ class Walk:
     def restores(self, backup: Path, path: Path) -> None:
         """Move a backup to its old path."""
         self.does(f"restored from the backup: {self._shown(path)}")
+        _forget_logs()
         if path.is_dir():
             shutil.rmtree(path)
         backup.replace(path)
@@ -140,6 +144,7 @@ class Walk:
     def breaks(self, path: Path, content: bytes = b"{half") -> None:
         """Write other bytes into a file."""
         self.does(f"damaged: {self._shown(path)}")
+        _forget_logs()
         path.write_bytes(content)
 
     def stops_at(self, point: str, command: str = "headrace run") -> None:
@@ -191,6 +196,14 @@ class Walk:
         )
         return self.goes_well(command)
 
+    def enters(self, shown: Shown, start: str) -> None:
+        """Run the printed command of the system that starts like this, exactly as it is printed."""
+        found = (one.rpartition(":   ")[2] for one in shown.remedies)
+        command = next((one for one in found if one.startswith(start)), None)
+        assert command is not None, (start, shown.text)
+        self.lines.append(f"$ {command}")
+        subprocess.run(shlex.split(command), cwd=self.folder.root, check=True)
+
     def heals(self, shown: Shown) -> None:
         """Follow the first command of each error until one goes well; then the pipeline must be healthy."""
         for _ in range(_ERRORS):
@@ -231,6 +244,11 @@ class Walk:
             lines = [*lines[:_SHOWN], f".. {len(lines) - _SHOWN} more lines"]
         ended = [] if shown.exit_code == 0 else [f"(exit code {shown.exit_code})"]
         self.lines += [f"$ {shown.command}", *lines, *ended]
+
+
+def _forget_logs() -> None:
+    """Let Delta forget the logs of tables, as between the processes of a user's commands."""
+    SparkSession.active()._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
 @dataclass(frozen=True)
@@ -278,8 +296,7 @@ def mistake(
     code: str,
     title: str,
     wrong: Files,
-    right: Files | str | None = None,
-    *,
+    *rights: Files | str,
     at: tuple[str, str] | str = "",
     command: str = "headrace plan",
     names: str = "",
@@ -288,29 +305,31 @@ def mistake(
     """Declares a mistake in the pipeline's files, which the user corrects as the help says.
 
     Args:
-        right: The corrected files; or the misspelt word, for which the suggestion of the help is written; or
-            None if the help says to undo what was written.
+        rights: The corrected files of each help; or the misspelt word, for which the suggestion is written;
+            none if the help says to undo what was written.
         at: The location of the error: a file and a text of the line that the error names.
         names: What the printed error must name, so that the user knows this correction.
     """
 
     def walk(walk: Walk) -> None:
-        touched = {*wrong, *(right if isinstance(right, Mapping) else ())}
+        touched = {*wrong, *(path for right in rights if isinstance(right, Mapping) for path in right)}
         before = {path: walk.folder.read(path) for path in touched}
         walk.edit(wrong)
         shown = walk.fails(command, line_of(walk.folder, *at) if isinstance(at, tuple) else at)
         assert names in shown.text, (names, shown.text)
-        if isinstance(right, str):
-            assert shown.suggestions, f"no suggestion:\n{shown.text}"
-            meant = shown.suggestions[0]
-            word = rf"(?<!\w){re.escape(right)}(?!\w)"
-            corrected: Files = {path: text and re.sub(word, meant, text) for path, text in wrong.items()}
-        else:
-            corrected = {path: before[path] for path in wrong} if right is None else right
-        walk.edit(corrected)
-        walk.goes_well(command)
-        for path, text in before.items():
-            walk.folder.write(path, text)
+        undone: Files = {path: before[path] for path in wrong}
+        for number, right in enumerate(rights or (undone,)):
+            if number:
+                walk.edit(wrong)
+            if isinstance(right, str):
+                assert shown.suggestions, f"no suggestion:\n{shown.text}"
+                meant = shown.suggestions[0]
+                word = rf"(?<!\w){re.escape(right)}(?!\w)"
+                right = {path: text and re.sub(word, meant, text) for path, text in wrong.items()}
+            walk.edit(right)
+            walk.goes_well(command)
+            for path, text in before.items():
+                walk.folder.write(path, text)
 
     SITUATIONS.append(Situation(code, title, kind, walk))
 

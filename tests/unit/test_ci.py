@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from bench.latency import load_commits
 from bench.results import expect, rows_of
 from deltalake import DeltaTable, write_deltalake
-from tools.choose_proofs import BUDGET_S, PACKAGES, choose, find_proofs, split
+from tools.choose_proofs import BUDGET_S, PACKAGES, PARTS, choose, find_proofs, split
 from tools.total import main
 
 from workers import choose_workers, free_memory, in_blocks
@@ -101,10 +102,16 @@ def test_each_process_begins_with_quick_tests_and_has_its_share_of_the_slow_ones
     assert all(block[0][0] == "unit" for block in blocks)
 
 
-def test_four_checks_in_a_row_run_every_proof() -> None:
+def test_the_parts_of_the_proofs_are_all_proofs() -> None:
     files = find_proofs(TESTS)
-    chosen = [choose(files, {}, commits, []).files for commits in range(100, 104)]
+    chosen = [choose(files, {}, commits, ()).files for commits in range(100, 100 + PARTS)]
     assert sorted(file for part in chosen for file in part) == files
+
+
+def test_a_check_has_time_for_proofs_of_changed_packages() -> None:
+    seconds = json.loads((TESTS / "seconds.json").read_text())
+    lengths = [sum(seconds.get(file, 20.0) for file in part) for part in split(find_proofs(TESTS), seconds)]
+    assert max(lengths) < BUDGET_S - 200
 
 
 def test_the_parts_of_the_proofs_take_about_the_same_time() -> None:
@@ -112,23 +119,29 @@ def test_the_parts_of_the_proofs_take_about_the_same_time() -> None:
     assert split(seconds, seconds, 3) == [["a"], ["b", "e", "g"], ["c", "d", "f"]]
 
 
-def test_a_check_runs_the_proofs_of_packages_that_changed_since_their_part_was_chosen() -> None:
+def test_a_check_runs_the_proofs_of_changed_packages() -> None:
     files = ["proof/test_kill.py", "proof/test_topic.py", "proof/test_table_care.py", "proof/test_engine.py"]
     seconds = {file: float(40 - number) for number, file in enumerate(files)}
-    sources, maintain = "src/headrace/sources/kafka/source.py", "src/headrace/maintain/vacuum.py"
-    # Part 3 was chosen one commit ago, part 2 two commits ago, part 1 three.
-    changes = [{sources}, {sources}, {sources, maintain}]
-    choice = choose(files, seconds, 8, changes)
-    assert (choice.files, choice.changed) == ([files[0]], [files[1]])
-    assert choose(files, seconds, 8, [set(), {maintain}, {maintain}]).changed == [files[2]]
-    assert choose(files, seconds, 8, [{"tests/proof/test_engine.py"}, set(), set()]).changed == [files[3]]
+
+    def changed(*changes: str) -> list[str]:
+        choice = choose(files, seconds, 0, changes)
+        assert choice.files == [files[0]]
+        return sorted(choice.changed)
+
+    assert changed() == []
+    assert changed("src/headrace/run/batch.py") == [], "its proof is in the chosen part"
+    assert changed("src/headrace/sources/kafka/source.py") == [files[1]]
+    assert changed("src/headrace/maintain/vacuum.py", "tests/proof/test_engine.py") == [files[3], files[2]]
 
 
-def test_a_check_leaves_out_the_longest_proofs_of_changed_packages_rather_than_take_too_long() -> None:
+def test_proofs_of_changed_packages_for_which_one_check_has_no_time_are_in_others() -> None:
     files = ["proof/test_kill.py", "proof/test_stop.py", "proof/test_once.py"]
-    seconds = {files[0]: BUDGET_S - 100, files[1]: 90.0, files[2]: 20.0}
-    choice = choose(files, seconds, 4, [{"src/headrace/run/batch.py"}] * 3)
-    assert (choice.files, choice.changed, choice.left_out) == ([files[0]], [files[2]], [files[1]])
+    seconds = {files[0]: BUDGET_S - 100, files[1]: 90.0, files[2]: 80.0}
+    choices = [choose(files, seconds, PARTS * number, {"src/headrace/run/batch.py"}) for number in range(9)]
+    for choice in choices:
+        assert choice.files == [files[0]]
+        assert sorted([*choice.changed, *choice.left_out]) == [files[2], files[1]]
+    assert {tuple(choice.changed) for choice in choices} == {(files[1],), (files[2],)}
 
 
 def test_every_name_of_a_proof_belongs_to_a_file() -> None:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, PlanFailedError
 
 _WITHOUT_PIPELINE = {"completion", "demo", "engine", "explain", "init"}
 
@@ -28,7 +28,10 @@ def locate_remedies(error: HeadraceError, options: str) -> HeadraceError:
     another pipeline, or on the shared broker."""
     if not options:
         return error
-    return error.with_(remedies=[_locate(one, options) for one in error.remedies])
+    located = error.with_(remedies=[_locate(one, options) for one in error.remedies])
+    if isinstance(located, PlanFailedError):
+        return located.with_errors(locate_remedies(one, options) for one in located.errors)
+    return located
 
 
 def _locate(remedy: str, options: str) -> str:

@@ -118,7 +118,7 @@ def _check_names(kept: Sequence[str], columns: ChangeColumns) -> None:
             raise ColumnInvalidError(
                 f"the source has a column `{name}`, which a table with changes by key adds itself",
                 remedies=[
-                    f'rename it: .withColumnRenamed("{name}", ..)',
+                    f'rename it: .withColumnRenamed("{name}", "source_{name.lstrip("_")}")',
                     f'or leave it out of the table: except_column_list=["{name}"]',
                 ],
                 params={"column": name},

@@ -65,6 +65,7 @@ class _Files:
 
     def frame(self) -> DataFrame:
         from headrace.sources.files import read as files
+        from headrace.sources.files.options import check_options
 
         loader = self.loader
         folder = self._folder()
@@ -74,7 +75,7 @@ class _Files:
         files.check_format(format)
         given = declared_schema(self.arguments, self.read.schema)
         options = self._options(format, has_schema=given is not None)
-        files.check_options(format, options)
+        check_options(format, options)
         if given is not None and set(folder.partition_columns()) - set(given.fieldNames()):
             folder = replace(folder, recursive=True)
         schema = None if given is None else _without(given, loader.rescued or RESCUED)

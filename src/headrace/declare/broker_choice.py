@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,9 +13,16 @@ from pathlib import Path
 from headrace.errors import HeadraceError
 from headrace.model.broker import BrokerChoice
 from headrace.runtime.broker_data import has_data, topic_ids
-from headrace.runtime.places import BROKER_VARIABLE, chosen_folder, shared_broker_folder
-from headrace.state.identity import find_checkpoints, load_identity
+from headrace.runtime.places import (
+    BROKER_VARIABLE,
+    cache_folder,
+    chosen_folder,
+    replace_file,
+    shared_broker_folder,
+)
+from headrace.state.identity import FILE, find_checkpoints, load_identity
 from headrace.storage.layout import Storage
+from headrace.storage.location import Location
 
 OWN_FOLDER = ".headrace"
 """The folder beside the spec for what belongs to the pipeline on this machine."""
@@ -35,11 +44,8 @@ def choose_broker(
     if written is not None:
         return BrokerChoice(_path(folder, written), "spec", pipeline)
     own, shared = folder / OWN_FOLDER / "broker", shared_broker_folder()
-    if has_data(shared):
-        held = set(topic_ids(shared).values())
-        read = {one for storage in storages for one in _read_topics(storage)} if held else set()
-        if read & held and not (read & set(topic_ids(own).values())):
-            return BrokerChoice(shared, "earlier", pipeline)
+    if has_data(shared) and _goes_on(shared, own, storages):
+        return BrokerChoice(shared, "earlier", pipeline)
     return BrokerChoice(own, "pipeline", pipeline)
 
 
@@ -66,18 +72,46 @@ def _path(folder: Path, written: str) -> Path:
     return Path(os.path.normpath(folder / Path(written).expanduser()))
 
 
-def _read_topics(storage: Storage) -> Iterator[str]:
-    """The ids of the topics that the checkpoints of a storage on this machine have read."""
+def _goes_on(shared: Path, own: Path, storages: Iterable[Storage]) -> bool:
+    """Whether the checkpoints of storages have read topics of the shared broker, and none of the own one."""
+    held, mine = set(topic_ids(shared).values()), set(topic_ids(own).values())
+    marks = {file: mark for one in storages for file, mark in _identities(one)} if held else {}
+    if not marks:
+        return False
+    # Reading many checkpoints is slow, so the answer is kept until a checkpoint or a topic is new.
+    facts = json.dumps([sorted(held), sorted(mine), sorted((one.path, mark) for one, mark in marks.items())])
+    key = hashlib.sha256(facts.encode()).hexdigest()
+    kept = cache_folder() / "brokers" / f"{hashlib.sha256(str(own).encode()).hexdigest()[:16]}.json"
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        known = json.loads(kept.read_text())
+        if known["key"] == key:
+            return bool(known["goes_on"])
+    read = {one for file in marks for one in _read_topics(file.parent)}
+    goes_on = bool(read & held) and not read & mine
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(kept, json.dumps({"key": key, "goes_on": goes_on}).encode())
+    return goes_on
+
+
+def _identities(storage: Storage) -> Iterator[tuple[Location, str]]:
+    """The identity files of the checkpoints of a storage on this machine, with what tells their versions
+    apart."""
     if storage.root.files.scheme != "file":
         return
-    try:
-        checkpoints = [one for _, _, known in find_checkpoints(storage) for one in known]
-    except OSError:
-        return
-    for checkpoint in checkpoints:
-        # A damaged checkpoint is reported by the command that needs it.
-        with suppress(HeadraceError, OSError):
-            for source in load_identity(checkpoint).sources:
-                topics = source.identity.get("topics")
-                if isinstance(topics, Mapping):
-                    yield from (one for one in topics.values() if one is not None)
+    with suppress(OSError):
+        for _, _, known in find_checkpoints(storage):
+            for checkpoint in known:
+                file = checkpoint / FILE
+                if (state := file.look()) is not None:
+                    yield file, state.mark
+
+
+def _read_topics(checkpoint: Location) -> Iterator[str]:
+    """The ids of the topics that a checkpoint has read."""
+    # A damaged checkpoint is reported by the command that needs it.
+    with suppress(HeadraceError, OSError):
+        for source in load_identity(checkpoint).sources:
+            topics = source.identity.get("topics")
+            if isinstance(topics, Mapping):
+                yield from (one for one in topics.values() if one is not None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,13 +117,18 @@ def read_bundle(bundle: Path, folder: Path, target: str | None, pipeline: str | 
     loaded = load_bundle(bundle, target)
     keys = [one.key for one in loaded.pipelines]
     shown = shown_path(bundle)
+    folder_name = shlex.quote(shown_path(bundle.parent))
     if not keys or (pipeline is not None and pipeline not in keys):
         problem = f"declares no pipeline `{pipeline}`" if pipeline and keys else "declares no pipeline"
         raise SpecInvalidError(
             f"{shown} {problem}",
             location=SourceLocation(shown, 1),
             facts=[f"its pipelines: {', '.join(keys)}"] if keys else [],
-            remedies=[f"write the key of one of them:   pipeline: {keys[0]}"] if keys else [],
+            remedies=[
+                f"write the key of one of them:   pipeline: {keys[0]}"
+                if keys
+                else f"write a spec for its files:   headrace init --from {folder_name}"
+            ],
             params={"path": str(bundle), "pipeline": pipeline, "known": keys},
         )
     if pipeline is None and len(keys) > 1:
@@ -234,7 +240,7 @@ def _packages(values: Mapped) -> list[tuple[str, SourceLocation]]:
 def _configured(value: Value) -> Value:
     if not isinstance(value, Scalar) or value.value is None:
         return value
-    # `${name}` without a dot is no variable in a bundle: keep it as text.
+    # `${NAME}` is a variable of the environment; any other `${` is text.
     return _scalar(_NO_VARIABLE.sub("$${", option_text(value.value)), value.location)
 
 

@@ -54,6 +54,7 @@ class BundleVariables:
                 raise SpecInvalidError(
                     f"`{one[0]}` is not a text, so it cannot be a part of one",
                     location=scalar.location,
+                    remedies=[f"name one of its fields:   ${{{one[1]}.FIELD}}"],
                     params={"variable": one[1]},
                 )
             if len(self.unset) > known:
@@ -70,6 +71,7 @@ class BundleVariables:
                 f"the variable `{name}` refers to itself",
                 location=location,
                 facts=[" -> ".join((*within[within.index(name) :], name))],
+                remedies=["give one of them a value"],
                 params={"variable": name},
             )
         first, *rest = re.findall(r"[\w-]+", name)

@@ -9,28 +9,30 @@ from pathlib import Path
 
 import headrace
 from headrace.declare.packages import missing_package
-from headrace.errors import (
-    FeatureUnsupportedError,
-    HeadraceError,
-    PathUnmappedError,
-    PipelineFileFailedError,
-    SourceLocation,
-)
+from headrace.errors import FeatureUnsupportedError, HeadraceError, PipelineFileFailedError, SourceLocation
 from headrace.model.notes import suggestions
 from headrace.model.project import ProjectSettings
-from headrace.storage.mapped_paths import mapped_path
+from headrace.storage.mapped_paths import find_unmapped
 from headrace.syntax.locations import display_path, is_installed
 
 _AUTO_CDC = "create_auto_cdc_flow"
 _HEADRACE = Path(headrace.__file__).parent
+_LOADED_FIRST = (
+    "read a table of the pipeline inside of a query function: files are loaded before tables are known"
+)
 _SHOWN_LINES = 6  # the lines of an exception's text that the error shows; Spark's texts can be very long
 
 
 def build_file_error(
-    error: BaseException, file: Path, root: Path, packages: Callable[[], Mapping[str, SourceLocation]]
+    error: BaseException,
+    file: Path,
+    settings: ProjectSettings,
+    packages: Callable[[], Mapping[str, SourceLocation]],
 ) -> HeadraceError:
-    shown = display_path(file, root)
-    location = _location(error, file, root)
+    shown = display_path(file, settings.root)
+    location = _location(error, file, settings.root)
+    if (unmapped := find_unmapped(error, settings, location)) is not None:
+        return unmapped
     if any(frame.name == _AUTO_CDC for frame in traceback.extract_tb(error.__traceback__)):
         # Spark's own function needs packages of Spark Connect before it asks the registry.
         return FeatureUnsupportedError(
@@ -43,6 +45,9 @@ def build_file_error(
     remedies = suggestions(error)
     if isinstance(error, ModuleNotFoundError) and error.name:
         rest, remedies = missing_package(error.name, packages())
+    if "[TABLE_OR_VIEW_NOT_FOUND]" in first:
+        # The rest names Spark's catalog and the parts of its plan.
+        rest, remedies = [], [_LOADED_FIRST]
     if isinstance(error, SyntaxError):
         summary = f"{location.path} is not valid Python: {error.msg}"
         rest = []
@@ -57,15 +62,6 @@ def build_file_error(
         remedies=[*remedies, f"correct {location}; --debug prints the stack trace"],
         params={"path": shown, "exception": kind},
     )
-
-
-def check_foreign(error: FileNotFoundError, file: Path, settings: ProjectSettings) -> None:
-    """Raise the error for a path of another system that no entry of `paths` has."""
-    if isinstance(error.filename, str):
-        try:
-            mapped_path(error.filename, settings, _location(error, file, settings.root))
-        except PathUnmappedError as unmapped:
-            raise unmapped from error
 
 
 def _location(error: BaseException, file: Path, root: Path) -> SourceLocation:

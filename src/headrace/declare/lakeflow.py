@@ -11,7 +11,9 @@ import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, spec_from_loader
 from types import ModuleType
 from typing import Any
 
@@ -68,6 +70,7 @@ __all__ = [
     "view",
 ]
 
+_OF_PYSPARK = ("pyspark.pipelines", "pyspark.dbutils")
 _NAMES = ("pyspark.pipelines", "dlt", "databricks.pipelines")
 _WITHOUT_MEANING = {
     "cluster_by_auto": "name the columns with cluster_by",
@@ -97,26 +100,55 @@ def importable(dbutils: Any) -> Iterator[None]:
             placed[name] = _module(name, __path__=[])
     placed["pyspark.dbutils"] = _module("pyspark.dbutils", DBUtils=lambda _=None: dbutils)
     placed["databricks.sdk.runtime"] = _module("databricks.sdk.runtime", dbutils=dbutils, spark=spark)
-    before = {name: sys.modules.get(name) for name in placed}
+    # Python looks for a module's name first, and never gives PySpark the attribute if it finds it.
+    later = {} if "pyspark" in sys.modules else {name: placed.pop(name) for name in _OF_PYSPARK}
+    before = {name: sys.modules.get(name) for name in (*placed, *later)}
     sys.modules.update(placed)
     # `from package import name` takes an attribute first, and `package.name` has nothing else.
-    parents = [sys.modules[name].__dict__ for name in ("pyspark", "databricks") if name in sys.modules]
-    attributes = [(names, names.get("pipelines")) for names in parents]
-    for names in parents:
-        names["pipelines"] = ours
+    attributes = []
+    for name, module in placed.items():
+        above, _, last = name.rpartition(".")
+        if above in sys.modules:
+            names = vars(sys.modules[above])
+            attributes.append((names, last, names.get(last)))
+            names[last] = module
+    finder = _LaterModules(later)
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        for name, module in before.items():
-            if module is None:
-                del sys.modules[name]
+        sys.meta_path.remove(finder)
+        if later and (pyspark := sys.modules.get("pyspark")) is not None:
+            attributes += [(vars(pyspark), name.rpartition(".")[2], None) for name in later]
+        for name, found in before.items():
+            if found is None:
+                sys.modules.pop(name, None)
             else:
-                sys.modules[name] = module
-        for names, attribute in attributes:
+                sys.modules[name] = found
+        for names, last, attribute in attributes:
             if attribute is None:
-                del names["pipelines"]
+                names.pop(last, None)
             else:
-                names["pipelines"] = attribute
+                names[last] = attribute
+
+
+class _LaterModules(MetaPathFinder, Loader):
+    """Gives modules of a package that is not imported yet: the import of the package must come first."""
+
+    def __init__(self, modules: Mapping[str, ModuleType]) -> None:
+        self._modules = modules
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return spec_from_loader(fullname, self) if fullname in self._modules else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = self._modules[spec.name]
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__ = module.__spec__.loader_state
 
 
 def _module(name: str, **attributes: Any) -> ModuleType:

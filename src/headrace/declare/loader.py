@@ -14,7 +14,6 @@ from headrace.declare.auto_loader import CLOUD_FILES, read_cloud_files
 from headrace.declare.dbutils import Dbutils
 from headrace.declare.lakeflow import importable
 from headrace.declare.main_guard import find_guard
-from headrace.declare.mapped_files import mapping_files
 from headrace.declare.notebooks import FileRun, run_file
 from headrace.declare.pipeline_files import find_files, path_parts
 from headrace.declare.pipeline_imports import forget_modules, mark_modules, set_import_path
@@ -30,6 +29,7 @@ from headrace.model.queries import finding_calls
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.runtime.places import working_in
 from headrace.sources.formats import reading_formats
+from headrace.storage.mapped_files import mapping_files
 from headrace.syntax.locations import display_path
 
 _LOADING = threading.RLock()

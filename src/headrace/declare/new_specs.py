@@ -118,6 +118,10 @@ def _spec(folder: Path, given: BundleSettings, origin: str) -> NewSpec:
     entries = list(entry_lines(found))
     if entries:
         lines += ["", "# Write the paths that have the data.", *entries]
+    if names.brokers:
+        lines += ["", "# Their readers and sinks use Headrace's own broker; or write the name of a profile."]
+        lines += ["kafka:", "  bootstrap.servers: embedded", "  brokers:"]
+        lines += [f'    "{servers}": embedded   # {at}' for servers, at in names.brokers.items()]
     text = "\n".join(lines) + "\n"
     unset = tuple(dict.fromkeys([*given.unset, *map(_variable, keys)]))
     return NewSpec(

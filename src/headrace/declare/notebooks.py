@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.declare.dbutils import NO_DISPLAY
-from headrace.declare.file_errors import build_file_error, check_foreign
+from headrace.declare.file_errors import build_file_error
 from headrace.declare.main_guard import compile_file
 from headrace.declare.packages import find_packages
 from headrace.declare.registry import ActivePipeline, activate_pipeline
@@ -53,10 +53,8 @@ def run_file(run: FileRun) -> None:
     except HeadraceError:
         raise
     except (Exception, SystemExit) as error:
-        if isinstance(error, FileNotFoundError):
-            check_foreign(error, run.file, run.active.settings)
         packages = partial(find_packages, {run.file, *run.ran}, run.active.settings)
-        raise build_file_error(error, run.file, run.active.settings.root, packages) from error
+        raise build_file_error(error, run.file, run.active.settings, packages) from error
 
 
 def _run_python(run: FileRun) -> None:

@@ -13,6 +13,8 @@ from typing import Literal
 
 from headrace.declare.known_texts import UNKNOWN, KnownTexts, called_name, read_key
 from headrace.errors import SourceLocation
+from headrace.model.broker_map import split_addresses
+from headrace.model.kafka_settings import EMBEDDED
 from headrace.model.mappings import FOREIGN_PATH
 from headrace.model.project import code_language
 from headrace.syntax.ipynb import InvalidNotebookError, NotebookCell, cell_file, parse_notebook
@@ -26,6 +28,8 @@ _READS = re.compile(
 _MAKES = re.compile(rf"\b(?:TABLE|VIEW|INTO)\s+(?:IF\s+NOT\s+EXISTS\s+)?({_NAME})", re.IGNORECASE)
 _COMMENT = re.compile(r"--[^\n]*")
 _SQL_PATH = re.compile(rf"""['"`]({FOREIGN_PATH.pattern}[^'"`\n]*)""")
+_SERVERS = re.compile(r"(?:kafka\.)?bootstrap[._]?servers", re.IGNORECASE)
+_SQL_SERVERS = re.compile(r"\bbootstrap_?servers`?\s*=>\s*'([^'\n]*)'", re.IGNORECASE)
 _READERS = frozenset(
     {"table", "read", "read_stream", "readStream", "changes", "read_table_stream", "read_changes"}
 )
@@ -65,6 +69,8 @@ class FoundNames:
     outside: tuple[OutsideName, ...] = ()
     # The keys of configuration that are read without a default.
     keys: dict[str, SourceLocation] = field(default_factory=dict)
+    # The addresses of brokers, with `*` for each part that is not known.
+    brokers: dict[str, SourceLocation] = field(default_factory=dict)
     catalog: str | None = None  # the catalog of all tables that the files make with three-part names
 
 
@@ -97,7 +103,8 @@ def find_names(
     catalogs = {
         name.partition(".")[0] for name in reading.made if name.count(".") == 2 and UNKNOWN not in name
     }
-    return FoundNames(outside, reading.keys, next(iter(catalogs)) if len(catalogs) == 1 else None)
+    catalog = next(iter(catalogs)) if len(catalogs) == 1 else None
+    return FoundNames(outside, reading.keys, reading.brokers, catalog)
 
 
 class _Reading:
@@ -107,6 +114,7 @@ class _Reading:
         self.found: dict[tuple[str, str], OutsideName] = {}
         self.made: set[str] = set()
         self.keys: dict[str, SourceLocation] = {}
+        self.brokers: dict[str, SourceLocation] = {}
 
     def is_outside(self, one: OutsideName) -> bool:
         name = one.text.casefold()
@@ -145,6 +153,8 @@ class _Reading:
             if self._short and (_NO_READ.search(text[: one.start()]) or not _is_table(name)):
                 continue
             self._add("table", name, SourceLocation(path, line + text.count("\n", 0, one.start(1))))
+        for one in _SQL_SERVERS.finditer(text):
+            self._servers(one[1], SourceLocation(path, line + text.count("\n", 0, one.start(1))))
         for one in _SQL_PATH.finditer(text):
             self._add("path", one[1], SourceLocation(path, line + text.count("\n", 0, one.start(1))))
 
@@ -171,6 +181,8 @@ class _Reading:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
                 self._call(node, known, path)
+            for servers in _servers(node):
+                self._servers(known.text(servers), SourceLocation(path, servers.lineno))
             if isinstance(node, ast.FunctionDef):
                 names = {called_name(one): one for one in node.decorator_list}
                 if _DECORATORS & names.keys():
@@ -201,6 +213,15 @@ class _Reading:
             if re.fullmatch(_ONE_OR_MORE if self._short else _NAME, text) and _is_table(text):
                 self._add("table", text, SourceLocation(path, one.lineno))
 
+    def _servers(self, text: str, location: SourceLocation) -> None:
+        addresses = [one.replace(UNKNOWN, "*") for one in split_addresses(text)]
+        if (
+            addresses
+            and addresses != [EMBEDDED]
+            and all(re.search(r"\w", one.split(":")[0]) for one in addresses)
+        ):
+            self.brokers.setdefault(",".join(addresses), location)
+
     def _key(self, key: str, location: SourceLocation) -> None:
         if not key.startswith("spark."):
             self.keys.setdefault(key, location)
@@ -212,6 +233,22 @@ def _parsed(text: str) -> ast.Module:
     except (SyntaxError, ValueError):
         # The loader reports a file that is not Python.
         return ast.Module([], [])
+
+
+def _servers(node: ast.AST) -> Iterator[ast.expr]:
+    """The values of an option with the addresses of brokers."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="option"), args=[ast.Constant(value=key), value]):
+            given: list[tuple[object, ast.expr]] = [(key, value)]
+        case ast.Call(keywords=keywords):
+            given = [(one.arg, one.value) for one in keywords]
+        case ast.Dict(keys=keys, values=values):
+            given = [(getattr(key, "value", None), one) for key, one in zip(keys, values, strict=True)]
+        case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=key))], value=value):
+            given = [(key, value)]
+        case _:
+            given = []
+    yield from (value for key, value in given if isinstance(key, str) and _SERVERS.fullmatch(key))
 
 
 def _named_table(options: ast.Dict) -> Iterator[ast.expr]:

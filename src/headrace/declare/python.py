@@ -290,7 +290,9 @@ def create_streaming_table(
     scope.register(StreamingTable(expectations=expectations, checks=found, **stored))
 
 
-_KEYS = re.compile(r"\b(?:CONSTRAINT|PRIMARY\s+KEY|FOREIGN\s+KEY|REFERENCES|GENERATED)\b", re.IGNORECASE)
+_KEYS = re.compile(
+    r"\b(?:CONSTRAINT|(?:PRIMARY|FOREIGN)\s+KEY|REFERENCES|GENERATED|DEFAULT|CHECK|MASK)\b", re.IGNORECASE
+)
 
 
 class Scope:
@@ -335,7 +337,7 @@ class Scope:
             "table_properties": self.arguments.settings("table_properties", table_properties),
             "partition_cols": partitions,
             "cluster_by": clusters,
-            "schema": self.arguments.schema(self._without_keys(name, schema), self._root),
+            "schema": self._without_keys(name, self.arguments.schema(schema, self._root)),
             "format": self.arguments.delta(format),
         }
 
@@ -352,7 +354,10 @@ class Scope:
         clauses.read_columns(cursor)
         found = clauses.found()
         for one in found["constraints"]:
-            remedy = f"write it as a decorator: @dp.expect({one.name!r}, {one.condition!r})"
+            function = "expect_all" if one.action == "warn" else f"expect_all_or_{one.action}"
+            given = f"{{{one.name!r}: {one.condition!r}}}"
+            is_decorator = self.arguments.call.startswith("@")
+            remedy = f"write @dp.{function}({given})" if is_decorator else f"write {function}={given}"
             raise self.arguments.invalid("schema", f"has the expectation `{one.name}`", remedy)
         active = current_pipeline()
         for clause, location in found["ignored"]:

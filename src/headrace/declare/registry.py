@@ -151,11 +151,13 @@ def _without_dataset(function: Any, expectations: tuple[Expected, ...]) -> Expec
 
 
 def _duplicate(kind: str, name: str, first: SourceLocation, second: SourceLocation) -> DuplicateNameError:
+    in_sql = second.path.endswith(".sql")
+    other = "another name" if in_sql else f'another name, such as name="{name.rpartition(".")[2]}_2"'
     return DuplicateNameError(
         f"the {kind} `{name}` is declared twice",
         location=second,
         facts=[f"first declared at {first}"],
-        remedies=[f"give one of the two another name, with name=.. (the other is at {first})"],
+        remedies=[f"give one of the two {other} (the other is at {first})"],
         params={"kind": kind, "name": name, "first": str(first), "second": str(second)},
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -72,9 +73,10 @@ def find_spec(path: Path | None = None) -> Path:
         names = ([name for name in kind if (folder / name).is_file()] for kind in kinds)
         found = next(filter(None, names), [])
         if len(found) > 1:
+            named = shlex.quote(shown_path(folder / found[0]))
             raise SpecAmbiguousError(
                 f"{folder} has two specs: {' and '.join(found)}",
-                remedies=[f"remove one of them, or name one:   headrace run --spec {found[0]}"],
+                remedies=[f"remove one of them, or name one:   headrace run --spec {named}"],
                 params={"path": str(folder)},
             )
         if found:

@@ -67,11 +67,12 @@ def read_files(
     active = require_pipeline("read_files")
     arguments = arguments_of("hr.read_files")
     from headrace.sources.files import read as files
+    from headrace.sources.files.options import check_options
 
     with arguments.located():
         chosen = arguments.settings("options", options)
         files.check_format(arguments.text("format", format))
-        files.check_options(format, chosen)
+        check_options(format, chosen)
         location = folder_path(active, arguments, path)
         folder = FileFolder(
             path=location.path,

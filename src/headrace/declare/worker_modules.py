@@ -1,7 +1,8 @@
 """The modules of a pipeline that functions import in their bodies: a worker gets their texts.
 
 Functions are pickled by value, because a worker cannot import a pipeline's modules by name. An import in the
-body of a function runs on the worker, so the texts of such modules go with the function.
+body of a function runs on the worker, so the texts of such modules go with the function. So do the texts of
+modules that the body names literally: ``importlib.import_module("helper")``.
 """
 
 from __future__ import annotations
@@ -12,11 +13,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import resolve_name
+from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 MARK = "__headrace_pipeline__"  # set on every module that came from a pipeline's folder
+
+_IMPORTS = ("import_module", "__import__")
+"""Functions that import a module by its name."""
+_NO_STEPS = ("EXTENDED_ARG", "CACHE", "PUSH_NULL")
 
 _Find = Callable[[str, Sequence[str] | None], ModuleSpec | None]
 
@@ -105,7 +112,12 @@ def _compiled(text: bytes, file: str) -> CodeType:
 
 def _imported(code: CodeType, package: str) -> Iterator[str]:
     """The absolute names of everything that code imports, also in the functions that it defines."""
-    steps = [one for one in dis.get_instructions(code) if one.opname not in ("EXTENDED_ARG", "CACHE")]
+    steps = [one for one in dis.get_instructions(code) if one.opname not in _NO_STEPS]
+    for call, first in pairwise(steps):
+        is_import = call.argval in _IMPORTS and call.opname.startswith("LOAD_")
+        if is_import and first.opname == "LOAD_CONST" and isinstance(first.argval, str):
+            with contextlib.suppress(ImportError):
+                yield resolve_name(first.argval, package)
     for level, names, step in zip(steps, steps[1:], steps[2:], strict=False):
         if step.opname == "IMPORT_NAME":
             above = package.split(".")

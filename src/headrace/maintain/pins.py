@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,18 +30,33 @@ class Pin:
 
 
 def _load(
-    file: Location, table: TableName, what: str, remedy: str, read: Callable[[Any], Kept]
+    file: Location,
+    table: TableName,
+    what: str,
+    key: str,
+    again: Callable[[str], str],
+    read: Callable[[Any], Kept],
 ) -> list[Kept]:
-    """The entries of a file; none if the file does not exist."""
+    """The entries of a file; none if the file does not exist.
+
+    Args:
+        key: The field that names an entry.
+        again: The command that makes an entry again, by its name.
+    """
     try:
         return [read(one) for one in file.read_json()]
     except FileNotFoundError:
         return []
     except (ValueError, KeyError, TypeError) as error:
+        named = re.findall(rf'"{key}":\s*"?([\w.-]+)', file.read_bytes().decode(errors="replace"))
         raise PinInvalidError(
             f"the file with the {what} of {table.short} is damaged: {file}",
             facts=(f"{type(error).__name__}: {error}", "nothing was changed"),
-            remedies=(f"delete the file, and {remedy}",),
+            remedies=(
+                f"delete the file:   rm {shlex.quote(str(file))}",
+                *(f"and add its entry again:   {again(name)}" for name in dict.fromkeys(named)),
+                *([] if named else ["and add its entries again, as in the examples:   headrace pin --help"]),
+            ),
             params={"dataset": str(table), "path": str(file)},
         ) from error
 
@@ -54,8 +71,10 @@ def load_pins(storage: Storage, table: TableName, now: datetime | None = None) -
     def read(one: Any) -> Pin:
         return Pin(table=table, version=int(one["version"]), until=datetime.fromisoformat(one["until"]))
 
-    remedy = f"pin the versions again:   headrace pin {table.short} --version N"
-    found = _load(storage.pins(table), table, "pins", remedy, read)
+    def again(version: str) -> str:
+        return f"headrace pin {table.short} --version {version} --for 30d"
+
+    found = _load(storage.pins(table), table, "pins", "version", again, read)
     at = now or datetime.now(UTC)
     return tuple(sorted((one for one in found if one.until > at), key=lambda one: one.version))
 
@@ -97,8 +116,10 @@ def load_readers(storage: Storage, table: TableName) -> tuple[RegisteredReader, 
         version, max_lag_s = int(one["version"]), float(one["max_lag_s"])
         return RegisteredReader(table=table, name=str(one["reader"]), version=version, max_lag_s=max_lag_s)
 
-    remedy = f"register the readers again:   headrace pin {table.short} --reader NAME --max-lag 7d"
-    found = _load(storage.registered_readers(table), table, "registered readers", remedy, read)
+    def again(name: str) -> str:
+        return f"headrace pin {table.short} --reader {name} --max-lag 7d"
+
+    found = _load(storage.registered_readers(table), table, "registered readers", "reader", again, read)
     return tuple(sorted(found, key=lambda one: one.name))
 
 

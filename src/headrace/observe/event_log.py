@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, LogUnreadableError
 from headrace.model.counts import RowChanges
 from headrace.model.event_columns import Row
 from headrace.model.event_forms import Event
@@ -22,6 +22,7 @@ from headrace.observe.event_rows import Origin, RowBuilder
 from headrace.observe.event_table import FOLD_FILES, EventTable, sql_time
 from headrace.plan.stages import Plan
 from headrace.storage.layout import Storage
+from headrace.storage.log_damage import naming_damage
 from headrace.storage.table_log import LoggedCommit, newest_commits
 
 _logger = logging.getLogger(__name__)
@@ -65,6 +66,11 @@ class EventLog:
         tables = () if plan is None else tuple(plan.schemas)
         # The tables whose commits are compared with the log, and the time from which.
         self._unchecked: dict[TableName, datetime | None] = dict.fromkeys(tables)
+        # The tables among them whose log is damaged, until when they are left alone, and their rows: the
+        # next comparison begins at the newest batch that the event log has of a table.
+        self._damaged: dict[TableName, datetime | None] = {}
+        self._damaged_until = 0.0
+        self._held: list[Row] = []
         self._pauses: dict[str, tuple[TableName, float]] = {}
         self._is_closing = False
         self._closing_until = 0.0
@@ -91,7 +97,7 @@ class EventLog:
             self._closing_until = time.monotonic() + _RETRIES_S
             self._condition.notify()
         self._thread.join(_CLOSE_S)
-        if self._thread.is_alive() or self._waiting or self._rows:
+        if self._thread.is_alive() or self._waiting or self._rows or self._held:
             _logger.warning(
                 "the last events of this update are not in the event log; the next run adds the counts of "
                 "its batches"
@@ -150,6 +156,7 @@ class EventLog:
             measured = taken if self._measure is None else self._measure(taken)
             self._rows = self._build(measured, lost)
         self._check_commits()
+        self._hold_back()
         if not self._rows:
             return False
         self._rows = [self._redactor.data(row) for row in self._rows]
@@ -161,19 +168,46 @@ class EventLog:
         """Add the rows of batches that the tables have and the log lacks."""
         with self._condition:
             unchecked, self._unchecked = self._unchecked, {}
-        if not unchecked:
+            looks_again = self._is_closing or time.monotonic() >= self._damaged_until
+        unchecked = {name: at for name, at in unchecked.items() if name not in self._damaged}
+        chosen = {**unchecked, **self._damaged} if looks_again else unchecked
+        if not chosen:
             return
         try:
-            missing = find_missing(self._storage, self._table, self._builder, unchecked)
+            missing, damaged = find_missing(self._storage, self._table, self._builder, chosen)
         except Exception:
             with self._condition:
                 self._unchecked = {**self._unchecked, **unchecked}
             raise
-        known = self._completed | {row["id"] for row in self._rows}
+        self._note_damage(chosen, damaged)
+        known = self._completed | {row["id"] for row in (*self._rows, *self._held)}
         found = [row for row in missing if row["id"] not in known]
         # The events of these batches may still be on their way.
         self._completed |= {row["id"] for row in found}
-        self._rows = [*found, *self._rows]
+        self._rows = [*found, *self._held, *self._rows]
+        self._held = []
+
+    def _note_damage(
+        self, checked: Mapping[TableName, datetime | None], damaged: Mapping[TableName, LogUnreadableError]
+    ) -> None:
+        for name in damaged.keys() - self._damaged.keys():
+            _logger.warning(
+                "the event log waits with the batches of %s: %s", name.short, damaged[name].summary
+            )
+        left = {name: at for name, at in self._damaged.items() if name not in checked}
+        self._damaged = {**left, **{name: checked[name] for name in damaged}}
+        if damaged:
+            self._damaged_until = time.monotonic() + _MOST_APPEND_S
+
+    def _hold_back(self) -> None:
+        """Let the rows of batches of damaged tables wait. Rows beyond the most come from the commits."""
+        damaged = {str(name) for name in self._damaged}
+        if not damaged:
+            return
+        waits = [row["level"] == "METRICS" and row["origin"]["dataset_name"] in damaged for row in self._rows]
+        held = [row for row, one in zip(self._rows, waits, strict=True) if one]
+        self._held = [*self._held, *held][:_MOST_WAITING]
+        self._rows = [row for row, one in zip(self._rows, waits, strict=True) if not one]
 
     def _build(self, events: Iterable[Event], lost: int) -> list[Row]:
         """The rows of events, of flows that have become idle, and of the number of lost events."""
@@ -202,8 +236,9 @@ _MOST = 10_000  # the number of newest commits of a table that are compared with
 
 def find_missing(
     storage: Storage, table: EventTable, builder: RowBuilder, since: Mapping[TableName, datetime | None]
-) -> list[Row]:
-    """The rows of committed batches and refreshes that the event log lacks, in the order of their commits.
+) -> tuple[list[Row], dict[TableName, LogUnreadableError]]:
+    """The rows of committed batches and refreshes that the event log lacks, in the order of their commits;
+    and the tables whose log is damaged.
     `since`: the tables to compare, and the time from which; ``None`` is the last batch in the log."""
     newest: dict[str, datetime] = {}
     if any(at is None for at in since.values()):
@@ -213,19 +248,25 @@ def find_missing(
         )
         newest = {row["dataset"]: row["newest"] for row in rows}
     committed: list[Committed] = []
+    damaged: dict[TableName, LogUnreadableError] = {}
     for name, at in since.items():
-        committed += _batches(storage, name, at or newest.get(str(name), _BEGINNING) - _MARGIN)
+        first = at or newest.get(str(name), _BEGINNING) - _MARGIN
+        try:
+            with naming_damage(storage.table(name)):
+                committed += list(_batches(storage, name, first))
+        except LogUnreadableError as error:
+            damaged[name] = error
     if not committed:
-        return []
-    first = sql_time(min(one.at for one in committed) - _MARGIN)
-    logged = table.query(f"SELECT id FROM t WHERE level = 'METRICS' AND timestamp >= {first}")
+        return [], damaged
+    begin = sql_time(min(one.at for one in committed) - _MARGIN)
+    logged = table.query(f"SELECT id FROM t WHERE level = 'METRICS' AND timestamp >= {begin}")
     ids = {row["id"] for row in logged}
     found = [one for one in committed if one.row_id not in ids]
     if not found:
-        return []
+        return [], damaged
     updates = _updates(table)
     found.sort(key=lambda one: (one.at, one.version))
-    return [builder.row(_with_update(one, updates)) for one in found]
+    return [builder.row(_with_update(one, updates)) for one in found], damaged
 
 
 def _batches(storage: Storage, name: TableName, first: datetime) -> Iterator[Committed]:

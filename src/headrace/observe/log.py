@@ -27,8 +27,8 @@ from headrace.model.event_forms import Event, Level
 from headrace.model.project import LogFormat, LogLevel, ProjectSettings
 from headrace.model.secrets import Redactor
 from headrace.observe.events import event_to_json
-from headrace.runtime.places import logs_folder
-from headrace.storage.local import is_locked, lock_shared
+from headrace.runtime.places import is_locked, logs_folder
+from headrace.storage.local import lock_shared
 
 FORMAT_VARIABLE: Final = "HEADRACE_LOG_FORMAT"
 LEVEL_VARIABLE: Final = "HEADRACE_LOG_LEVEL"
@@ -217,7 +217,7 @@ def _from_environment(variable: str, known: tuple[Any, ...], default: Any) -> An
         raise LogSettingInvalidError(
             f"{variable} has the unknown value `{text}`",
             facts=(f"valid: {', '.join(known)}",),
-            remedies=(f"did you mean {variable}={near[0]}?",) if near else (),
+            remedies=(f"did you mean {variable}={near[0]}?",) if near else (f"unset {variable}",),
             params={"variable": variable, "value": text, "known": list(known)},
         )
     return text

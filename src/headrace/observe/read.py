@@ -31,7 +31,7 @@ from headrace.storage.layout import Storage
 from headrace.storage.locate import is_uri, locate
 from headrace.storage.location import Location, open_delta
 from headrace.storage.log_damage import find_damage
-from headrace.storage.table_log import load_commit, readable_versions
+from headrace.storage.table_log import last_checkpoint, load_commit, readable_versions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -183,6 +183,9 @@ def table_schema(path: Location, version: int | None = None) -> tuple[DeltaTable
 
     try:
         table = open_delta(path, version)
+        if table.version() > last_checkpoint(path):
+            # `deltalake` takes an empty commit for one that changes nothing.
+            load_commit(path, table.version())
         return table, json.loads(table.schema().to_json())
     except (DeltaError, OSError, ValueError) as error:
         raise find_damage(path) or _unreadable(path.name, str(path), error) from error
@@ -380,12 +383,20 @@ def _invalid(where: str, schema: Mapping[str, Any], table: str, error: Exception
 
 
 def _unreadable(table: str, path: str, error: Exception) -> HeadraceError:
-    unknown = "Unsupported table features" in str(error)
-    with_spark = f"Spark reads it: headrace sql -e 'SELECT * FROM delta.`{path}` LIMIT 20'"
+    remedies: tuple[str, ...] = ("restore its files from a copy of the table",)
+    *_, folder, schema, name = ["", "", *path.split("/")]
+    if folder == "tables":
+        short = TableName(schema, name).short
+        remedies = (
+            f"find the damaged files:   headrace verify {short}",
+            f"restore them from a copy, or read everything again:   headrace full-refresh {short}",
+        )
+    if "Unsupported table features" in str(error):
+        remedies = (f"Spark reads it:   headrace sql -e 'SELECT * FROM delta.`{path}` LIMIT 20'",)
     return TableUnreadableError(
         f"the table {table} cannot be read",
         facts=tuple(str(error).splitlines()[:2]),
-        remedies=(with_spark if unknown else "headrace verify",),
+        remedies=remedies,
         params={"dataset": table},
     )
 

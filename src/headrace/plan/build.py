@@ -53,7 +53,7 @@ from headrace.plan.stages import (
 from headrace.plan.validate import check_declarations
 from headrace.runtime.gateway import active_session
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.sources.files.read import FORMAT_OPTION
+from headrace.sources.files.options import FORMAT_OPTION
 from headrace.sources.files.reader import PARSED_FORMATS
 from headrace.syntax.bindings import ReboundGlobal, find_rebound
 
@@ -255,7 +255,7 @@ def _planned_flow(flow: StreamingFlow, resolver: Resolver, code: Callable[[], st
             resolved.batch or resolved.plan,
             [source.describe() for source in sources],
             code,
-            _modes(flow.spark_conf, resolver.settings),
+            _modes(flow.spark_conf, resolved.views, resolver),
         ),
         through=resolved.views,
         expectations=(*_key_expectations(flow), *target.expectations),
@@ -299,7 +299,7 @@ def _planned_refresh(flow: RefreshFlow, resolver: Resolver, code: Callable[[], s
         schema=resolved.plan.schema,
         reads=resolved.reads,
         fingerprint=fingerprint(
-            resolved.plan, (), code, [*expectations, *_modes(flow.spark_conf, resolver.settings)]
+            resolved.plan, (), code, [*expectations, *_modes(flow.spark_conf, resolved.views, resolver)]
         ),
         through=resolved.views,
         varies=tuple(dict.fromkeys(reason for plan in plans for reason in plan.varies)),
@@ -307,9 +307,12 @@ def _planned_refresh(flow: RefreshFlow, resolver: Resolver, code: Callable[[], s
     )
 
 
-def _modes(spark_conf: Mapping[str, str], settings: ProjectSettings) -> list[str]:
-    """Settings that change the values of a query, and not the text of its plan."""
-    return ["ANSI mode is off"] if is_off(settings.configuration, spark_conf) else []
+def _modes(spark_conf: Mapping[str, str], views: Sequence[TableName], resolver: Resolver) -> list[str]:
+    """Settings that change the values of a query and of the views that it reads, and not the text of its
+    plan."""
+    found = ["ANSI mode is off"] if is_off(resolver.settings.configuration, spark_conf) else []
+    read = (one for one in resolver.declarations.datasets if isinstance(one, TemporaryView))
+    return found + [f"and in {one.name}" for one in read if one.name in views and is_off(one.spark_conf)]
 
 
 def _checked(names: tuple[TableName, ...], declarations: Declarations) -> tuple[TemporaryView, ...]:
@@ -337,7 +340,7 @@ def _planned_view(view: TemporaryView, resolver: Resolver, code: Callable[[], st
         view=view,
         schema=resolved.plan.schema,
         reads=resolved.reads,
-        fingerprint=fingerprint(resolved.plan, (), code, _modes(view.spark_conf, resolver.settings)),
+        fingerprint=fingerprint(resolved.plan, (), code, _modes(view.spark_conf, resolved.views, resolver)),
         through=resolved.views,
         sources=planned_sources(resolved.plan, resolver.stand_ins.name_of, resolver.settings, view.location),
     )

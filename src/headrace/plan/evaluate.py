@@ -37,6 +37,8 @@ from headrace.plan.stages import Declared, Plan
 from headrace.runtime.gateway import active_session, frame_of_plan
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.delta.table import register_table
+from headrace.storage.mapped_files import mapping_files
+from headrace.storage.mapped_paths import find_unmapped
 from headrace.storage.table_log import is_table
 from headrace.syntax.bindings import required_parameters
 from headrace.syntax.locations import innermost, located_at, pinpoint
@@ -82,7 +84,9 @@ def evaluate(session: SparkSession, declared: Declared, plan: Plan, mode: Runnin
         if not isinstance(view, TemporaryView):
             return tables(access) if tables else None
         if view.name not in frames:
-            frame = call_query(view.query, interception(), name=view.name.short)
+            name = view.name.short
+            with session_settings(session, view.spark_conf, name=name, location=view.location):
+                frame = call_query(view.query, interception(), name=name)
             with suspended():
                 if isinstance(mode, Running):
                     frame = counted(frame, view)
@@ -117,7 +121,7 @@ def sending(session: SparkSession, plan: Plan) -> Iterator[None]:
         tables=open_table,
         declared=lambda name, parts: find_dataset(known, name, parts) is not None,
     )
-    with in_force(interception):
+    with _in_code(interception):
         yield
 
 
@@ -142,7 +146,7 @@ def run_code(
 ) -> Any:
     try:
         install()
-        with in_force(interception), running(name), located_at(None):
+        with _in_code(interception), running(name), located_at(None):
             return function()
     except Unresolved:
         raise
@@ -150,7 +154,16 @@ def run_code(
         place = innermost(error.__traceback__, interception.root) or location
         raise error.with_location(place) from error.__cause__
     except Exception as error:
-        raise _failed(error, interception.root, name, location) from error
+        place = innermost(error.__traceback__, interception.root) or location
+        unmapped = find_unmapped(error, interception.settings, place)
+        raise unmapped or _failed(error, interception.root, name, location) from error
+
+
+@contextmanager
+def _in_code(interception: Interception) -> Iterator[None]:
+    """Treat the reads and the paths of the user's code, which runs in the block."""
+    with in_force(interception), mapping_files(interception.settings.paths):
+        yield
 
 
 def _frame(query: Query, interception: Interception, name: str) -> Any:

@@ -59,7 +59,7 @@ def check_conditions(
             f"the query of `{dataset.name.short}` returns the column `{taken[0]}`",
             location=dataset.location,
             facts=[f"the columns that check expectations have names that begin with `{OWN_COLUMNS}`"],
-            remedies=[f'select it under another name: F.col("{taken[0]}").alias(..)'],
+            remedies=[f'select it under another name: F.col("{taken[0]}").alias("{taken[0].lstrip("_")}")'],
             params={"dataset": str(dataset.name), "column": taken[0]},
         )
         return

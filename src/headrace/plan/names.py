@@ -169,7 +169,7 @@ def table_not_found(
         view = next((one for one in known if one == access.name), None)
         if view is not None:
             remedies = [f"a temporary view has a bare name: `{view.name}`"]
-        remedies += _entry_remedies(written, settings)
+        remedies += entry_remedies(written, settings)
     return TableNotFoundError(
         f"`{reader.short}` reads `{written or wanted}`, which no file declares and the storage does not have",
         location=location,
@@ -183,7 +183,7 @@ def table_not_found(
     )
 
 
-def _entry_remedies(name: str, settings: ProjectSettings) -> Iterator[str]:
+def entry_remedies(name: str, settings: ProjectSettings) -> Iterator[str]:
     """The lines of the spec for a table of another system."""
     entry = f"{name}: ./{name.rpartition('.')[2]}"
     yield f"{ENTRY_MISSING}{settings.spec_to_edit}:   tables: {{{entry}}}"

@@ -42,6 +42,8 @@ _ACTIONS = (
 )
 _WRITES = ("writeTo", "mergeInto")
 _WRITE_PROPERTIES = ("write", "writeStream")
+_TABLE_WRITES = ("delete", "update", "merge", "restoreToVersion", "restoreToTimestamp", "vacuum")
+_TABLE_ACTIONS = ("generate", "clone", "cloneAtVersion", "cloneAtTimestamp")
 _FILE_METHODS = ("json", "csv", "xml", "parquet", "orc", "text")
 _TIME_TRAVEL = frozenset({"versionasof", "timestampasof"})
 
@@ -142,7 +144,7 @@ def _patch_frames() -> None:
 
 
 def _patch_tables() -> None:
-    from delta.tables import DeltaTable
+    from delta.tables import DeltaOptimizeBuilder, DeltaTable
     from pyspark.sql.catalog import Catalog
     from pyspark.sql.readwriter import DataFrameWriter
 
@@ -150,6 +152,12 @@ def _patch_tables() -> None:
     _patch(Catalog, "tableExists", table_patches.exists)
     table: Any = DeltaTable
     table.forName = classmethod(_wrapped(table.forName.__func__, table_patches.table_for_name))
+    for name in _TABLE_WRITES:
+        _patch(DeltaTable, name, functools.partial(_write, f"DeltaTable.{name}()"))
+    for name in _TABLE_ACTIONS:
+        _patch(DeltaTable, name, functools.partial(_action, f"DeltaTable.{name}()"))
+    for name in ("executeCompaction", "executeZOrderBy"):
+        _patch(DeltaOptimizeBuilder, name, functools.partial(_action, f"DeltaTable.optimize().{name}()"))
 
 
 def _silence_loggers() -> None:

@@ -66,7 +66,7 @@ def refuse_read_twice(sources: Sequence[Source], facts: Mapping[int, SourceFacts
                 facts=[f"the other read is at {earlier.location}"],
                 remedies=[
                     "read it once into a variable or a temporary view, and use that twice",
-                    "or write two flows into the table:   @hr.append_flow(target=..)",
+                    "or write the table with two append flows, one for each read",
                 ],
                 params={"source": shared},
             )

@@ -36,7 +36,7 @@ _numbers = itertools.count(1)
 _WRITES_ROWS = frozenset(
     {
         *("InsertIntoStatement", "MergeIntoTable", "UpdateTable", "DeleteFromTable", "TruncateTable"),
-        *("ReplaceTableAsSelect", "DropTable"),
+        *("ReplaceTableAsSelect", "ReplaceTable", "DropTable", "OverwriteByExpression", "InsertIntoDir"),
     }
 )
 """Spark's names of the statements that change or remove rows; a file may create a table that it reads."""

@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from headrace.errors import TableNotFoundError
 from headrace.plan.intercept import Interception, suspended
+from headrace.plan.modes import Sending
+from headrace.plan.names import entry_remedies, split_name
+from headrace.runtime.lazy_pyspark import SparkSession
+from headrace.syntax.locations import caller
 
 Method = Callable[..., Any]
 
@@ -56,4 +61,20 @@ def save_as(
     with suspended():
         if answer.path is not None:
             return self.save(answer.path, format or "delta", mode, partitionBy, **options)
+        if isinstance(interception.mode, Sending):
+            _check_kept(interception, session, name, answer.text)
         return original(self, answer.text, format, mode, partitionBy, **options)
+
+
+def _check_kept(interception: Interception, session: SparkSession, name: str, text: str) -> None:
+    """Refuse a new table in the catalog of this process, with which its rows would end."""
+    is_kept = session.conf.get("spark.sql.catalogImplementation") == "hive"
+    if is_kept or len(split_name(name) or ()) > 2 or session.catalog.tableExists(text):
+        return
+    raise TableNotFoundError(
+        f"the function of a sink saves the table `{name}`, which has no path",
+        location=caller(interception.root),
+        facts=["nothing was written: the catalog of this process ends with it"],
+        remedies=list(entry_remedies(name, interception.settings)),
+        params={"table": name, "name": name},
+    )

@@ -187,7 +187,7 @@ def _no_records(source: str, inference: Inference) -> SchemaNotInferredError:
         facts=facts if inference.corrupt or inference.tombstones else ["it has no records"],
         remedies=['read records that are not JSON with format="text" or format="raw"']
         if inference.corrupt
-        else [],
+        else ['declare the columns in the reader: schema="id LONG, name STRING"'],
         params={"source": source, "corrupt": inference.corrupt, "tombstones": inference.tombstones},
     )
 

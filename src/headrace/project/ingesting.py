@@ -307,7 +307,8 @@ def _infer(topic: str, sample: TopicSample, kept: Path) -> InferredSchema:
     except SchemaNotInferredError as error:
         raise error.with_(
             remedies=[
-                f"give the schema of its records:   headrace ingest {topic} --schema FILE",
+                f"write the columns of its records into a file:   echo 'id LONG, name STRING' > {topic}.ddl",
+                f"and name the file:   headrace ingest {topic} --schema {topic}.ddl",
                 "or write a pipeline that reads other formats:   headrace init",
             ]
         ) from error

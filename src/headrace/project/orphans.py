@@ -92,19 +92,26 @@ def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
             params={"dataset": str(name)},
         )
     table = storage.table(name)
-    readers = [
-        str(one)
+    holders = [
+        one
         for one in find_holders(storage, name, load_snapshot(table).table_id)
         if one.kind == "pin" or (one.kind != "ledger" and one.first_unread != 0)
     ]
-    if readers:
+    if holders:
+        readers = [str(one) for one in holders]
+        removals = {
+            f"headrace pin {name.short} --remove "
+            + (f"--version {one.version}" if one.kind == "pin" else f"--reader {one.name}")
+            for one in holders
+            if one.kind != "flow"
+        }
+        flows = any(one.kind == "flow" for one in holders)
         raise TableInUseError(
             f"{name.short} cannot be removed: {readers[0]} needs it",
             facts=(f"it is needed by {', '.join(readers)}", "nothing was removed"),
             remedies=(
-                "let the flows read another table, or remove their declarations and checkpoints",
-                f"remove its pins and registered readers:   headrace pin {name.short} --remove"
-                " --version N, or --reader NAME",
+                *(["let the flows read another table, or remove their declarations and checkpoints"] * flows),
+                *sorted(removals),
             ),
             params={"dataset": str(name), "readers": readers},
         )

@@ -288,12 +288,18 @@ def _flows_of(dataset: TableName, plan: Plan, ids: dict[str, Any]) -> list[Plann
     declared = {one.flow.name: one for one in plan.feeding(dataset)}
     gone = sorted(ids.keys() - declared)
     if gone:
+        replay, discard = (
+            f"headrace quarantine {verb} {dataset.short} --flow" for verb in ("replay", "discard")
+        )
         raise ReplayImpossibleError(
             f"no file declares the flow {gone[0]} of {dataset.short}, which has rejected the rows",
             facts=("nothing was changed",),
             remedies=(
-                f"replay the rows of other flows:   headrace quarantine replay {dataset.short} --flow FLOW",
-                f"or discard them:   headrace quarantine discard {dataset.short} --flow {gone[0]}",
+                *(
+                    f"replay the rows of flow {name}:   {replay} {name}"
+                    for name in sorted(ids.keys() & declared)
+                ),
+                f"discard the rows of flow {gone[0]}:   {discard} {gone[0]}",
             ),
             params={"dataset": str(dataset), "flows": gone},
         )

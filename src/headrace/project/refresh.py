@@ -274,7 +274,7 @@ def choose_datasets(datasets: Sequence[str] | None, plan: Plan) -> tuple[TableNa
                 f"{name.short} cannot be rebuilt: it has the table property {_ALLOWED} = false",
                 location=kept[name].location,
                 facts=(*added, "nothing was changed"),
-                remedies=("remove the property, if its rows may be removed",),
+                remedies=(f"remove the property {_ALLOWED}, if its rows may be removed",),
                 params={"dataset": str(name)},
             )
     return names

@@ -209,6 +209,9 @@ class StoredPipeline:
             raise self.settings.redactor.error(error) from error.__cause__
 
 
+_PINNED = "--for 30d"
+
+
 @dataclass(frozen=True)
 class Pins:
     """The pins of a pipeline. Its methods raise `TableUnknownError` if there is no such table."""
@@ -241,7 +244,8 @@ class Pins:
             remove_pins(storage, name, chosen)
             problem = f"{name.short}: files of version {chosen} were deleted by a vacuum"
             held = f"the oldest version with all its files is {oldest}"
-            raise _invalid_pin(name, problem, held, f"pin version {oldest} or a newer one", version=chosen)
+            remedy = f"pin that version:   headrace pin {name.short} --version {oldest} {_PINNED}"
+            raise _invalid_pin(name, problem, held, remedy, version=chosen)
         return pin
 
     def remove(self, table: str, version: int | None = None) -> tuple[Pin, ...]:
@@ -276,9 +280,9 @@ class Pins:
             remedy = f"register it:   headrace pin {name.short} --reader {reader} --max-lag 7d"
             raise _invalid_pin(name, problem, "nothing was changed", remedy, reader=reader)
         lag_s = known[reader].max_lag_s if max_lag_s is None else max_lag_s
-        found = RegisteredReader(
-            table=name, name=reader, version=self._chosen(name, version), max_lag_s=lag_s
-        )
+        options = f"--reader {reader}" if reader in known else f"--reader {reader} --max-lag 7d"
+        chosen = self._chosen(name, version, options)
+        found = RegisteredReader(table=name, name=reader, version=chosen, max_lag_s=lag_s)
         add_reader(self.settings.storage, found)
         return found
 
@@ -286,14 +290,17 @@ class Pins:
         """Remove a registered reader, and return it."""
         return remove_reader(self.settings.storage, self._name(table), reader)
 
-    def _chosen(self, name: TableName, version: int | None) -> int:
-        """A version of a table, by default the newest."""
+    def _chosen(self, name: TableName, version: int | None, options: str = _PINNED) -> int:
+        """A version of a table, by default the newest. `options`: those of the command that chooses it."""
         known = readable_versions(self.settings.storage.table(name))
         chosen = known[-1] if version is None and known else version
         if chosen is None or chosen not in known:
             held = f"its versions: {known[0]} to {known[-1]}" if known else "its log has no version"
             problem = f"{name.short} has no version {chosen}"
-            raise _invalid_pin(name, problem, held, "choose one of them", version=chosen)
+            remedy = "write the table first:   headrace run"
+            if known:
+                remedy = f"name the newest:   headrace pin {name.short} --version {known[-1]} {options}"
+            raise _invalid_pin(name, problem, held, remedy, version=chosen)
         return chosen
 
     def _name(self, table: str) -> TableName:

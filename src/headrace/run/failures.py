@@ -23,6 +23,7 @@ from headrace.errors import (
     LeaseLostError,
     LogUnreadableError,
     OutOfMemoryError,
+    QueryFailedError,
     RecordUnparseableError,
     StateChangedError,
     StorageUnreadableError,
@@ -76,6 +77,7 @@ _VIOLATED = re.compile(
     r"\[DELTA_(?:VIOLATE_CONSTRAINT_WITH_VALUES|NOT_NULL_CONSTRAINT_VIOLATED|EXCEED_CHAR_VARCHAR_LIMIT)\] "
     r"((?:CHECK|NOT NULL|Value) [^\n]*)"
 )
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _CAUSE = 100
 """Characters of a message that go into the summary of an error."""
 _MESSAGE = 600
@@ -285,13 +287,15 @@ def _known(failed: FailedQuery, declared: Declared) -> HeadraceError | None:
         return failed.error(
             ConstraintViolatedError,
             violated[1].rstrip(" .:"),
-            (_unchanged(declared), failed.cause),
+            (_unchanged(declared), failed.cause[max(0, failed.cause.find("[DELTA_")) :]),
             "correct the row at its source or in the query, then run again:   headrace run",
-            "or declare the condition as an expectation: expect_or_quarantine",
+            f"or declare the condition as an expectation: {_expectation(violated[1].rstrip(' .:'))}",
         )
     if (driver := find_missing(failed.cause)) is not None:
         problem, remedies = driver
         return failed.error(FlowFailedError, problem, (_unchanged(declared),), *remedies)
+    if (missing := _NO_MODULE.search(text)) is not None:
+        return _module_missing(failed, declared, missing[1])
     if "java.lang.OutOfMemoryError" in text or "SparkOutOfMemoryError" in text:
         return failed.error(
             OutOfMemoryError,
@@ -319,6 +323,30 @@ def _known(failed: FailedQuery, declared: Declared) -> HeadraceError | None:
             params=failed.params,
         )
     return None
+
+
+def _module_missing(failed: FailedQuery, declared: Declared, name: str) -> HeadraceError:
+    """The error for a module that a function imports, and that a worker does not have."""
+    top = name.partition(".")[0]
+    folders = () if failed.settings is None else failed.settings.code_folders
+    remedies = [f"install its package for the Python of the workers, such as:   pip install {top}"]
+    if any((folder / top).is_dir() or (folder / f"{top}.py").is_file() for folder in folders):
+        remedies = [
+            f"write the import in the file or in the body of the function:   import {name}",
+            f'or the name as a literal in the body:   importlib.import_module("{name}")',
+        ]
+    problem = f"a function imports the module `{name}`, which the worker does not have"
+    # No record is at fault, so this is not the error of a query that fails on one.
+    return failed.error(QueryFailedError, problem, (_unchanged(declared),), *remedies, module=name)
+
+
+def _expectation(violated: str) -> str:
+    """The decorator for a violated constraint, with the condition if Delta's message has one."""
+    if (check := re.match(r"CHECK constraint (\w+) \((.*)\) violated", violated)) is not None:
+        return f'@hr.expect_or_quarantine("{check[1]}", "{check[2]}")'
+    if (column := re.match(r"NOT NULL constraint violated for column: ([\w.]+)", violated)) is not None:
+        return f'@hr.expect_or_quarantine("{column[1]}", "{column[1]} IS NOT NULL")'
+    return "@hr.expect_or_quarantine"
 
 
 def _disk_facts(settings: ProjectSettings | None) -> tuple[str, ...]:

@@ -178,6 +178,12 @@ class RecordSearch:
         """The parts of the ranges; empty if one of them cannot be read again."""
         sources = {one.index: one for one in self.planned.sources}
         parts: list[Part] = []
+        reads: dict[int, SourceRange] = {}
+        for one in ranges:
+            first = reads.setdefault(sources[one.index].read, one)
+            if (first.start, first.until) != (one.start, one.until):
+                # The query is evaluated with one range for each of its reads.
+                return ()
         try:
             for one in ranges:
                 found = kind_of(one.kind).parts(one, sources[one.index], session, self.checkpoint)
@@ -202,7 +208,8 @@ class RecordSearch:
             return frame
 
         self.build_ranges(session, self.planned, only, self.checkpoint, treat=keep)
-        return union(records, lacks_columns=True)
+        # Two equal reads of a table both give the record.
+        return union(records, lacks_columns=True).limit(1)
 
     def _located(
         self, failure: Exception, parts: Sequence[Part], session: SparkSession, ranges: Sequence[SourceRange]

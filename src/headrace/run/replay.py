@@ -68,7 +68,7 @@ def refuse_stateful(planned: PlannedFlow) -> None:
         ),
         remedies=(
             f"send corrected records to the source:   headrace quarantine export {flow.target.short} "
-            "FILE.jsonl --records",
+            f"{flow.target.short}.jsonl --records",
             f"or read everything again:   headrace full-refresh {flow.target.short}",
         ),
         params={"flow": flow.name, "dataset": str(flow.target)},

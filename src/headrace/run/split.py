@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -50,6 +51,7 @@ def check_rejected(
     if isinstance(flow, RefreshFlow):
         name, what = flow.target.short, "a refresh"
     shown = [] if rejected is None else rejected.select("source", "reasons").limit(_SHOWN).collect()
+    enough = f"{math.ceil(100 * count / records)}%" if str(limit).endswith("%") else str(count)
     failed = [one for one in counts.expectations if one.failed and one.action in ("quarantine", "drop")]
     raise MaxRejectedExceededError(
         f"{name}: {count:,} of {records:,} records of {what} are rejected "
@@ -67,7 +69,7 @@ def check_rejected(
         ),
         remedies=(
             "correct the source, the schema or the expectations, and run again:   headrace run",
-            "or allow more rejected records: max_rejected",
+            f"or allow more rejected records, in headrace.yml or the declaration: max_rejected: {enough}",
         ),
         params={"flow": flow.name, "rejected": count, "records": records, "max_rejected": str(limit)},
     )

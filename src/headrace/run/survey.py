@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from headrace.errors import (
     CheckpointForeignError,
     HeadraceError,
     RefreshUnfinishedError,
+    StorageNewerError,
     TableLostError,
 )
 from headrace.model.project import ProjectSettings
@@ -165,6 +167,10 @@ def _checkpoint(folder: Location, facts: FlowFacts, table: TargetState) -> Check
         return _load_checkpoint(known[-1], facts, table) if known else None
     except CheckpointCorruptError as error:
         raise _with_remedy(error, facts) from error
+    except CheckpointForeignError as error:
+        raise _with_move(error, facts, known[-1], table) from error
+    except StorageNewerError as error:
+        raise error.with_location(facts.location) from error
 
 
 def _load_checkpoint(path: Location, facts: FlowFacts, table: TargetState) -> CheckpointFacts:
@@ -177,7 +183,6 @@ def _load_checkpoint(path: Location, facts: FlowFacts, table: TargetState) -> Ch
                 f"that flow writes {identity.dataset.removeprefix('default.')}",
                 "nothing was read or written",
             ),
-            remedies=("move the folder out of the storage, then run again:   headrace run",),
             params={"flow": facts.flow, "owner": identity.flow, "checkpoint": str(path)},
         )
     state = load_state(path)
@@ -212,7 +217,23 @@ def _with_remedy(error: CheckpointCorruptError, facts: FlowFacts) -> HeadraceErr
         f"flow {facts.flow}: {error.summary}",
         location=facts.location,
         facts=(*error.facts, "nothing was read or written"),
-        remedies=(repair_command(facts.flow), *resume_remedy(facts)),
+        remedies=(repair_command(facts.flow), *(f"or {remedy}" for remedy in resume_remedy(facts))),
+        params={**error.params, "flow": facts.flow},
+    )
+
+
+def _with_move(
+    error: CheckpointForeignError, facts: FlowFacts, path: Location, table: TargetState
+) -> HeadraceError:
+    """Without the folder, a flow that has written the table continues only from a new checkpoint."""
+    away = f"{facts.flow}-checkpoint-{path.name}"
+    then = resume_remedy(facts) if facts.flow in table.checkpoints else ("run again:   headrace run",)
+    return error.with_(
+        location=facts.location,
+        remedies=(
+            f"move the folder out of the storage:   mv {shlex.quote(str(path))} {shlex.quote(away)}",
+            *(f"then {remedy}" for remedy in then),
+        ),
         params={**error.params, "flow": facts.flow},
     )
 

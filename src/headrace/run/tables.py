@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -240,7 +241,10 @@ def _refuse_other_files(table: StreamingTable, path: Location) -> None:
             f"{table.name.short} cannot be created: its folder holds files, and is not a Delta table",
             location=table.location,
             facts=(f"{path} holds {first}", "nothing was read or written"),
-            remedies=("move the folder away, then run again:   headrace run",),
+            remedies=(
+                f"move the folder away:   mv {shlex.quote(str(path))} {table.name.name}-files",
+                "then run again:   headrace run",
+            ),
             params={"dataset": str(table.name), "path": str(path)},
         )
 

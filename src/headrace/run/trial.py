@@ -8,6 +8,7 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.contracts.conditions import is_unresolved
 from headrace.contracts.expectations import RowSplit, is_passed, with_checks
 from headrace.contracts.rejected import ID, PROBLEM, REASONS, Rejected, has_record, row_as_json, rows_of_json
 from headrace.errors import FlowFailedError, HeadraceError, ReplayImpossibleError
@@ -121,13 +122,23 @@ class Trial:
         try:
             checked = with_checks(good, self.planned.expectations)
         except AnalysisException as error:
-            # A condition can use a column that the query hides, which the row as JSON does not have.
-            text = f"an expectation cannot be checked on the row alone: {str(error).splitlines()[0]}"
-            outcome.rejected += [
-                Rejected.because(id, "row", "ROW_NOT_READABLE", text) for id in sorted(waiting)
-            ]
-            return
+            if (hidden := self._hidden(good)) is None:
+                raise
+            raise hidden from error
         self._check(checked, waiting, outcome)
+
+    def _hidden(self, rows: DataFrame) -> ReplayImpossibleError | None:
+        """The error for an expectation on a column that rows kept as JSON do not have: the query hides it."""
+        from pyspark.errors import AnalysisException
+
+        for one in self.planned.expectations:
+            try:
+                with_checks(rows, [one])
+            except AnalysisException as error:
+                if is_unresolved(error):
+                    column = (error.getMessageParameters() or {}).get("objectName", "").replace("`", "")
+                    return _hidden_column(self.planned, one, column)
+        return None
 
     def _try_records(self, rejected: DataFrame, ids: Sequence[str], outcome: Outcome) -> None:
         """Run the query on records. If it fails on some of them, find those by halves."""
@@ -268,6 +279,24 @@ def _read_outside(planned: PlannedFlow) -> ReplayImpossibleError:
         facts=("nothing was changed",),
         remedies=("read the source within the function",),
         params={"flow": flow.name, "dataset": str(flow.target)},
+    )
+
+
+def _hidden_column(planned: PlannedFlow, expectation: Expectation, column: str) -> ReplayImpossibleError:
+    flow = planned.flow
+    name = flow.target.short
+    return ReplayImpossibleError(
+        f"rejected rows of flow {flow.name} cannot be replayed: the expectation `{expectation.name}` uses "
+        f"the column `{column}`, which the query does not return",
+        location=expectation.location,
+        facts=("the quarantine has the rows as the query returned them", "nothing was changed"),
+        remedies=(
+            "use columns in the expectation that the query returns, and replay again",
+            "or replay only records without a row:   "
+            f'headrace quarantine replay {name} --where "row IS NULL"',
+            f"or read everything again:   headrace full-refresh {name}",
+        ),
+        params={"flow": flow.name, "dataset": str(flow.target), "expectation": expectation.name},
     )
 
 

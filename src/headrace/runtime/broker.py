@@ -28,10 +28,16 @@ from headrace.errors import (
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.runtime.broker_data import DATA
 from headrace.runtime.broker_record import BrokerRecord, ProcessId
-from headrace.runtime.broker_setup import Ports, format_storage, java_command, write_properties
+from headrace.runtime.broker_setup import (
+    Ports,
+    format_storage,
+    java_command,
+    java_variables,
+    write_properties,
+)
 from headrace.runtime.broker_watch import LOCK, idle_minutes, note_use
 from headrace.runtime.jvm import tail
-from headrace.runtime.places import BROKER_VARIABLE, broker_folder
+from headrace.runtime.places import BROKER_VARIABLE, NAME_BROKER, OTHER_BROKER, broker_folder, is_locked
 from headrace.runtime.processes import await_end, end, is_running, start_bound, start_detached
 
 if TYPE_CHECKING:
@@ -52,7 +58,6 @@ class BrokerStatus:
     # Its address, or its last address if it is stopped; `None` before the first start.
     bootstrap: str | None = None
     pid: int | None = None
-    started: float | None = None
     memory_mb: int | None = None
     idle_minutes: float = 0  # minutes without clients after which it ends; 0: never
 
@@ -82,7 +87,8 @@ class Broker:
     def __init__(
         self, directory: Path | None = None, *, port: int | None = None, bound: bool = False
     ) -> None:
-        self.directory = (directory or broker_folder()).absolute()
+        # Without links: the watcher would take a link that is changed for a folder that was deleted.
+        self.directory = (directory or broker_folder()).resolve()
         self._port = port
         self._bound = bound
         self._child: subprocess.Popen[bytes] | None = None
@@ -104,7 +110,6 @@ class Broker:
                 stopped,
                 state="running" if _listens(_port(record.bootstrap)) else "starting",
                 pid=process.pid,
-                started=record.broker.started,
                 memory_mb=process.memory_info().rss // (1 << 20),
                 idle_minutes=record.idle_minutes,
             )
@@ -127,6 +132,16 @@ class Broker:
         process = None if record is None else record.broker.find()
         if record is None or process is None:
             self._end_abandoned()
+            if is_locked(self.data / ".lock", by_java=True):
+                raise BrokerRunningError(
+                    "another process has the data of the embedded broker open, which this one does not see",
+                    facts=[f"folder of the broker: {self.directory}", "nothing was changed"],
+                    remedies=[
+                        "stop it in the container or on the machine that runs it:   headrace broker stop",
+                        f"or use another broker:   export {BROKER_VARIABLE}={OTHER_BROKER}",
+                    ],
+                    params={"path": str(self.directory)},
+                )
             return self._start()
         bootstrap = record.bootstrap
         if self._port is not None and not bootstrap.endswith(f":{self._port}"):
@@ -138,6 +153,10 @@ class Broker:
             )
         if not _listens(_port(bootstrap)):
             self._await_answer(bootstrap, process.pid)
+        if record.watcher is not None and record.watcher.find() is None:
+            # It was killed: nothing would end the broker.
+            watcher = self._start_watcher(process.pid, _port(bootstrap), record.idle_minutes * 60)
+            replace(record, watcher=watcher).save(self.directory)
         return bootstrap
 
     def stop(self) -> bool:
@@ -150,10 +169,8 @@ class Broker:
             if self._end_abandoned():
                 return True
             record = self._record()
-            process = None if record is None else record.broker.find()
-            if record is None or process is None:
+            if record is None or not _end_all(record):
                 return False
-            _end_all(record)
             if self._child is not None:
                 end(self._child, 0)
                 self._child = None
@@ -232,17 +249,24 @@ class Broker:
 
     def _start(self) -> str:
         idle = idle_minutes()
+        if "," in str(self.data):
+            reason = "Kafka cannot use a folder with a comma in its path"
+            raise self._unusable(reason, NAME_BROKER)
         ports = self._choose_ports()
         self._write_properties(ports)
         if not (self.data / "meta.properties").is_file():
+            # Records are no code: `git add .` in the pipeline's folder leaves them out.
+            (self.directory / ".gitignore").write_text("*\n")
             format_storage(self._properties, self.log_file)
         command = [*java_command(self._properties, self.log_file), "kafka.Kafka", str(self._properties)]
+        bootstrap = f"127.0.0.1:{ports.client}"
         try:
             pid = self._launch(command)
+            record = BrokerRecord(broker=ProcessId.of(pid), bootstrap=bootstrap)
         except OSError as error:
             raise self._start_error(f"was not started: {error}") from error
-        bootstrap = f"127.0.0.1:{ports.client}"
-        record = BrokerRecord(broker=ProcessId.of(pid), bootstrap=bootstrap)
+        except psutil.NoSuchProcess as error:
+            raise self._start_error("ended at once") from error
         record.save(self.directory)
         self._await_answer(bootstrap, pid)
         if idle and not self._bound:
@@ -260,8 +284,8 @@ class Broker:
 
     def _launch(self, command: list[str]) -> int:
         if not self._bound:
-            return start_detached(command, self.log_file)
-        self._child = start_bound(command, self.log_file)
+            return start_detached(command, self.log_file, java_variables())
+        self._child = start_bound(command, self.log_file, java_variables())
         return self._child.pid
 
     def _choose_ports(self) -> Ports:
@@ -307,13 +331,18 @@ class Broker:
         )
 
     def _unwritable(self, error: OSError) -> BrokerStartError:
+        return self._unusable(
+            f"{error.filename or self.directory} cannot be written: {error.strerror or error}",
+            f"make the folder writable, or {NAME_BROKER}",
+        )
+
+    def _unusable(self, reason: str, remedy: str) -> BrokerStartError:
         return BrokerStartError(
-            f"the embedded broker was not started: {error.filename or self.directory} cannot be written: "
-            f"{error.strerror or error}",
+            f"the embedded broker was not started: {reason}",
             facts=[f"folder of the broker: {self.directory}"],
             remedies=[
-                "make the folder writable, or name another in the spec:   runtime: {broker: FOLDER}",
-                f"or for the commands of this shell:   export {BROKER_VARIABLE}=FOLDER",
+                remedy,
+                f"or for the commands of this shell:   export {BROKER_VARIABLE}={OTHER_BROKER}",
             ],
             params={"path": str(self.directory)},
         )
@@ -388,11 +417,19 @@ def _end_all(record: BrokerRecord) -> bool:
         process = None if one is None else one.find()
         if process is None:
             continue
-        with contextlib.suppress(psutil.NoSuchProcess):
+        try:
             process.terminate()
             if not await_end(process.pid, _STOP_TIMEOUT_S):
                 process.kill()
                 await_end(process.pid, _STOP_TIMEOUT_S)
+        except psutil.NoSuchProcess:
+            pass
+        except psutil.AccessDenied as error:
+            raise BrokerRunningError(
+                f"the embedded broker was started by the user {process.username()}, and was not stopped",
+                remedies=["stop it as this user:   headrace broker stop"],
+                params={"pid": process.pid},
+            ) from error
     return process is not None
 
 

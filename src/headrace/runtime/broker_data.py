@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from headrace.runtime.places import shared_broker_folder
+from headrace.runtime.places import BROKER_VARIABLE, chosen_folder, shared_broker_folder
 
 DATA = "data"
 
@@ -19,7 +19,7 @@ def find_in_shared(topics: Iterable[str], broker: Path | None) -> tuple[list[str
     """The fact and the remedy for topics that a pipeline's embedded broker does not have, and the shared one
     has. `broker`: the folder of the pipeline's embedded broker."""
     shared = shared_broker_folder()
-    if broker is None or broker == shared or not has_data(shared):
+    if broker in (None, shared, chosen_folder(BROKER_VARIABLE)) or not has_data(shared):
         return [], []
     held = topic_ids(shared)
     found = [topic for topic in topics if topic in held]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ from pathlib import Path
 from headrace.errors import BrokerStartError
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.jars import spark_jars_folder
-from headrace.runtime.java import find_java
+from headrace.runtime.java import find_java, locale_variables
 from headrace.runtime.jvm import tail
 from headrace.runtime.places import replace_file
 
@@ -78,7 +79,8 @@ def write_properties(file: Path, data: Path, ports: Ports) -> None:
         "background.threads": "2",
         "log.cleaner.dedupe.buffer.size": str(16 << 20),
     }
-    lines = [f"{key}={value}" for key, value in settings.items()]
+    # Java reads `\u00fc` as in JSON, and takes bytes beyond ASCII for other letters.
+    lines = [f"{key}={json.dumps(value)[1:-1]}" for key, value in settings.items()]
     replace_file(file, ("\n".join(lines) + "\n").encode())
 
 
@@ -89,7 +91,12 @@ def format_storage(properties: Path, log_file: Path) -> None:
     command += [f"--cluster-id={cluster}", "--config", str(properties), "--ignore-formatted"]
     with log_file.open("ab") as log:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=java_variables(),
+            check=False,
         )
     if done.returncode != 0:
         raise BrokerStartError(
@@ -98,6 +105,11 @@ def format_storage(properties: Path, log_file: Path) -> None:
             remedies=["headrace doctor"],
             params={"log": str(log_file), "exit_code": done.returncode},
         )
+
+
+def java_variables() -> dict[str, str]:
+    """All variables of the broker."""
+    return {**os.environ, **locale_variables()}
 
 
 def java_command(properties: Path, log_file: Path) -> list[str]:

@@ -16,6 +16,7 @@ import psutil
 from headrace.errors import UsageError
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.runtime.broker_record import BrokerRecord
+from headrace.runtime.places import is_locked
 from headrace.runtime.processes import await_end
 
 VARIABLE = "HEADRACE_BROKER_IDLE"
@@ -57,7 +58,7 @@ def keeping_alive(connection: KafkaConnection) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if connection.broker is not None:
             with contextlib.suppress(OSError):
-                handle = stack.enter_context((connection.broker / _USED).open("a"))
+                handle = stack.enter_context((connection.broker / _USED).open("a+"))
                 fcntl.flock(handle, fcntl.LOCK_SH)
         yield
 
@@ -107,23 +108,13 @@ class Watch:
         return record is not None and record.broker.pid == self._process.pid
 
     def is_used(self) -> bool:
-        return self._is_noted() or self.is_held() or self._has_clients()
+        return self._is_noted() or is_locked(self._folder / _USED) or self._has_clients()
 
     def _is_noted(self) -> bool:
         before = self._used
         with contextlib.suppress(OSError):
             self._used = (self._folder / _USED).stat().st_mtime
         return self._used != before
-
-    def is_held(self) -> bool:
-        try:
-            with (self._folder / _USED).open("rb") as handle:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
 
     def _has_clients(self) -> bool:
         try:

@@ -25,7 +25,7 @@ from headrace.runtime.jars import JarCache, locked_jars
 from headrace.runtime.java import find_bundle, find_java
 from headrace.runtime.jvm import choose_heap
 from headrace.runtime.kafka_client import ClientErrors, connection_errors
-from headrace.runtime.places import BROKER_VARIABLE, CACHE_VARIABLE, broker_folder, cache_folder
+from headrace.runtime.places import BROKER_VARIABLE, CACHE_VARIABLE, OTHER_BROKER, broker_folder, cache_folder
 
 SPARK_VERSION = "4.2.0"
 DELTA_VERSION = "4.4.0"
@@ -193,7 +193,9 @@ def _broker(choice: BrokerChoice, *, needed: bool) -> Check:
             text = f"process {status.pid} does not listen yet; {which}; log: {status.log_file}"
             return Check("broker", "warn", text, "headrace broker status")
         case _ if needed:
-            remedy = f"name another in the spec:   runtime: {{broker: FOLDER}}, or set {BROKER_VARIABLE}"
+            remedy = (
+                f"name another in the spec:   runtime: {{broker: {OTHER_BROKER}}}, or set {BROKER_VARIABLE}"
+            )
             found = _folder("broker", choice.folder, remedy)
             return replace(found, text=f"stopped; a run starts it; {which}") if found.state == "ok" else found
         case _:

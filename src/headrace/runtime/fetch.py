@@ -128,7 +128,7 @@ class _Run:
             facts=facts,
             remedies=[
                 "check the network and repeat the command; only the missing jars are downloaded",
-                f"behind a mirror, name your ivysettings.xml:   export {SETTINGS_VARIABLE}=<file>",
+                f"behind a mirror, name your ivysettings.xml:   export {SETTINGS_VARIABLE}=./ivysettings.xml",
                 "headrace doctor",
             ],
             params={

@@ -170,3 +170,10 @@ def trust_store_options(folder: Path | None = None) -> tuple[str, ...]:
         f"-Djavax.net.ssl.trustStorePassword={_PASSWORD}",
         "-Djavax.net.ssl.trustStoreType=PKCS12",
     )
+
+
+def locale_variables() -> dict[str, str]:
+    """Returns the variables that a JVM needs in addition to those of this process: in another locale, such as
+    that of a cron job, Java does not find files whose names are not ASCII."""
+    locale = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG") or ""
+    return {} if "UTF8" in locale.upper().replace("-", "") else {"LC_ALL": "C.UTF-8"}

@@ -17,6 +17,9 @@ import platformdirs
 CACHE_VARIABLE = "HEADRACE_CACHE"
 LOGS_VARIABLE = "HEADRACE_LOGS"
 BROKER_VARIABLE = "HEADRACE_BROKER_DIR"
+OTHER_BROKER = "/var/tmp/headrace-broker"
+"""The folder of a broker that remedies name where the chosen folder cannot be written."""
+NAME_BROKER = f"name another in the spec:   runtime: {{broker: {OTHER_BROKER}}}"
 ENGINE_VARIABLE = "HEADRACE_ENGINE_DIR"
 
 
@@ -61,6 +64,20 @@ def replace_file(path: Path, content: bytes) -> None:
     unfinished = path.with_suffix(f".{os.getpid()}")
     unfinished.write_bytes(content)
     unfinished.replace(path)
+
+
+def is_locked(file: Path, *, by_java: bool = False) -> bool:
+    """Return whether a process has locked a file. `by_java`: with a lock of Java, another kind of lock."""
+    lock = fcntl.lockf if by_java else fcntl.flock
+    try:
+        # On NFS, only a file that is open for writing can be locked by one process alone.
+        with file.open("r+b") as stream:
+            lock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 _PREFIX = "headrace-spark-"

@@ -27,7 +27,7 @@ from headrace.runtime.gateway import (
     worker_environment,
 )
 from headrace.runtime.jars import locked_jars
-from headrace.runtime.java import find_java
+from headrace.runtime.java import find_java, locale_variables
 from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, error_lines, start_jvm, tail
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.runtime.places import Scratch, logs_folder
@@ -190,11 +190,7 @@ def _start_error(master: str, error: Exception, log: Path) -> SparkStartError:
 
 def jvm_environment(master: str, redactor: Redactor) -> dict[str, str]:
     """Returns the variables of the JVM in addition to those of this process."""
-    environment = worker_environment()
-    locale = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG") or ""
-    if "UTF8" not in locale.upper().replace("-", ""):
-        # In another locale, such as that of a cron job, Java does not find files whose names are not ASCII.
-        environment["LC_ALL"] = "C.UTF-8"
+    environment = {**worker_environment(), **locale_variables()}
     if pattern := redactor.java_pattern(_LONGEST_PATTERN):
         # For the log. Every user of the machine can read a command line, but not these variables.
         environment["HEADRACE_SECRETS"] = pattern

@@ -333,9 +333,14 @@ class BadRecord:
         elif self.code == TOO_LARGE:
             yield "or set a larger max_value_bytes"
         elif self.code == DRIFTED:
-            yield 'add the fields to the schema, or choose drift="evolve", "rescue" or "quarantine" for them'
+            names = find_unknown(self.text, self.schema)
+            chosen = json.dumps({"*": "fail", **dict.fromkeys(names, "evolve")})
+            yield f"add the fields to the schema, or let the table get them: drift={chosen}"
+            yield 'or choose "rescue" or "quarantine" in place of "evolve"'
         elif "path" not in self.at:
             yield 'correct the schema, or read the records with format="raw"'
+        if self.at and self.value is not None and self.code != DRIFTED:
+            yield 'or let the reader put such records aside: bad_records="quarantine"'
 
 
 def _describe_invalid(value: bytes) -> str:

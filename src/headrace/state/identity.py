@@ -99,6 +99,7 @@ def load_identity(checkpoint: Location) -> CheckpointIdentity:
         if value["headrace"] > FORMAT:
             raise StorageNewerError(
                 f"the checkpoint {checkpoint} was written by a newer version of Headrace",
+                facts=("nothing was read or written",),
                 remedies=(INSTALL_NEWER,),
                 params={"checkpoint": str(checkpoint), "format": value["headrace"]},
             )

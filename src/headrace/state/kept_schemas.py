@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -41,7 +42,10 @@ def _reading(path: Location, schema: str, consequence: str) -> Iterator[Mapping[
         raise KeptSchemaUnreadableError(
             f"{schema} cannot be read from {path}",
             facts=(f"{type(error).__name__}: {error}",),
-            remedies=(f"restore the file, or remove it: {consequence}",),
+            remedies=(
+                "restore the file from a backup",
+                f"or remove it; {consequence}:   rm {shlex.quote(str(path))}",
+            ),
             params={"path": str(path)},
         ) from error
 

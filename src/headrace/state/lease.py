@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import os
+import shlex
 import socket
 import threading
 import time
@@ -400,7 +401,7 @@ def held_leases(storage: Storage, names: Iterable[TableName]) -> Iterator[None]:
 
 def _second(location: Location, flow: str, record: _Record | None) -> SecondDriverError:
     summary = f"another process has just started flow {flow}"
-    remedies = ["stop that process, or wait until it has ended"]
+    remedies = ["stop that process, or wait until it has ended; then run again:   headrace run"]
     if record is not None:
         summary = f"another process runs flow {flow}: {record.driver()}"
         if record.has_calls:
@@ -421,7 +422,10 @@ def _unreadable(location: Location, flow: str, problem: str) -> LeaseUnreadableE
     return LeaseUnreadableError(
         f"it is not known whether another process runs flow {flow}: its lease cannot be used",
         facts=(f"{location}: {problem}", "nothing was read or written"),
-        remedies=(f"if no process runs the flow, remove the lease:   rm {location}",),
+        remedies=(
+            f"if no process runs the flow, remove the lease:   rm {shlex.quote(str(location))}",
+            "then run again:   headrace run",
+        ),
         params={"flow": flow, "lease": str(location)},
     )
 

@@ -269,7 +269,7 @@ def _sources_changed(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> Headrace
         ),
         remedies=(
             f"keep the rows and continue with these sources:   headrace reset {flow.flow}",
-            f"read everything again:   headrace full-refresh {flow.short_dataset}",
+            f"or read everything again:   headrace full-refresh {flow.short_dataset}",
         ),
         params={"flow": flow.flow},
     )

@@ -161,18 +161,6 @@ def lock_shared(stream: IO[Any]) -> None:
         fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
-def is_locked(file: Path) -> bool:
-    """Return whether a process has a file open that `lock_shared` has locked."""
-    try:
-        with file.open("rb") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
 @contextlib.contextmanager
 def _staged(target: Path, data: bytes) -> Iterator[Path]:
     """A durable file beside the target, which is gone after the block."""

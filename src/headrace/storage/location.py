@@ -272,7 +272,10 @@ class Location:
         return StorageUnwritableError(
             f"cannot write to the storage: {self.path}",
             facts=(f"the system's error: {error.strerror or error}",),
-            remedies=("headrace doctor",),
+            remedies=(
+                "make the folder writable, or set `storage` in headrace.yml to another folder",
+                "and check the machine:   headrace doctor",
+            ),
             params={"path": self.path},
         )
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote
 
 from headrace.errors import HeadraceError, LogUnreadableError
 from headrace.storage.locate import locate
@@ -14,7 +17,6 @@ from headrace.storage.location import Location
 _LOG = "_delta_log"
 _COMMIT = re.compile(r"\d{20}\.json")
 _CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..*(?:parquet|json)|\d{20}\.checkpoint\.parquet")
-_IN_LOG = re.compile(r"(?:file:/*)?(/[^\s'\"`]*?)/_delta_log\b")
 _READ = ("protocol", "metaData", "txn")  # small columns of a checkpoint
 _CHARACTERS = 60
 
@@ -46,8 +48,15 @@ def naming_damage(table: Location) -> Iterator[None]:
 
 def find_damage_named(text: str) -> LogUnreadableError | None:
     """The error for a log that the text of a failure names; ``None`` if it names none, or all is readable."""
-    named = _IN_LOG.search(text)
-    return None if named is None else find_damage(locate(named[1]))
+    for line in unquote(text).splitlines():
+        before, found, _ = line.partition(f"/{_LOG}")
+        # A path can have spaces, so that the text does not show where it starts.
+        paths = (before[start:] for start, letter in enumerate(before) if found and letter == "/")
+        for path in paths:
+            # Unlike `Path.is_dir`, this is also false for a text that is too long for a path.
+            if os.path.isdir(f"{path}/{_LOG}"):  # noqa: PTH112
+                return find_damage(locate(Path(path)))
+    return None
 
 
 def log_unreadable(file: Location, fault: str) -> LogUnreadableError:
@@ -88,7 +97,8 @@ def _faults_of_lines(data: bytes) -> Iterator[str]:
             is_action = False
         if not is_action:
             shown = line.decode(errors="replace")[:_CHARACTERS]
-            yield f"is not JSON in line {number}: {shown!r}"
+            # A crash of the machine can leave a file of zero bytes.
+            yield f"is not JSON in line {number}" + (f": {shown!r}" if shown.isprintable() else "")
 
 
 def _faults_of_parquet(file: Location) -> Iterator[str]:

@@ -38,6 +38,18 @@ def mapped_path(path: str, settings: ProjectSettings, location: SourceLocation |
     return os.path.normpath(settings.data_folder / path)
 
 
+def find_unmapped(
+    error: BaseException, settings: ProjectSettings, location: SourceLocation
+) -> PathUnmappedError | None:
+    """The error for a missing file whose path is of another system, and in no entry of `paths`."""
+    if isinstance(error, FileNotFoundError) and isinstance(error.filename, str):
+        try:
+            mapped_path(error.filename, settings, location)
+        except PathUnmappedError as unmapped:
+            return unmapped
+    return None
+
+
 def _entry(prefix: str) -> str:
     key = f'"{prefix}"' if prefix.endswith(":") else prefix.rstrip("/")
     return f"{key}: ./{prefix.strip('/:').lower()}"

@@ -269,12 +269,29 @@ def is_followed(table: Location, version: int) -> bool:
 def read_actions(file: Location, *names: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The actions of a commit file that have one of these names; other lines are not parsed."""
     starts = tuple(f'{{"{name}"' for name in names)
-    for line in file.read_lines():
+    for line in _text_lines(file):
         if line.startswith(starts):
-            yield from _parsed(line, file).items()
+            yield from parse_actions(line, file).items()
 
 
-def _parsed(line: str, file: Location) -> dict[str, Any]:
+def _text_lines(file: Location) -> Iterator[str]:
+    try:
+        yield from filter(str.strip, file.read_lines())
+    except UnicodeDecodeError as error:
+        raise log_unreadable(file, f"is not text: {error}") from error
+
+
+def action_lines(file: Location) -> Iterator[str]:
+    """The lines of a commit, without blank ones."""
+    line = ""
+    for line in _text_lines(file):
+        yield line
+    if not line:
+        # Delta would take it for a commit that changes nothing.
+        raise log_unreadable(file, "is empty")
+
+
+def parse_actions(line: str, file: Location) -> dict[str, Any]:
     try:
         actions: dict[str, Any] = json.loads(line)
     except ValueError as error:
@@ -288,22 +305,19 @@ def load_commit(table: Location, version: int) -> LoggedCommit:
     transactions: dict[str, int] = {}
     properties: dict[str, str] | None = None
     changes_data = removes_data = False
-    file, line = commit_file(table, version), ""
-    for line in file.read_lines():
+    file = commit_file(table, version)
+    for line in action_lines(file):
         if line.startswith('{"commitInfo"'):
-            info = _parsed(line, file)["commitInfo"]
+            info = parse_actions(line, file)["commitInfo"]
         elif line.startswith('{"txn"'):
-            action = _parsed(line, file)["txn"]
+            action = parse_actions(line, file)["txn"]
             transactions[action["appId"]] = action["version"]
         elif line.startswith('{"metaData"'):
-            properties = _parsed(line, file)["metaData"].get("configuration") or {}
+            properties = parse_actions(line, file)["metaData"].get("configuration") or {}
         elif not removes_data and line.startswith('{"remove"'):
             removes_data = '"dataChange":true' in line
         elif not changes_data and line.startswith('{"add"'):
             changes_data = '"dataChange":true' in line
-    if not line:
-        # Delta would take it for a commit that changes nothing.
-        raise log_unreadable(file, "is empty")
     metadata = _user_metadata(info)
     return LoggedCommit(
         version=version,

@@ -12,7 +12,16 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from headrace.storage.location import Location
-from headrace.storage.table_log import LOG, commit_file, is_followed, load_commit, read_actions, versions
+from headrace.storage.table_log import (
+    LOG,
+    action_lines,
+    commit_file,
+    is_followed,
+    load_commit,
+    parse_actions,
+    read_actions,
+    versions,
+)
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
 _MANIFEST = re.compile(r"(\d{20})\.checkpoint\.[0-9a-fA-F-]{36}\.(?:parquet|json)")
@@ -103,9 +112,10 @@ def load_snapshot(table: Location) -> TableSnapshot:
         if set(range(start + 1, newest + 1)) - set(commits):
             raise SnapshotUnreadableError(f"its log lacks commits after version {start}")
         for version in range(start + 1, newest + 1):
-            for line in commit_file(table, version).read_lines():
-                if not line.startswith(('{"commitInfo"', '{"txn"')) and line.strip():
-                    for name, value in json.loads(line).items():
+            file = commit_file(table, version)
+            for line in action_lines(file):
+                if not line.startswith(('{"commitInfo"', '{"txn"')):
+                    for name, value in parse_actions(line, file).items():
                         state.apply(name, value)
         metadata = state.metadata
         if metadata is None:

@@ -97,23 +97,27 @@ def _parse_cell(number: int, text: str, language: str) -> NotebookCell:
             lines[first] = " " * found.start(2) + kept if kept else ""
     skipped = []
     if magic == "python":
-        skipped = list(_without_commands(lines))
+        skipped = sorted(_without_commands(lines))
     return NotebookCell(number, magic, argument, first + 1, text, "\n".join(lines), tuple(skipped))
 
 
 def _without_commands(lines: list[str]) -> Iterator[tuple[int, str]]:
-    """Blank the lines with commands for the notebook or the shell."""
-    if _is_python("\n".join(lines)):
-        return
-    for index, line in enumerate(lines):
-        if _LINE_MAGIC.fullmatch(line):
-            yield index + 1, line.strip()
-            lines[index] = ""
+    """Blank the lines with commands for the notebook or the shell, where Python finds an error."""
+    while (index := _first_error(lines)) is not None and _LINE_MAGIC.fullmatch(lines[index]):
+        stop = index + 1
+        while lines[stop - 1].endswith("\\") and stop < len(lines):
+            stop += 1
+        yield index + 1, " ".join(line.rstrip("\\").strip() for line in lines[index:stop])
+        lines[index:stop] = [""] * (stop - index)
 
 
-def _is_python(text: str) -> bool:
+def _first_error(lines: list[str]) -> int | None:
+    """The index of the line with a syntax error."""
     try:
-        ast.parse(text)
-    except (SyntaxError, ValueError):
-        return False
-    return True
+        ast.parse("\n".join(lines))
+    except SyntaxError as error:
+        line = (error.lineno or 0) - 1
+        return line if 0 <= line < len(lines) else None
+    except ValueError:
+        return None
+    return None

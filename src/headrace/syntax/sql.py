@@ -106,13 +106,22 @@ def expression_end(text: str, relation: SqlRelation) -> int:
 def parse_sql(session: SparkSession, text: str) -> SqlStatement:
     plan = session._jsparkSession.sessionState().sqlParser().parsePlan(text)
     walked = [*(_walk(plan, frozenset()) if _WITH.search(text) else _leaves(plan))]
-    if str(plan.nodeName()) == INSERT:
-        # The parser keeps this target apart from the children.
-        walked.append(plan.table())
-    writes = _writes(session, plan)
+    statements = [*_statements(plan)]
+    # The parser keeps the target of an insert apart from the children.
+    walked += [one.table() for one in statements if str(one.nodeName()) == INSERT]
+    writes = next(filter(None, (_writes(session, one) for one in statements)), None)
     has_options = writes is not None or _WITH.search(text) is not None
     found = (_relation(node, text, has_options=has_options) for node in walked)
     return SqlStatement(relations=tuple(one for one in found if one is not None), writes=writes)
+
+
+def _statements(plan: Any) -> Iterator[Any]:
+    """The statements of a text: one behind ``WITH``, or several inserts behind one ``FROM``."""
+    if str(plan.nodeName()) in ("UnresolvedWith", "Union"):
+        for child in items(plan.children()):
+            yield from _statements(child)
+    else:
+        yield plan
 
 
 def _writes(session: SparkSession, plan: Any) -> str | None:

@@ -251,11 +251,11 @@ class TableClauses:
             )
         for before, token, after in zip(item.tokens, item.tokens[1:], (*item.tokens[2:], None), strict=False):
             # Fields of a struct may have these names.
-            is_field = before.is_symbol("<") or (after is not None and after.is_symbol(":"))
-            if token.is_word("GENERATED", "MASK", "DEFAULT", "CHECK") and not is_field:
+            is_field = any(map(before.is_symbol, "<,")) or (after is not None and after.is_symbol(":"))
+            if token.is_word(*_COLUMN_REMEDIES) and not is_field:
                 has_identity = any(one.is_word("IDENTITY") for one in item.tokens)
-                what = "an IDENTITY column" if has_identity else f"{token.value.upper()} in a column"
-                raise item.unsupported(what, *_COLUMN_REMEDIES.get(what.split()[0], ()), token=token)
+                word = "IDENTITY" if has_identity else token.value.upper()
+                raise item.unsupported(f"{word} in a column", _COLUMN_REMEDIES[word], token=token)
         self._columns.append(text)
 
     def clause(self) -> None:
@@ -313,11 +313,12 @@ _REFUSED: Mapping[str, tuple[str, ...]] = {
 }
 
 
-_COLUMN_REMEDIES: Mapping[str, tuple[str, ...]] = {
-    "an": ("remove the column, or compute a key in the query: uuid(), or a hash of the row's own columns",),
-    "GENERATED": ("compute the column in the query: SELECT .., expression AS name",),
-    "DEFAULT": ("give the value in the query: SELECT .., coalesce(name, VALUE) AS name",),
-    "CHECK": ("write CONSTRAINT name EXPECT (condition) ON VIOLATION FAIL UPDATE",),
+_COLUMN_REMEDIES: Mapping[str, str] = {
+    "GENERATED": "compute the column in the query: SELECT .., expression AS name",
+    "IDENTITY": "remove the column, or compute a key in the query: uuid(), or a hash of other columns",
+    "DEFAULT": "give the value in the query: SELECT .., coalesce(name, VALUE) AS name",
+    "CHECK": "write CONSTRAINT name EXPECT (condition) ON VIOLATION FAIL UPDATE",
+    "MASK": "compute the masked value in the query: SELECT .., function(name) AS name",
 }
 
 

@@ -234,7 +234,7 @@ class Cursor:
             raise self.unexpected(what)
         inner = self.until(lambda: self.at_symbol(")"))
         if not self.take_symbol(")"):
-            raise self.invalid("this parenthesis is not closed", opening)
+            raise self.invalid("this parenthesis is not closed", opening, "close it with )")
         return inner
 
     def until(self, ends: Callable[[], bool]) -> Cursor:

@@ -380,8 +380,10 @@ def test_a_pipeline_of_several_dialects(tmp_path: Path) -> None:
     assert rows(root, "ranking", "name, clicks") == [("ada", 2), ("bob", 1), (None, 1)]
 
 
-def test_a_folder_of_sparks_declarative_pipelines(tmp_path: Path) -> None:
+def test_a_folder_of_sparks_declarative_pipelines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "sparks"
+    root.mkdir()
+    monkeypatch.chdir(root)
     write(root, "spark-pipeline.yml", "orders.py", SPARKS)
     (root / "transformations" / "ids.sql").write_text(
         "CREATE MATERIALIZED VIEW last_id AS SELECT max(id) AS id FROM copies;\n"

@@ -30,6 +30,8 @@ def test_it_writes_a_pipeline_named_like_its_folder(headrace: Call, tmp_path: Pa
     called = headrace("init", "my shop")
     assert called.exit_code == 0
     assert "headrace.yml" in called.out
+    assert "\n  cd 'my shop'\n" in called.out, "what comes next can be typed"
+    assert "headrace init 'my shop-2'" in headrace("init", "my shop").err
     settings = load_project(tmp_path / "my shop")
     assert settings.name == "my_shop"
     declared = load_declarations(settings, None)  # type: ignore[arg-type]

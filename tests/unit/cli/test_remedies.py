@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.remedies import locate_remedies, named_options
-from headrace.errors import TopicNotFoundError
+from headrace.errors import PlanFailedError, TopicNotFoundError
 from unit.cli.conftest import Call
 
 
@@ -30,6 +30,10 @@ def test_commands_name_the_pipeline(remedy: str, located: str) -> None:
     error = TopicNotFoundError("no topic", remedies=[remedy])
     assert locate_remedies(error, "--project shop").remedies == (located,)
     assert locate_remedies(error, "") is error
+    failed = locate_remedies(PlanFailedError([error, error]), "--project shop")
+    assert isinstance(failed, PlanFailedError)
+    assert failed.errors[0].remedies == (located,)
+    assert not failed.of_all.remedies, "they are printed once, with their errors"
 
 
 def test_options_are_as_the_user_types_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,3 +51,10 @@ def test_the_command_line_prints_them(headrace: Call, tmp_path: Path) -> None:
     assert headrace(*arguments, "--json").data["error"]["remedies"] == [
         "headrace broker topics list --project shop"
     ]
+
+
+def test_a_reset_that_needs_a_start_names_the_flows_that_were_typed(headrace: Call, tmp_path: Path) -> None:
+    found = headrace("reset", "orders", "big", "--allow-duplicates", "--json").data["error"]["remedies"]
+    assert "headrace reset orders big --from earliest --allow-duplicates" in found[1]
+    found = headrace("reset", "orders", "--from", "7", "--json").data["error"]["remedies"]
+    assert found[0].endswith(":   headrace checkpoint show orders")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from headrace.runtime.places import CACHE_VARIABLE
 from headrace.shell.completion import Names, NamesCompleter, is_complete
 from headrace.shell.definitions import Definitions
 from headrace.shell.queries import Answer
-from headrace.storage.layout import Storage
 from headrace.syntax.sql import SqlText
 from headrace.syntax.stream_statements import CreateScan, CreateTable, parse_stream_statement
 from headrace.syntax.tokens import Cursor
@@ -31,15 +30,9 @@ CTRL_C, CTRL_D = "\x03", "\x04"
 
 
 @pytest.fixture
-def names(tmp_path: Path) -> Names:
+def names(make_project: Callable[[], ProjectSettings]) -> Names:
     """A storage with a Kafka table, a Delta table without rows, a scan and a stream."""
-    settings = ProjectSettings(
-        name="shop",
-        file=tmp_path / "headrace.yml",
-        profile="dev",
-        storage=Storage.at(tmp_path / "lake"),
-        libraries=(),
-    )
+    settings = make_project()
     definitions = Definitions(settings)
     for text in (
         "CREATE TABLE clicks_in USING kafka OPTIONS (subscribe 'clicks')",

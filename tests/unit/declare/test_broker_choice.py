@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from headrace.declare.broker_choice import guess_broker
 from headrace.declare.spec import load_project
+from headrace.errors import TopicNotFoundError
 from headrace.model.broker import Reason
+from headrace.model.declarations import Sink
 from headrace.project.ingest_code import build_spec
 from headrace.runtime import places
 from headrace.runtime.broker_data import find_in_shared
-from headrace.state.identity import CheckpointIdentity, SourceIdentity, write_checkpoint
+from headrace.sources.kafka.cluster import KafkaCluster
+from headrace.sources.kafka.kind import KIND
+from headrace.state.identity import CheckpointIdentity, SourceIdentity, load_identity, write_checkpoint
 from headrace.storage.layout import Storage, TableName
+from headrace.storage.location import Location
 
 OLD, NEW = "old+IdOf/TopicOrders00", "new+IdOf/TopicOrders00"
 
@@ -22,6 +29,7 @@ OLD, NEW = "old+IdOf/TopicOrders00", "new+IdOf/TopicOrders00"
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the shared broker, which does not exist yet."""
     monkeypatch.delenv(places.BROKER_VARIABLE, raising=False)
+    monkeypatch.setenv(places.CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(places.platformdirs, "user_data_dir", lambda name: str(tmp_path / "user" / name))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "user/headrace/broker"
@@ -105,6 +113,27 @@ def test_a_pipeline_that_has_read_topics_of_the_shared_broker_goes_on_with_it(
     assert chosen(folder)[1] == "pipeline", "it has a checkpoint on topics of its own broker"
 
 
+def test_the_checkpoints_are_read_once_until_there_is_a_new_one(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_spec(tmp_path / "a")
+    hold(shared, "orders", OLD)
+    read(folder / "lake", "orders", OLD)
+    loaded: list[str] = []
+
+    def load(checkpoint: Location) -> CheckpointIdentity:
+        loaded.append(checkpoint.name)
+        return load_identity(checkpoint)
+
+    monkeypatch.setattr("headrace.declare.broker_choice.load_identity", load)
+    assert [chosen(folder) for _ in range(3)] == [(shared, "earlier")] * 3
+    assert loaded == ["0001"]
+    read(folder / "lake", "orders", OLD, 2)
+    hold(folder / ".headrace/broker", "orders", NEW)
+    assert [chosen(folder) for _ in range(2)] == [(shared, "earlier")] * 2
+    assert loaded == ["0001", "0001", "0002"]
+
+
 def test_a_pipeline_with_topics_of_another_broker_does_not_take_the_shared_one(
     tmp_path: Path, shared: Path
 ) -> None:
@@ -116,7 +145,9 @@ def test_a_pipeline_with_topics_of_another_broker_does_not_take_the_shared_one(
     assert chosen(folder)[1] == "pipeline", "a damaged checkpoint is reported by the command that needs it"
 
 
-def test_a_topic_that_only_the_shared_broker_has_is_found_there(tmp_path: Path, shared: Path) -> None:
+def test_a_topic_that_only_the_shared_broker_has_is_found_there(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = tmp_path / "a/.headrace/broker"
     assert find_in_shared(["orders"], own) == ([], [])
     hold(shared, "orders", OLD)
@@ -127,6 +158,25 @@ def test_a_topic_that_only_the_shared_broker_has_is_found_there(tmp_path: Path, 
     assert chosen(folder) == (shared, "spec"), "the remedy works as it is printed"
     for broker in (None, shared):
         assert find_in_shared(["orders"], broker) == ([], [])
+    monkeypatch.setenv("HEADRACE_BROKER_DIR", str(own))
+    assert find_in_shared(["orders"], own) == ([], []), "the user has chosen a broker: the spec has no effect"
+
+
+def test_a_sink_whose_topic_only_the_shared_broker_has_is_refused_with_the_line_that_names_it(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No checkpoint has the topic of a sink: a broker of its own would get the rows, and no reader."""
+    hold(shared, "out", OLD)
+    settings = load_project(write_spec(tmp_path / "a"))
+    monkeypatch.setattr(KafkaCluster, "_described", lambda _, names: dict.fromkeys(names))
+    monkeypatch.setattr(KafkaCluster, "topics", lambda _: [])
+    clusters = SimpleNamespace(reach=lambda _: KafkaCluster(settings.kafka, 1))
+    systems: Any = SimpleNamespace(client=lambda _: clusters)
+    with pytest.raises(TopicNotFoundError) as caught:
+        KIND.check_destination(Sink(format="kafka", options={"topic": "out"}), settings, systems)
+    assert caught.value.remedies[0].endswith(f"runtime: {{broker: {shared}}}")
+    folder = write_spec(tmp_path / "a", caught.value.remedies[0].rpartition(":   ")[2] + "\n")
+    assert chosen(folder) == (shared, "spec")
 
 
 @pytest.mark.parametrize(

@@ -267,7 +267,8 @@ def test_a_folder_is_read_where_its_pipeline_is(tmp_path: Path) -> None:
     for name, text in {
         "etl/bronze/a.py": 'import dlt\n@dlt.table(name="main.bronze.a")\ndef a(): ...\n',
         "etl/bronze/deep/b.sql": "CREATE OR REFRESH STREAMING TABLE b AS SELECT * FROM STREAM main.raw.b",
-        "etl/silver/c.py": "from pyspark import pipelines as dp\nday = spark.conf.get('etl.day')\n",
+        "etl/silver/c.py": "from pyspark import pipelines as dp\nday = spark.conf.get('etl.day')\n"
+        'rows = spark.readStream.option("kafka.bootstrap.servers", f"{day}.example.org:9092")\n',
         "tests/test_a.py": "import pytest",
         "setup.py": "",
         "tools/create.sql": "CREATE TABLE main.raw.b (a INT)",
@@ -286,5 +287,13 @@ def test_a_folder_is_read_where_its_pipeline_is(tmp_path: Path) -> None:
         "# Write the paths that have the data.",
         "tables:",
         "  main.raw.b: ./b   # etl/bronze/deep/b.sql:1",
+        "",
+        "# Their readers and sinks use Headrace's own broker; or write the name of a profile.",
+        "kafka:",
+        "  bootstrap.servers: embedded",
+        "  brokers:",
+        '    "*.example.org:9092": embedded   # etl/silver/c.py:3',
     ]
     assert spec.unset == ("ETL_DAY",)
+    spec.file.write_text(spec.text.replace("${ETL_DAY}", "monday"))
+    assert load_project(tmp_path).brokers.find("monday.example.org:9092") is not None

@@ -96,6 +96,13 @@ def test_the_language_of_a_notebook_is_that_of_its_cells() -> None:
     assert cell.skipped == ()
 
 
+def test_lines_of_strings_that_look_like_commands_are_kept() -> None:
+    text = '%pip install shop \\\n  faker\nQUERY = """\n%sql\n"""\n!ls'
+    (cell,) = parse_notebook(notebook(text))
+    assert cell.source == '\n\nQUERY = """\n%sql\n"""\n'
+    assert cell.skipped == ((1, "%pip install shop faker"), (6, "!ls"))
+
+
 def test_the_lines_of_a_cell_are_found_in_the_notebook(tmp_path: Path) -> None:
     file = tmp_path / "n.ipynb"
     file.write_text(notebook("# T", "a = 1\nb = 2"))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -31,6 +33,7 @@ from headrace.errors import (
 from headrace.model.changes import ChosenColumns
 from headrace.model.declarations import AutoCdcFlow, Declarations, TemporaryView
 from headrace.plan.evaluate import loading
+from waiting import until
 
 Write = Callable[..., Path]
 Load = Callable[..., Declarations]
@@ -275,6 +278,13 @@ def shops():
         from beyond import ONE
         return x + ONE
     return one_more
+
+def named(x):
+    import importlib
+    from importlib import import_module
+
+    factor = importlib.import_module("lib.by_name").FACTOR
+    return x * factor + import_module("by_name").ONE
 """
 MANY = "".join(f"    v{number} = x.a{number} if x is None else {number}.5\n" for number in range(300))
 BIG = f"def big(x):\n{MANY}    import beyond\n    return beyond.ONE\n"
@@ -289,6 +299,8 @@ def test_modules_that_a_function_imports_in_its_body_go_to_workers_as_they_were_
             "lib/tax.py": "RATE = 0.5\n",
             "numbers_of_shops.py": "import json\nFACTOR = 10\n",
             "beyond.py": "ONE = 1\n",
+            "by_name.py": "ONE = 1\n",
+            "lib/by_name.py": "FACTOR = 10\n",
             "transformations/a.py": IN_BODY + BIG,
         }
     )
@@ -299,13 +311,14 @@ def test_modules_that_a_function_imports_in_its_body_go_to_workers_as_they_were_
         "from pyspark import cloudpickle\n"
         f"for file in Path({str(root)!r}).rglob('*.py'): file.write_text('boom(')\n"
         "module = sys.modules['transformations.a']\n"
-        "sys.stdout.write(cloudpickle.dumps((module.scaled, module.big, flow.query.function())).hex())"
+        "sys.stdout.write(cloudpickle.dumps((module.scaled, module.big, module.named, "
+        "flow.query.function())).hex())"
     )
     sent = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     worker = (
         "import pickle, sys; sys.modules['headrace'] = None  # A cluster's worker may lack it.\n"
-        f"scaled, big, one_more = pickle.loads(bytes.fromhex({sent!r}))\n"
-        "assert (scaled(3), big(1), one_more(6)) == (60.5, 1, 7)"
+        f"scaled, big, named, one_more = pickle.loads(bytes.fromhex({sent!r}))\n"
+        "assert (scaled(3), big(1), named(2), one_more(6)) == (60.5, 1, 21, 7)"
     )
     subprocess.run([sys.executable, "-c", worker], check=True)
 
@@ -334,12 +347,28 @@ def test_a_worker_that_lives_on_gets_the_changed_text_of_a_module(write: Write) 
     subprocess.run([sys.executable, "-c", worker], check=True)
 
 
-def test_two_threads_may_load_a_pipeline(write: Write) -> None:
-    slow = "import time\ntime.sleep(0.05)\n"
-    settings = load_project(write({"transformations/slow.py": slow + TABLE.format("t")}))
+def test_two_threads_may_load_a_pipeline(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lock:
+        """The lock of loads, which counts the threads that have asked for it."""
+
+        asked = 0
+        own = threading.RLock()
+
+        def __enter__(self) -> None:
+            Lock.asked += 1
+            self.own.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.own.release()
+
+    gate = ModuleType("gate")
+    gate.__dict__["wait"] = lambda: until(lambda: Lock.asked == 2, "the other thread loads the pipeline, too")
+    monkeypatch.setitem(sys.modules, "gate", gate)
+    monkeypatch.setattr("headrace.declare.loader._LOADING", Lock())
+    settings = load_project(write({"transformations/a.py": "import gate\ngate.wait()\n" + TABLE.format("t")}))
     with ThreadPoolExecutor(2) as pool:
-        loads = [pool.submit(load_declarations, settings, Session) for _ in range(4)]  # type: ignore[arg-type]
-        assert [names(one.result()) for one in loads] == [["t"]] * 4
+        loads = [pool.submit(load_declarations, settings, Session) for _ in range(2)]  # type: ignore[arg-type]
+        assert [names(one.result()) for one in loads] == [["t"]] * 2
 
 
 LATE = """
@@ -416,6 +445,13 @@ def test_a_module_that_is_missing_is_named_in_the_remedy(load: Load) -> None:
     assert any("no_such_module" in remedy for remedy in caught.value.remedies)
 
 
+def test_a_table_that_is_read_while_a_file_is_loaded_belongs_into_a_query_function(load: Load) -> None:
+    text = "[TABLE_OR_VIEW_NOT_FOUND] The table `orders` cannot be found.\\nNamedStreamingRelation(..)"
+    with pytest.raises(PipelineFileFailedError) as caught:
+        load(f"raise RuntimeError('{text}')\n")
+    assert not caught.value.facts and "inside of a query function" in caught.value.remedies[0]
+
+
 def test_libraries_lead_out_of_the_folder_and_files_run_in_it(load: Load, tmp_path: Path) -> None:
     shared = tmp_path.with_name(f"{tmp_path.name}_shared")
     (shared / "more").mkdir(parents=True)
@@ -479,6 +515,27 @@ def test_files_of_sparks_declarative_pipelines_declare_the_same(load: Load) -> N
     assert [(type(d), d.name) for d in theirs.datasets] == [(type(d), d.name) for d in expected.datasets]
     assert [(f.name, f.target) for f in theirs.flows] == [(f.name, f.target) for f in expected.flows]
     assert all(f.location.path == "transformations/tables.py" for f in theirs.flows)
+
+
+@pytest.mark.parametrize("first", ["import pyspark.pipelines", "import pyspark", "import headrace"])
+def test_pyspark_pipelines_is_imported_by_its_whole_name(write: Write, first: str) -> None:
+    """In a process of its own: PySpark has not been imported before the file."""
+    text = f"{first}\nimport pyspark.pipelines\nimport pyspark.dbutils\npyspark.dbutils.DBUtils\n"
+    root = write({"transformations/a.py": text + "@pyspark.pipelines.table\ndef orders(): ...\n"})
+    code = (
+        "import sys; from pathlib import Path; from headrace.declare.spec import load_project\n"
+        "from headrace.declare.loader import load_declarations\n"
+        f"settings = load_project(Path({str(root)!r}))\n"
+        "assert 'pyspark' not in sys.modules\n"
+        "for _ in range(2):\n"
+        "    one, = load_declarations(settings, None).datasets\n"
+        "    assert one.name.short == 'orders'\n"
+        "    assert 'pyspark.pipelines' not in sys.modules\n"
+        "    assert not hasattr(sys.modules['pyspark'], 'pipelines')\n"
+        "from headrace.declare import lakeflow\n"
+        "assert lakeflow.__spec__.name == 'headrace.declare.lakeflow'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_an_auto_cdc_flow_of_spark_is_one_of_ours(load: Load) -> None:

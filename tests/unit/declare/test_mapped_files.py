@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import builtins
+import glob
 import io
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
 import pytest
+from pyspark import cloudpickle
 
 from headrace.declare.loader import load_declarations
-from headrace.declare.mapped_files import mapping_files
 from headrace.declare.spec import load_project
 from headrace.errors import PathUnmappedError, PipelineFileFailedError
 from headrace.model.declarations import Declarations, StreamingTable
 from headrace.model.mappings import PathMap
+from headrace.storage.mapped_files import mapping_files
 
 Load = Callable[..., Declarations]
 
@@ -46,6 +49,10 @@ found.append(Path("/Workspace/notes.txt").is_file() and os.path.getsize("/Worksp
 os.makedirs("/dbfs/copies", exist_ok=True)
 shutil.copy(f"{ROOT}/a.json", "/dbfs/copies/b.json")
 os.rename("/dbfs/copies/b.json", "/dbfs/copies/c.json")
+shutil.copytree(ROOT, "/dbfs/tree", symlinks=True)
+class Reader:
+    entries = os.listdir
+found.append(Reader().entries("/dbfs/tree") == ["a.json"])
 dlt.create_streaming_table("t", comment=str(found))
 """
 
@@ -61,7 +68,7 @@ def test_files_are_found_by_mapped_paths_while_a_pipeline_is_loaded(load: Load, 
     before = [builtins.open, io.open, os.stat, os.listdir, os.rename]
     (table,) = load(CODE, SPEC).datasets
     assert isinstance(table, StreamingTable)
-    assert table.comment == str(["ada", "ada", True, True, True, True, True, True])
+    assert table.comment == str(["ada", "ada", True, True, True, True, True, True, True])
     assert (tmp_path / "dbfs/copies/c.json").read_text() == '{"name": "ada"}'
     assert [builtins.open, io.open, os.stat, os.listdir, os.rename] == before
     assert not Path("/Volumes/main/shop/conf").exists()
@@ -82,6 +89,24 @@ def test_other_threads_and_code_after_an_error_get_unchanged_paths(tmp_path: Pat
     assert seen == [False]
     assert not Path("/Volumes/main/a").exists()
     assert not hasattr(os.stat, "__wrapped__")
+
+
+def test_a_function_that_a_file_has_imported_reaches_workers_as_itself(tmp_path: Path) -> None:
+    with mapping_files(PathMap({"/Volumes/main": "/elsewhere"})):
+        from os import listdir
+    (tmp_path / "a").write_text("x")
+    assert pickle.loads(cloudpickle.dumps(listdir))(str(tmp_path)) == ["a"]
+
+
+def test_the_globs_of_each_python_find_mapped_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Globber:  # as in Python 3.13
+        scandir = staticmethod(os.scandir)
+
+    (tmp_path / "a").write_text("x")
+    monkeypatch.setattr(glob, "_StringGlobber", Globber, raising=False)
+    with mapping_files(PathMap({"/Volumes/main": str(tmp_path)})):
+        assert [one.name for one in Globber().scandir("/Volumes/main")] == ["a"]
+    assert isinstance(vars(Globber)["scandir"], staticmethod)
 
 
 def test_a_path_without_an_entry_is_named_with_the_entry(write: Callable[..., Path]) -> None:

@@ -90,3 +90,28 @@ def test_names_are_known_from_constants_and_configuration(tmp_path: Path) -> Non
         "  web: ./web   # a.py:23",
     ]
     assert {key: str(at) for key, at in found.keys.items()} == {"day": "a.py:7", "when": "b.sql:2"}
+
+
+BROKERS = """
+SPACE = spark.conf.get("space")
+HOST = spark.conf.get("host")
+OPTIONS = {
+    "kafka.bootstrap.servers": f"{SPACE}.servicebus.windows.net:9093",
+    "kafka.security.protocol": "SASL_SSL",
+}
+reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", f"{HOST}:9092,b2:9092")
+OPTIONS["kafka.bootstrap.servers"] = "embedded"
+dp.create_sink("out", "kafka", {"kafka.bootstrap.servers": spark.conf.get("unknown"), "topic": "out"})
+spark.sql("SELECT * FROM read_kafka(bootstrapServers => 'k1:9092', subscribe => 'orders')")
+hr.read_kafka("orders", options={"kafka.bootstrap.servers": ADDRESS})
+"""
+
+
+def test_the_addresses_of_brokers_are_found_also_if_a_part_is_unknown(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(BROKERS)
+    found = find_names([tmp_path / "a.py"], tmp_path, {"host": "b1"})
+    assert {servers: str(at) for servers, at in found.brokers.items()} == {
+        "*.servicebus.windows.net:9093": "a.py:5",
+        "b1:9092,b2:9092": "a.py:8",
+        "k1:9092": "a.py:11",
+    }

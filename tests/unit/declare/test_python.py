@@ -186,6 +186,7 @@ def test_a_name_that_is_taken_is_refused_with_both_places(load: Load, second: st
     assert caught.value.params["kind"] == kind
     assert caught.value.params["first"] == "transformations/a.py:3"
     assert caught.value.params["second"].startswith("transformations/b.py:3")
+    assert 'rders_2"' in caught.value.remedies[0]
 
 
 @pytest.mark.parametrize(

@@ -305,8 +305,10 @@ def test_the_spec_of_sparks_pipelines_is_one_of_ours(write: Write) -> None:
     (root / "headrace.yml").write_text("name: c\n")
     assert load_project(root).name == "c"
     (root / "headrace.yaml").write_text("name: d\n")
-    with pytest.raises(SpecAmbiguousError):
+    with pytest.raises(SpecAmbiguousError) as caught:
         load_project(root)
+    named = Path(caught.value.remedies[0].rpartition("--spec ")[2])
+    assert load_project(named).name == "c", "the remedy works as it is printed, in any folder"
 
 
 def test_ansi_mode_is_turned_off_for_the_whole_pipeline(write: Write) -> None:

@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from stores import At, on_disk
 
+from headrace.errors import PinInvalidError
 from headrace.maintain.condition import (
     TableCondition,
     choose_closed_partitions,
@@ -25,6 +26,7 @@ from headrace.maintain.pins import (
     add_pin,
     add_reader,
     load_pins,
+    load_readers,
     remove_pins,
     remove_reader,
 )
@@ -117,6 +119,21 @@ def test_a_pinned_version_keeps_its_files_until_the_pin_ends(desk: ReadTable) ->
     assert not load_pins(desk.storage, ORDERS, NOW + timedelta(days=3))
     assert [one.version for one in remove_pins(desk.storage, ORDERS, 1)] == [1]
     assert desk.expired() == 6
+
+
+def test_a_damaged_file_of_pins_names_what_must_be_pinned_again(desk: ReadTable) -> None:
+    file = desk.storage.registered_readers(ORDERS)
+    file.replace('[{"dataset": "default.orders", "reader": "bi", "version": 3, "max')
+    with pytest.raises(PinInvalidError) as caught:
+        load_readers(desk.storage, ORDERS)
+    assert [one.rpartition(":   ")[2] for one in caught.value.remedies] == [
+        f"rm {file}",
+        "headrace pin orders --reader bi --max-lag 7d",
+    ]
+    desk.storage.pins(ORDERS).replace("{")
+    with pytest.raises(PinInvalidError) as caught:
+        load_pins(desk.storage, ORDERS)
+    assert caught.value.remedies[-1].endswith(":   headrace pin --help")
 
 
 def test_a_registered_reader_keeps_what_it_has_not_read_up_to_its_limit(desk: ReadTable) -> None:

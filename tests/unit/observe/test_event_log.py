@@ -34,6 +34,7 @@ from headrace.observe.event_reading import EventFilter, LoggedEvent, follow_even
 from headrace.observe.event_rows import Origin, RowBuilder
 from headrace.observe.event_table import FOLD_FILES, EventTable, event_schema
 from headrace.storage.layout import Storage
+from headrace.storage.table_log import commit_file, newest_version
 from waiting import until
 
 ORDERS = TableName("default", "orders")
@@ -241,6 +242,35 @@ def test_counts_that_memory_cannot_hold_come_from_the_commits(
     assert [event.type for event in read(storage) if event.type == "maintenance"] == ["maintenance"]
 
 
+def test_while_the_log_of_one_table_is_damaged_only_its_batches_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(event_log_module, "_APPEND_S", 0.01)
+    monkeypatch.setattr(event_log_module, "_IDLE_S", 0.05)
+    monkeypatch.setattr(event_log_module, "_MOST_APPEND_S", 0.05)
+    lake = Lake(tmp_path / "lake")
+    flow: HandFlow = lake.table().flow()
+    storage, name = lake.settings.storage, TableName("default", "bronze")
+    flow.append({0: (0, 1)}, timestamp_ms=int(time.time() * 1000))
+    file = commit_file(storage.table(name), newest_version(storage.table(name))).local_path
+    whole = file.read_text()
+    file.write_text(whole[:60])
+    with EventLog(storage, "shop", "u1") as log:
+        error = {"code": "LOG_UNREADABLE", "summary": "damaged", "transient": False}
+        log._unchecked = {name: None}  # as at the start of a run over this table
+        log(FlowFailed(update="u1", flow="bronze", dataset=name, error=error))
+        log(replace(batch(1, "bronze", rows=7, checkpoint=flow.checkpoint), dataset=name))
+        log(batch(0))
+        until(lambda: bool(read(storage, flow="orders", level="metrics")), "rows of other tables are written")
+        assert [event.type for event in read(storage, flow="bronze", level="error")] == ["flow_progress"]
+        assert committed(storage) == []
+        file.write_text(whole)
+        until(lambda: len(committed(storage)) == 2, "its batches follow, with the one that the log lacked")
+    assert sorted(committed(storage)) == [0, 1]
+    assert caplog.text.count("the event log waits with the batches of bronze") == 1
+    assert "cannot be written" not in caplog.text
+
+
 def committed(storage: Storage) -> list[int | None]:
     return [event.batch for event in read(storage, flow="bronze") if event.level == "METRICS"]
 
@@ -299,7 +329,7 @@ class TestCompletion:
         storage = lake.settings.storage
         builder = RowBuilder(Origin("shop", str(storage.root), "u2"))
         table = EventTable(storage.events)
-        found = find_missing(storage, table, builder, {TableName("default", name): None})
+        found, _ = find_missing(storage, table, builder, {TableName("default", name): None})
         if found:
             table.append(found)
         return found

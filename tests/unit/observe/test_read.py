@@ -162,8 +162,13 @@ def test_an_unknown_table_is_an_error_with_the_name_that_was_meant(lake: Lake, f
 
 def test_a_table_whose_file_is_gone_is_an_error(at: At, flow: HandFlow) -> None:
     (flow.table.path / flow.table.active()[0]["path"]).unlink()
-    with pytest.raises(TableUnreadableError):
+    with pytest.raises(TableUnreadableError) as caught:
         read_rows(at(flow.table.path))
+    name = flow.table.path.name
+    assert [one.rpartition(":   ")[2] for one in caught.value.remedies] == [
+        f"headrace verify {name}",
+        f"headrace full-refresh {name}",
+    ]
 
 
 def test_values_as_cells() -> None:

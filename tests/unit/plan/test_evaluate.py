@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException
 
-from headrace.errors import FeatureUnsupportedError, SourceLocation
-from headrace.plan.evaluate import _failed
+from headrace.errors import FeatureUnsupportedError, PathUnmappedError, QueryFailedError, SourceLocation
+from headrace.model.mappings import PathMap
+from headrace.model.project import ProjectSettings
+from headrace.plan.evaluate import _failed, run_code
+from headrace.plan.intercept import Interception
+from headrace.plan.modes import Planning
 
 
 class Refused(AnalysisException):
@@ -76,3 +83,22 @@ def test_an_error_of_ansi_mode_names_the_setting(file: str, setting: str, condit
     assert "where a platform has it off by default" in error.facts[-1]
     assert setting in error.remedies[-2]
     assert error.remedies[-1].endswith("in headrace.yml:   compatibility: {ansi: false}")
+
+
+def test_a_query_opens_files_by_mapped_paths(
+    tmp_path: Path, make_project: Callable[[], ProjectSettings]
+) -> None:
+    (tmp_path / "rates.csv").write_text("x")
+    settings = replace(make_project(), paths=PathMap({"/Volumes/shop": str(tmp_path)}))
+    interception = Interception(settings=settings, mode=Planning())
+    at = SourceLocation("a.py", 3)
+
+    def read(path: str) -> Any:
+        return run_code(lambda: Path(path).read_text(), interception, name="t", location=at)
+
+    assert read("/Volumes/shop/rates.csv") == "x"
+    with pytest.raises(PathUnmappedError) as caught:
+        read("/Volumes/other/rates.csv")
+    assert "paths: {/Volumes: ./volumes}" in caught.value.remedies[0]
+    with pytest.raises(QueryFailedError, match="FileNotFoundError"):
+        read("/Volumes/shop/missing.csv")

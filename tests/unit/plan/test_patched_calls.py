@@ -41,6 +41,30 @@ def test_a_write_is_refused_before_it_begins(mode: Any, error: Any, what: str) -
     assert not any("module level" in one for one in caught.value.remedies)
 
 
+@pytest.mark.parametrize(("mode", "error"), [(LOADING, WriteInFileError), (PLANNING, ActionInQueryError)])
+def test_a_delta_table_is_not_changed_by_a_file_or_a_query(mode: Any, error: Any) -> None:
+    install()
+    from delta.tables import DeltaTable
+
+    table = DeltaTable.__new__(DeltaTable)
+    for what in ("delete", "update", "merge", "restoreToVersion", "vacuum"):
+        with in_force(Interception(settings=SETTINGS, mode=mode)), pytest.raises(error) as caught:
+            getattr(table, what)()
+        assert caught.value.params["action"] == f"DeltaTable.{what}()"
+
+
+@pytest.mark.parametrize("name", ["executeCompaction", "executeZOrderBy"])
+def test_a_query_does_not_maintain_a_table(name: str) -> None:
+    install()
+    from delta.tables import DeltaOptimizeBuilder
+
+    builder = DeltaOptimizeBuilder.__new__(DeltaOptimizeBuilder)
+    interception = Interception(settings=SETTINGS, mode=PLANNING)
+    with in_force(interception), pytest.raises(ActionInQueryError) as caught:
+        getattr(builder, name)()
+    assert caught.value.params["action"] == f"DeltaTable.optimize().{name}()"
+
+
 def test_from_json_without_a_schema_is_refused() -> None:
     install()
     from pyspark.sql import functions as F

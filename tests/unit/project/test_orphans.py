@@ -81,8 +81,9 @@ def test_tables_that_are_no_longer_declared_can_be_removed(settings: ProjectSett
     assert caught.value.params["readers"] == ["reader bi"]
     remove_reader(storage, OLD, "bi")
     add_pin(storage, Pin(table=OLD, version=0, until=now + timedelta(days=1)))
-    with pytest.raises(TableInUseError, match="the pin of version 0"):
+    with pytest.raises(TableInUseError, match="the pin of version 0") as caught:
         load_orphaned(settings, OLD)
+    assert caught.value.remedies == ("headrace pin old --remove --version 0",)
     remove_pins(storage, OLD, 0)
     found = remove_orphaned(settings, OLD, pytest.fail)
     assert len(found.folders) == 3 and found.size_bytes > 0

@@ -19,6 +19,7 @@ from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery
 from headrace.model.ranges import SourceRange
 from headrace.run.failures import Failures, Reading
+from headrace.run.narrowing import RAISED
 from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.storage.layout import Storage
@@ -88,6 +89,24 @@ def test_a_cluster_that_turns_the_flow_away_is_asked_no_second_time(message: str
     error = Failures(settings=settings).as_error(Exception(text), FLOW)
     assert (error.code, error.transient, error.location) == (expected, False, place)
     assert error.params.get("name") == "sales"
+
+
+def test_a_module_that_a_worker_lacks_is_named_with_what_to_do(
+    tmp_path: Path, make_project: Callable[[], ProjectSettings]
+) -> None:
+    (tmp_path / "helper.py").write_text("")
+    settings = make_project()
+    found = {}
+    for name in ("helper", "numpy"):
+        text = (
+            f"PythonException: Traceback ..\nModuleNotFoundError: No module named '{name}'\n\n\tat org.apache"
+        )
+        error = Failures(settings=settings).as_error(Exception(text), FLOW)
+        assert (error.code, error.location, error.params["module"]) == ("QUERY_FAILED", HERE, name)
+        assert not isinstance(error, RAISED), "no record is moved to the quarantine"
+        found[name] = error.remedies
+    assert found["helper"][0].endswith("import helper")
+    assert found["numpy"][0].endswith("pip install numpy")
 
 
 @pytest.mark.parametrize(
@@ -171,27 +190,32 @@ def test_a_heap_that_is_too_small_is_named_with_its_setting() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "summary"),
+    ("message", "summary", "expectation"),
     [
         (
             "[DELTA_VIOLATE_CONSTRAINT_WITH_VALUES] CHECK constraint pos (id > 0) violated by row with "
             "values:\n - id : -1\n\tat org.apache.spark",
             "sales: CHECK constraint pos (id > 0) violated by row with values",
+            '@hr.expect_or_quarantine("pos", "id > 0")',
         ),
         (
             "[DELTA_NOT_NULL_CONSTRAINT_VIOLATED] NOT NULL constraint violated for column: id.\n",
             "sales: NOT NULL constraint violated for column: id",
+            '@hr.expect_or_quarantine("id", "id IS NOT NULL")',
         ),
         (
             '[DELTA_EXCEED_CHAR_VARCHAR_LIMIT] Value "ada" exceeds char/varchar type length limitation.',
             'sales: Value "ada" exceeds char/varchar type length limitation',
+            "@hr.expect_or_quarantine",
         ),
     ],
 )
-def test_a_row_that_violates_a_constraint_of_the_table_is_named(message: str, summary: str) -> None:
+def test_a_row_that_violates_a_constraint_of_the_table_is_named(
+    message: str, summary: str, expectation: str
+) -> None:
     error = Failures(settings=None).as_error(Exception(message), FLOW)
     assert (error.code, error.transient, error.summary) == ("CONSTRAINT_VIOLATED", False, summary)
-    assert "expect_or_quarantine" in error.remedies[1]
+    assert error.remedies[1].endswith(f"expectation: {expectation}")
 
 
 def test_a_flow_whose_checkpoint_somebody_else_goes_on_with_has_lost_its_lease() -> None:

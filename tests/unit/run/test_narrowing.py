@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +15,7 @@ import pytest
 from headrace.errors import FlowFailedError, RecordUnparseableError, SourceLocation
 from headrace.model.declarations import Expectation
 from headrace.model.ranges import SourceRange
-from headrace.run.narrowing import _after, _without, find_first, find_reason, ranges_of
+from headrace.run.narrowing import RecordSearch, _after, _without, find_first, find_reason, ranges_of
 from headrace.sources.files.facts import FilePosition
 from headrace.sources.kafka.kind import KIND
 from headrace.sources.kafka.position import KafkaOffsets, KafkaPart
@@ -167,3 +169,32 @@ def test_the_exception_of_the_query_is_the_reason() -> None:
         "expectation `a number`: The value 'x' cannot be cast.",
     )
     assert find_reason(CAST, RecordUnparseableError("bad")) == ("RECORD_UNPARSEABLE", "bad")
+
+
+def test_a_batch_whose_equal_reads_ended_at_different_versions_fails_as_a_whole() -> None:
+    """Read again, both would have the range of the first: the second would lose rows, or have some twice."""
+    failure = FlowFailedError("the query failed", location=SourceLocation("a.py", 1))
+
+    def build_ranges(*_: Any, **__: Any) -> Any:
+        raise AssertionError("the batch was read again")
+
+    planned: Any = SimpleNamespace(
+        flow=SimpleNamespace(name="orders"),
+        sources=[SimpleNamespace(index=n, read=0, options={}) for n in (0, 1)],
+        stateful=False,
+    )
+    failures: Any = SimpleNamespace(as_error=lambda *_: failure)
+    search = RecordSearch(
+        planned=planned,
+        build_ranges=build_ranges,
+        failures=failures,
+        stop=None,  # type: ignore[arg-type]
+        checkpoint=None,  # type: ignore[arg-type]
+    )
+    ranges = [
+        SourceRange(n, "kafka", {}, KafkaOffsets({"orders": {0: 0}}), KafkaOffsets({"orders": {0: end}}))
+        for n, end in ((0, 5), (1, 4))
+    ]
+    with pytest.raises(FlowFailedError) as caught:
+        search.narrow(failure, None, ranges)  # type: ignore[arg-type]
+    assert caught.value is failure

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.errors import BrokerStartError
+from headrace.errors import BrokerRunningError, BrokerStartError
 from headrace.runtime import broker as broker_module
 from headrace.runtime.broker import Broker
 from headrace.runtime.broker_record import NAME, BrokerRecord, ProcessId
@@ -56,6 +56,7 @@ def recorded(broker: Broker) -> tuple[ProcessId, ProcessId]:
 
 def test_a_stop_ends_the_broker_and_its_watcher(own: Broker) -> None:
     first = own.start()
+    assert (own.directory / ".gitignore").read_text() == "*\n"
     processes = recorded(own)
     assert Broker(own.directory).start() == first
     assert recorded(own) == processes, "a second start finds it"
@@ -72,6 +73,19 @@ def test_a_killed_broker_takes_its_watcher_along(own: Broker) -> None:
     broker, watcher = recorded(own)
     psutil.Process(broker.pid).kill()
     until(lambda: watcher.find() is None, "the watcher has ended")
+
+
+def test_the_next_command_replaces_a_killed_watcher(own: Broker) -> None:
+    first = own.start()
+    broker, watcher = recorded(own)
+    psutil.Process(watcher.pid).kill()
+    until(lambda: watcher.find() is None, "the watcher has ended")
+    assert Broker(own.directory).start() == first
+    again, second = recorded(own)
+    assert again == broker and second != watcher
+    assert own.status().idle_minutes == 30
+    psutil.Process(broker.pid).kill()
+    until(lambda: second.find() is None, "the new watcher has ended with the broker")
 
 
 def test_a_broker_ends_after_its_idle_time_or_never(own: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,9 +161,62 @@ def test_two_processes_start_one_broker(own: Broker) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(own: Broker, tmp_path: Path) -> None:
     own.directory.write_text("a file")
-    for folder in (own.directory, own.directory / "below"):
+    for folder in (own.directory, own.directory / "below", tmp_path / "a,b"):
         with pytest.raises(BrokerStartError) as caught:
             Broker(folder).start()
-        assert str(own.directory) in caught.value.summary
-        assert any("runtime: {broker: FOLDER}" in remedy for remedy in caught.value.remedies)
+        assert str(folder) in caught.value.facts[0]
+        assert any("runtime: {broker: /" in remedy for remedy in caught.value.remedies)
     own.directory.unlink()
+
+
+def test_a_program_that_ends_at_once_is_an_error_with_its_log(
+    own: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    monkeypatch.setattr(broker_module, "start_detached", lambda *_: ended.pid)
+    with pytest.raises(BrokerStartError, match="the embedded broker ended at once"):
+        own.start()
+
+
+def test_the_broker_of_another_user_is_named(own: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(process: psutil.Process) -> None:
+        raise psutil.AccessDenied(process.pid)
+
+    own.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(psutil.Process, "terminate", refuse)
+        with pytest.raises(BrokerRunningError, match=f"the user {psutil.Process().username()}"):
+            own.stop()
+    assert own.status().running
+
+
+def test_a_broker_goes_on_if_a_link_to_its_folder_is_changed(own: Broker, tmp_path: Path) -> None:
+    own.directory.mkdir()
+    (tmp_path / "new").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(own.directory)
+    first = Broker(link).start()
+    link.unlink()
+    link.symlink_to(tmp_path / "new")
+    record = BrokerRecord.load(own.directory)
+    assert record is not None
+    assert (record.folder, own.status().bootstrap) == (own.directory, first)
+    assert Broker(link).status().state == "stopped"
+
+
+def test_the_broker_of_a_container_that_shares_the_folder_is_left_alone(own: Broker) -> None:
+    own.data.mkdir(parents=True)
+    (own.data / "meta.properties").touch()
+    BrokerRecord(broker=ProcessId(1, 0.0), bootstrap="127.0.0.1:1").save(own.directory)
+    before = (own.directory / NAME).read_bytes()
+    code = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(); input()"
+    command = [sys.executable, "-c", code, str(own.data / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(BrokerRunningError, match="another process has the data"):
+            own.start()
+        assert (own.directory / NAME).read_bytes() == before, "its watcher would end it"
+        other.kill()
+    own.start()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import shutil
 import socket
 import subprocess
@@ -9,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
 import psutil
 import pytest
@@ -66,6 +70,24 @@ def test_what_uses_a_broker(tmp_path: Path, server: tuple[psutil.Process, int]) 
     note_use(folder)
     assert watch.is_used(), "a command has asked for its address"
     assert not watch.is_used()
+
+
+def test_a_run_keeps_its_broker_on_nfs(
+    tmp_path: Path, server: tuple[psutil.Process, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = fcntl.flock
+
+    def as_nfs(file: IO[Any], operation: int) -> None:
+        access = fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE
+        if access == (os.O_RDONLY if operation & fcntl.LOCK_EX else os.O_WRONLY):
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        lock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", as_nfs)
+    watch = settled(tmp_path / "broker", server)
+    with keeping_alive(KafkaConnection({"bootstrap.servers": "127.0.0.1:1"}, broker=tmp_path / "broker")):
+        watch.is_used()
+        assert watch.is_used()
 
 
 def test_an_idle_broker_is_ended(tmp_path: Path, server: tuple[psutil.Process, int]) -> None:

@@ -63,7 +63,7 @@ def test_it_says_which_broker_a_pipeline_uses(tmp_path: Path, make_project: Make
     (tmp_path / "shop").write_text("a file")
     found = find(run_checks(project), "broker")
     assert (found.state, str(choice.folder) in found.text) == ("fail", True)
-    assert found.remedy is not None and "runtime: {broker: FOLDER}" in found.remedy
+    assert found.remedy is not None and "runtime: {broker: /" in found.remedy
 
 
 def test_each_warning_has_a_remedy() -> None:

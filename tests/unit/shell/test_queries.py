@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import wait
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,19 +14,12 @@ from headrace.model.project import ProjectSettings
 from headrace.shell import queries
 from headrace.shell.definitions import Definitions
 from headrace.shell.queries import Answer, Queries
-from headrace.storage.layout import Storage
 
 
 def test_ctrl_c_cancels_the_jobs_of_a_query_and_waits_for_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, make_project: Callable[[], ProjectSettings]
 ) -> None:
-    settings = ProjectSettings(
-        name="shop",
-        file=tmp_path / "headrace.yml",
-        profile="dev",
-        storage=Storage.at(tmp_path / "lake"),
-        libraries=(),
-    )
+    settings = make_project()
     cancelled, ended = threading.Event(), threading.Event()
     context = SimpleNamespace(addJobTag=lambda tag: None, cancelJobsWithTag=lambda tag: cancelled.set())
     session: Any = SimpleNamespace(sparkContext=context)

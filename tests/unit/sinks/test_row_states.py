@@ -45,6 +45,17 @@ def outcome(*given: dict[str, Any]) -> pa.Table:
     return pa.Table.from_pylist([{"reasons": None, "row": None, **one} for one in given], schema=schema)
 
 
+def test_a_change_of_one_row_needs_the_space_of_one_file(
+    quarantine: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed: list[int] = []
+    monkeypatch.setattr(Location, "check_space", lambda _, size: needed.append(size))
+    actions = deltalake.DeltaTable(str(quarantine)).get_add_actions(flatten=True)
+    sizes = actions.column("size_bytes").to_pylist()
+    mark_replaying(quarantine, outcome({"id": "bronze-1", "state": "replaying"}), STAMP)
+    assert needed == [max(sizes)] != [sum(sizes)]
+
+
 def test_a_replay_marks_its_rows_and_settles_them(quarantine: Location) -> None:
     before = rows(quarantine)
     new = [{"kind": "expectation", "name": "other", "message": None}]

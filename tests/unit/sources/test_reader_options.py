@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import (
+    OptionInvalidError,
     OptionUnknownError,
     OptionUnsupportedError,
     SourceLocation,
@@ -15,7 +16,7 @@ from headrace.errors import (
     StorageUnsupportedError,
 )
 from headrace.model.project import ProjectSettings
-from headrace.sources.files.read import FORMAT_OPTION
+from headrace.sources.files.options import FORMAT_OPTION
 from headrace.sources.files.reader import FILES_MAX_AGE, FILES_MAX_BYTES_PER_TRIGGER
 from headrace.sources.kafka.meter import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.sources.kafka.read import LOSS_POLICY
@@ -84,6 +85,12 @@ def test_passing_over_lost_records_is_refused_where_nothing_could_record_them(
         ("delta", True, "startVersion", "startingVersion"),
         ("delta", False, "versionAs", None),
         ("delta", True, "whatever", None),
+        ("json", True, "maxFilesPerTriger", "maxFilesPerTrigger"),
+        ("parquet", True, "recursiveFileLookUps", "recursiveFileLookup"),
+        ("csv", True, "headre", "header"),
+        ("xml", True, "rowtags", "rowTag"),
+        ("json", True, "cloudFiles.schemaLocation", None),
+        ("rate", True, "rowPerSecond", "rowsPerSecond"),
     ],
 )
 def test_an_option_that_spark_would_ignore_is_named(
@@ -100,6 +107,30 @@ def test_an_option_that_spark_would_ignore_is_named(
 def test_what_is_handed_on_to_others_passes() -> None:
     given("kafka", **{"kafka.anything.at.all": "1", "HEADRACE.ALLOWNOTOPICS": "true", "MINPARTITIONS": "2"})
     given("delta", **{"fs.s3a.endpoint": "x", "excluderegex": "tmp"})
+    given("json", **{"INFERSCHEMA": "true", "fs.s3a.endpoint": "x", "compression": "gzip"})
+    given("json", streaming=False, anything="1")
+    given("rate", rowspersecond="1")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("maxFilesPerTrigger", "few"),
+        ("maxFilesPerTrigger", "0"),
+        ("maxBytesPerTrigger", "64 parts"),
+        ("skipChangeCommits", "yes"),
+    ],
+)
+def test_the_value_of_an_option_of_a_table_stream_is_checked(option: str, value: str) -> None:
+    with pytest.raises(OptionInvalidError) as caught:
+        given("delta", **{option: value})
+    assert caught.value.location == HERE
+    assert option in caught.value.summary and repr(value) in caught.value.summary
+
+
+@pytest.mark.parametrize("value", ["1000", "64mb", "1g", "512K"])
+def test_a_table_stream_takes_sizes_with_a_unit(value: str) -> None:
+    given("delta", maxBytesPerTrigger=value, maxFilesPerTrigger="3", skipChangeCommits="TRUE")
 
 
 @pytest.mark.parametrize("streaming", [True, False])

@@ -43,6 +43,12 @@ def test_the_error_names_the_field_the_coordinates_and_the_command_that_prints_t
     assert 'field `id`: expected LONG, got "x1"' in error.summary
     assert 'the record begins: {"id": "x1"}' in error.facts
     assert error.remedies[0].endswith("headrace consume orders --partition 2 --from 1841 --limit 1")
+    assert error.remedies[-1].endswith('bad_records="quarantine"')
+
+
+def test_a_field_that_a_schema_lacks_can_be_let_into_the_table() -> None:
+    error = error_of(b'{"id": 1, "coupon": "a"}', code="RECORD_DRIFTED")
+    assert error.remedies[1].endswith(': drift={"*": "fail", "coupon": "evolve"}')
 
 
 def test_a_record_without_coordinates_is_shown_too() -> None:

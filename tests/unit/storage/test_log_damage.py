@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import deltalake
@@ -10,11 +11,13 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import LogUnreadableError
+from headrace.observe.read import read_rows
 from headrace.plan.stored import load_stored_at
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.log_damage import find_damage, find_damage_named, naming_damage
 from headrace.storage.table_log import load_commit
+from headrace.storage.table_snapshot import load_snapshot
 from headrace.verify import delta_log
 from headrace.verify.stored import StoredPath
 
@@ -47,7 +50,9 @@ def damage(table: Location) -> LogUnreadableError:
 def test_a_healthy_log_is_never_called_damaged(table: Location, tmp_path: Path) -> None:
     assert find_damage(table) is None
     assert find_damage(locate(str(tmp_path / "nowhere"))) is None
-    assert load_commit(table, 0).version == 0
+    with file(table, f"{0:020d}.json").open("a") as commit:
+        commit.write("\n")
+    assert load_commit(table, 0).version == 0, "a blank line at the end is no damage"
     stored = StoredPath.find(table.path)
     assert stored is not None
     assert delta_log.load_commit(stored, 0).user_metadata == ODD
@@ -61,6 +66,7 @@ def test_a_healthy_log_is_never_called_damaged(table: Location, tmp_path: Path) 
         (b"garbage\n", "is not JSON in line 1: 'garbage'"),
         (b'{"add": {}}\n{"commitInfo": {"tim', "is not JSON in line 2"),
         (b"\x00\xff\xfe", "is not JSON in line 1"),
+        (b"\x00" * 99, "is not JSON in line 1"),
     ],
 )
 def test_a_commit_that_is_not_json_is_named_with_its_line(table: Location, data: bytes, fault: str) -> None:
@@ -68,6 +74,7 @@ def test_a_commit_that_is_not_json_is_named_with_its_line(table: Location, data:
     file(table, name).write_bytes(data)
     error = damage(table)
     assert f"the log of the table orders is damaged: {name} {fault}" in error.summary
+    assert "\\x00" not in error.summary
     assert error.params["path"] == str(file(table, name))
     assert error.remedies[1].endswith("headrace full-refresh orders")
 
@@ -84,11 +91,24 @@ def test_a_reader_of_commits_names_the_file(table: Location) -> None:
     file(table, f"{2:020d}.json").write_bytes(b'{"commitInfo": {"tim')
     with pytest.raises(LogUnreadableError, match=r"00002\.json cannot be read"):
         load_commit(table, 2)
-    file(table, f"{2:020d}.json").write_bytes(b"")
-    with pytest.raises(LogUnreadableError, match="is empty"):
-        load_commit(table, 2)
+    for checkpoint in Path(table.path).glob("_delta_log/*checkpoint*"):
+        checkpoint.unlink()
+    for data, fault in ((b"\x00\xff\xfe", "is not text"), (b"", "is empty"), (b"\n\n", "is empty")):
+        file(table, f"{2:020d}.json").write_bytes(data)
+        for read in (partial(load_commit, table, 2), partial(load_snapshot, table)):
+            with pytest.raises(LogUnreadableError, match=fault):
+                read()
     with pytest.raises(LogUnreadableError, match="is empty"), naming_damage(table):
         raise OSError("Delta cannot read it")
+
+
+def test_rows_are_not_read_without_those_of_an_empty_commit(table: Location) -> None:
+    file(table, f"{2:020d}.json").write_bytes(b"")
+    assert read_rows(table).arrow.num_rows == 3, "a checkpoint has the rows"
+    for checkpoint in Path(table.path).glob("_delta_log/*checkpoint*"):
+        checkpoint.unlink()
+    with pytest.raises(LogUnreadableError, match="is empty"):
+        read_rows(table)
 
 
 def test_only_the_log_that_a_failure_names_is_looked_at(table: Location) -> None:
@@ -96,6 +116,15 @@ def test_only_the_log_that_a_failure_names_is_looked_at(table: Location) -> None
     log = f"{table.path}/_delta_log"
     for text in (f"cannot read file:{log}/00000000000000000001.json", f"`{log}`", f"in file://{log}: gone"):
         assert find_damage_named(text) is not None
+    spaced = Path(table.path).parent.parent / "my tables"
+    spaced.mkdir()
+    log = Path(table.path).rename(spaced / "orders") / "_delta_log"
+    for text in (
+        f"cannot read file:{log}/00000000000000000001.json",
+        f"a\n{log.as_uri()}",
+        f"/{'x' * 300}/ '{log}'",
+    ):
+        assert find_damage_named(text) is not None, "a path can have spaces"
     other = table.path.replace("orders", "sales")
     assert find_damage_named(f"cannot read {other}/_delta_log/00000000000000000001.json") is None
     assert find_damage_named("no table at all") is None

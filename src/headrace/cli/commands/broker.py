@@ -179,7 +179,7 @@ def choose(invocation: Invocation) -> BrokerChoice:
         guessed = guess_broker(find_spec(invocation.project))
         if guessed is None:
             fact = "the folder of the pipeline's broker is not known; nothing was done"
-            remedy = "or name the folder: HEADRACE_BROKER_DIR=FOLDER headrace broker .."
+            remedy = "name the folder of the broker:   HEADRACE_BROKER_DIR=FOLDER headrace broker .."
             raise error.with_(facts=[*error.facts, fact], remedies=[*error.remedies, remedy]) from error
         where = "" if error.location is None else f" ({error.location})"
         invocation.output.note(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -244,7 +245,7 @@ def _save(
     lines = ["Wrote", *(f"  {file}" for file in written)]
     if variables:
         lines += ["Set these variables of the environment", *(f"  {name}" for name in variables)]
-    lines += ["Next", f"  headrace run --project {folder}"]
+    lines += ["Next", f"  headrace run --project {shlex.quote(str(folder))}"]
     data = {"paths": [str(file) for file in written], "variables": variables}
     return Result(data=data, text="\n".join(lines), errors=errors, exit_code=1 if errors else 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,8 +29,8 @@ def init(invocation: Invocation, folder: Path, source: Path | None, target: str 
     """Write a new pipeline: a spec, three small tables, a test, and a workflow that runs it.
 
     With --from, the command writes only the spec. The spec lists the Databricks tables and paths that the
-    files read, each with a local path to correct. For a bundle with several pipelines, the command writes one
-    folder for each pipeline.
+    files read, each with a local path to correct, and the addresses of their Kafka brokers. For a bundle with
+    several pipelines, the command writes one folder for each pipeline.
 
     Existing files are never overwritten.
     """
@@ -38,7 +39,7 @@ def init(invocation: Invocation, folder: Path, source: Path | None, target: str 
     from headrace.project.template.files import TOPIC, pipeline_name, write_template
 
     written = write_template(folder)
-    steps = [] if folder == Path() else [f"cd {folder}"]
+    steps = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
     steps += [
         f"headrace broker topics create {TOPIC} --partitions 4",
         f"headrace produce {TOPIC} --sample --limit 1000",
@@ -54,9 +55,10 @@ def _from(source: Path, folder: Path, target: str | None) -> Result:
     from headrace.project.template.files import write_new
 
     specs = build_specs(source, folder, target)
-    remedy = f"remove it, or write to another folder:   headrace init {folder}-2 --from {source}"
+    another = shlex.join(["headrace", "init", f"{folder}-2", "--from", str(source)])
+    remedy = f"remove it, or write to another folder:   {another}"
     written = write_new({spec.file: spec.text for spec in specs}, remedy)
-    steps = [f"headrace plan --project {spec.file.parent}" for spec in specs]
+    steps = [f"headrace plan --project {shlex.quote(str(spec.file.parent))}" for spec in specs]
     return _result(", ".join(spec.name for spec in specs), written, list(describe_ignored(specs)), steps)
 
 

@@ -109,7 +109,7 @@ def reset(
     With --from, the new checkpoint starts at chosen offsets. `headrace verify` reports offsets that are read
     again as declared duplicates, and skipped offsets as lost.
     """
-    start = _parse_start(chosen, allow_duplicates=allow_duplicates, accept_loss=accept_loss)
+    start = _parse_start(flows, chosen, allow_duplicates=allow_duplicates, accept_loss=accept_loss)
     output = invocation.output
     with invocation.pipeline() as pipeline:
         with spark_starting(output, "Starting Spark, resolving the pipeline"):
@@ -123,13 +123,21 @@ def reset(
     return Result(data={"done": True, **done.to_json()}, text=text)
 
 
-def _parse_start(chosen: str | None, *, allow_duplicates: bool, accept_loss: bool) -> ChosenStart | None:
+def _parse_start(
+    flows: tuple[str, ...], chosen: str | None, *, allow_duplicates: bool, accept_loss: bool
+) -> ChosenStart | None:
+    reset_flows = f"headrace reset {' '.join(flows)}"
     if chosen is None:
         if allow_duplicates or accept_loss:
-            option = "--allow-duplicates" if allow_duplicates else "--accept-loss"
+            option, edge = (
+                ("--allow-duplicates", "earliest") if allow_duplicates else ("--accept-loss", "latest")
+            )
             raise CommandLineError(
                 f"{option} needs --from: without it, a reset reads no offset twice and passes over none",
-                remedies=("headrace reset FLOW --from TOPIC:PARTITION=OFFSET",),
+                remedies=(
+                    f"continue after the last offset that was read:   {reset_flows}",
+                    f"or say where to start:   {reset_flows} --from {edge} {option}",
+                ),
                 params={"option": option},
             )
         return None
@@ -138,6 +146,7 @@ def _parse_start(chosen: str | None, *, allow_duplicates: bool, accept_loss: boo
     except ValueError as error:
         raise CommandLineError(
             f"--from: {error}",
-            remedies=("headrace reset FLOW --from orders:0=1700,orders:1=1650",),
+            facts=("offsets are written as in --from orders:0=1700,orders:1=1650",),
+            remedies=(f"show the topics, partitions and offsets:   headrace checkpoint show {flows[0]}",),
             params={"option": "--from", "value": chosen},
         ) from error

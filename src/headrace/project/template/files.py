@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from importlib.metadata import distribution
 from importlib.resources import files
@@ -52,7 +53,7 @@ def write_template(folder: Path) -> tuple[Path, ...]:
     """Write the example pipeline, with the name of its folder; existing files are not changed."""
     texts = {**template_files(pipeline_name(folder)), **files_around()}
     another = f"{folder.absolute().name}-2" if folder == Path() else f"{folder}-2"
-    remedy = f"write it to another folder:   headrace init {another}"
+    remedy = f"write it to another folder:   headrace init {shlex.quote(another)}"
     return write_new({folder / place: text for place, text in texts.items()}, remedy)
 
 

@@ -105,7 +105,7 @@ def ask(record: EngineRecord, do: str, timeout_s: float = _ANSWER_S) -> dict[str
             answer = wire.receive()
     except OSError:
         return None
-    return answer if answer.get("ok") else None
+    return answer if answer.pop("ok", False) else None
 
 
 def stop(record: EngineRecord, timeout_s: float = 30.0) -> None:

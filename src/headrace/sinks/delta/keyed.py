@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from headrace.errors import CheckpointBehindTableError, KeyTwiceError
 from headrace.model.counts import BatchCounts, CountKind, RowChanges
-from headrace.model.names import quoted_column
+from headrace.model.names import TableName, quoted_column
 from headrace.model.ranges import SourceRange
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sinks.delta.append import FlowTable
@@ -305,6 +305,7 @@ class KeyedWriter(BatchWriter):
         first = effects.where(f"{HELD_ROWS} > 1").select(*map(quoted_column, keys)).first()
         shown = "" if first is None else ", ".join(f"{key} = {first[key]}" for key in keys)
         stamp, table = self.stamp, self.table.location
+        name = TableName(self.table.path.parent.name, self.table.path.name)
         return KeyTwiceError(
             f"flow {stamp.flow}: {count:,} keys of batch {stamp.batch} have several rows in the table"
             if keys
@@ -316,7 +317,7 @@ class KeyedWriter(BatchWriter):
             ),
             remedies=(
                 "delete the rows of the other writer, then run again:   headrace run",
-                "or read everything again:   headrace full-refresh",
+                f"or read everything again:   headrace full-refresh {name.short}",
             ),
             params={"flow": stamp.flow, "batch": stamp.batch, "keys": count},
         )

@@ -40,8 +40,9 @@ def change_rows(
                 remedies=(f"headrace quarantine list {path.name}",),
                 params={"quarantine": str(path), "rows": missing},
             )
-        # A merge writes the files of changed rows again.
-        path.check_space(sum(table.get_add_actions(flatten=True).column("size_bytes").to_pylist()))
+        # A merge writes the files of changed rows again: at most one for each row.
+        sizes = table.get_add_actions(flatten=True).column("size_bytes").to_pylist()
+        path.check_space(sum(sorted(sizes)[-rows.num_rows :]))
         merge = table.merge(
             rows, "old.id = new.id", source_alias="new", target_alias="old", commit_properties=properties
         )

@@ -92,7 +92,10 @@ def rewritten(
         f"version {commit.version}: {commit.operation} by {commit.engine}",
         "a stream skips commits that only delete rows, but no other changes; nothing was written",
     )
-    remedies: tuple[str, ...] = ('read the changes of the table:   hr.read_changes("..")',)
+    *_, folder, schema, _ = ["", "", *table.rsplit("/", 3)]
+    of_storage = name if schema == "default" else f"{schema}.{name}"
+    changes = f'hr.read_changes("{of_storage if folder == "tables" else table}")'
+    remedies: tuple[str, ...] = (f"read the changes of the table:   {changes}",)
     if commit.refreshes_view:
         did = "a refresh changed or removed its rows"
         summary = f"{flow} reads the materialized view {name} as a stream, and {did}"

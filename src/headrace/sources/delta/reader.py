@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -25,6 +26,16 @@ from headrace.storage.locate import locate, locate_supported
 _STARTS = ("startingVersion", "startingTimestamp")
 _CHANGE_OPTIONS = ("skipChangeCommits", "ignoreDeletes", "ignoreChanges", *CHANGE_FEED)
 _BOTH = ("path", "readChangeFeed", "readChangeData", "startingVersion", "startingTimestamp")
+_SIZE = re.compile(r"0*[1-9][0-9]*([bkmgtp]|[kmgtp]b)?")
+_VALUES: Mapping[str, tuple[re.Pattern[str], str]] = {
+    "maxFilesPerTrigger": (re.compile(r"0*[1-9][0-9]*"), "a whole number above 0"),
+    "maxBytesPerTrigger": (_SIZE, "a size above 0 such as 64mb"),
+    **dict.fromkeys(
+        ("ignoreDeletes", "ignoreChanges", "ignoreFileDeletion", "skipChangeCommits", *CHANGE_FEED),
+        (re.compile("true|false"), "true or false"),
+    ),
+}
+"""The values of options that Spark would refuse only when the stream starts."""
 _KNOWN = KnownOptions(
     stream=(
         *_BOTH,
@@ -92,6 +103,10 @@ class DeltaReader(Reader):
         if not request.streaming:
             return {}
         refuse_silent_loss(request, location)
+        for name, (pattern, wanted) in _VALUES.items():
+            value = request.value(name)
+            if value is not None and not pattern.fullmatch(value.strip().lower()):
+                raise _invalid(f"{name} must be {wanted}, not {value!r}", "correct the option", location)
         if path := request.path or request.value("path"):
             # A flow reads the log of a table that it streams, so its kind of storage must be supported.
             locate(path, source=location)
@@ -103,7 +118,7 @@ class DeltaReader(Reader):
         if not request.has(*_CHANGE_OPTIONS):
             # The log may lack the commits of an erasure. The guard refuses every other gap.
             options |= {"skipChangeCommits": "true", ERASURES_ONLY: "erasures", "failOnDataLoss": "false"}
-        # Spark would refuse these values only when the stream starts.
+        # Spark would refuse these values, too, only when the stream starts.
         version, moment = map(request.value, _STARTS)
         if version is not None and moment is not None:
             raise _invalid("startingVersion and startingTimestamp are both set", "remove one", location)

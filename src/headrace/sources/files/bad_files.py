@@ -120,10 +120,10 @@ _REMEDIES = (
     "correct the file, and start again:   headrace run",
     'or correct the schema, or read the files with format="text" and handle such records in the query',
 )
-_REPAIR_REMEDIES = ("repair or replace the file; the batch is read again at the next start",)
+_REPAIR_REMEDIES = ("repair or replace the file, and start again:   headrace run",)
 _HEADER_REMEDIES = (
-    "correct the header of the file; the batch is read again at the next start",
-    "or move the file to another folder, which another flow reads:   @hr.append_flow(target=..)",
+    "correct the header of the file, and start again:   headrace run",
+    "or move the file to another folder, which another append flow of the table reads",
 )
 _OTHER_HEADER = "CSV header"
 _NOT_UTF8_REMEDIES = ("write the file in UTF-8, and start again:   headrace run",)

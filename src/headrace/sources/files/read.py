@@ -21,6 +21,7 @@ from headrace.sources.bad_records import (
 )
 from headrace.sources.decimals import DecimalReader, has_decimals
 from headrace.sources.decoders import Decoder, InvalidUtf8, choose_decoder
+from headrace.sources.files.options import BASE_PATH, FORMAT_OPTION, LINE_OPTIONS, STREAM_OPTIONS
 from headrace.sources.records import stop_because
 
 if TYPE_CHECKING:
@@ -28,70 +29,12 @@ if TYPE_CHECKING:
 
 FileFormat = Literal["json", "csv", "parquet", "avro", "text", "orc"]
 
-FORMAT_OPTION: Final = "headrace.files.format"
-"""An option without effect that carries the format as the user named it."""
-
 ANY_FILE_NAME: Final = {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
 }
 """Options with which Spark reads files whose name has a colon. By default, Hadoop looks for a file of
 checksums beside each file, and cannot build the path of that file if the name has a colon."""
-
-_BASE = "basePath"
-"""The option with the folder below which Spark reads columns from the names of folders."""
-
-_STREAM_OPTIONS = (
-    *("maxFilesPerTrigger", "maxBytesPerTrigger", "latestFirst", "maxFileAge", "fileNameOnly", "cleanSource"),
-    *("sourceArchiveDir", "maxCachedFiles", "discardCachedInputRatio", "pathGlobFilter"),
-    *("recursiveFileLookup", "ignoreMissingFiles", "ignoreCorruptFiles", "modifiedBefore", "modifiedAfter"),
-)
-_TIMES = (
-    "dateFormat",
-    "timestampFormat",
-    "timestampNTZFormat",
-    "timeZone",
-    "locale",
-    "enableDateTimeParsingFallback",
-)
-_RECORDS = (
-    "mode",
-    "columnNameOfCorruptRecord",
-    "multiLine",
-    "encoding",
-    "charset",
-    "lineSep",
-    "samplingRatio",
-)
-_FORMAT_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "json": (
-        *_TIMES,
-        *_RECORDS,
-        *("primitivesAsString", "prefersDecimal", "allowComments", "allowUnquotedFieldNames"),
-        *("allowSingleQuotes", "allowNumericLeadingZeros", "allowBackslashEscapingAnyCharacter"),
-        *("allowUnquotedControlChars", "dropFieldIfAllNull", "allowNonNumericNumbers", "inferTimestamp"),
-    ),
-    "csv": (
-        *_TIMES,
-        *_RECORDS,
-        *("sep", "delimiter", "quote", "escape", "comment", "header", "inferSchema", "enforceSchema"),
-        *("ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace", "nullValue", "nanValue", "positiveInf"),
-        *("negativeInf", "maxColumns", "maxCharsPerColumn", "unescapedQuoteHandling", "emptyValue"),
-        *("charToEscapeQuoteEscaping", "preferDate"),
-    ),
-    "parquet": ("mergeSchema", "datetimeRebaseMode", "int96RebaseMode"),
-    "avro": ("avroSchema", "ignoreExtension", "mode", "datetimeRebaseMode", "positionalFieldMatching"),
-    "text": ("wholetext", "lineSep"),
-    "orc": ("mergeSchema",),
-}
-_LINE_OPTIONS = frozenset(
-    name.lower()
-    for name in (
-        *(*_STREAM_OPTIONS, *_FORMAT_OPTIONS["text"]),
-        *(FORMAT_OPTION, SCHEMA_NUMBER, VALUE_LIMIT, _BASE),
-    )
-)
-"""Options that the reader of lines takes; the others are for the parser."""
 
 _NATIVE_JSON = frozenset({"multiline", "mode", "columnnameofcorruptrecord", "encoding", "charset"})
 """Options that need Spark's own reader of JSON files."""
@@ -103,18 +46,6 @@ _CORRUPT = "_corrupt_record"
 CSV_CHECKS: Final = {"enforceSchema": "false", "columnPruning": "false"}
 """Options with which Spark compares the whole header of each CSV file with the columns, and the width of each
 row. By default it ignores the header, and parses only the columns that the query uses."""
-
-
-def check_options(format: str, options: Mapping[str, str]) -> None:
-    """Refuse an option that neither the format nor a stream of files knows."""
-    known = (*_STREAM_OPTIONS, *_FORMAT_OPTIONS[format])
-    for name in options:
-        if name.lower() not in {one.lower() for one in known}:
-            raise ArgumentInvalidError(
-                f"read_files: {format} files have no option `{name}`",
-                remedies=did_you_mean(name, known, "leave it out"),
-                params={"argument": "options", "option": name},
-            )
 
 
 def check_format(format: str) -> None:
@@ -165,7 +96,7 @@ def infer_schema(
             ),
             params={"path": folder.path, "glob": folder.glob},
         )
-    stream = {name.lower() for name in _STREAM_OPTIONS}
+    stream = {name.lower() for name in STREAM_OPTIONS}
     chosen = {name: value for name, value in options.items() if name.lower() not in stream}
     reader = spark.read.format(format).options(**chosen, **ANY_FILE_NAME)
     reader = reader.options(**_choosing(folder))
@@ -253,7 +184,7 @@ def _choose_decoder(
                 )
             return choose_decoder("read_files", _SPARKS_JSON, None, invalid_utf8)
         fields = T.StructType([field for field in schema.fields if field.name not in partitions])
-        parsing = {name: value for name, value in options.items() if name.lower() not in _LINE_OPTIONS}
+        parsing = {name: value for name, value in options.items() if name.lower() not in LINE_OPTIONS}
         return choose_decoder("read_files", format, fields, invalid_utf8, parsing, drift)
     return choose_decoder("read_files", format, None, invalid_utf8)
 
@@ -307,7 +238,7 @@ def _read_lines(
 ) -> DataFrame:
     """The lines of text files. Spark's JSON reader would ignore the second of two values on one line."""
     reader = spark.readStream.format("text")
-    reader = reader.options(**{k: v for k, v in options.items() if k.lower() in _LINE_OPTIONS})
+    reader = reader.options(**{k: v for k, v in options.items() if k.lower() in LINE_OPTIONS})
     if partitions and schema is not None:
         columns = T.StructType().add("value", T.StringType())
         for name in partitions:
@@ -319,7 +250,7 @@ def _read_lines(
 def _choosing(folder: FileFolder) -> dict[str, str]:
     chosen = {"recursiveFileLookup": "true"} if folder.recursive else {}
     # Without it, Spark reads no columns from the names of folders that a pattern matches.
-    base = {_BASE: folder.base} if folder.is_pattern and folder.partition_columns() else {}
+    base = {BASE_PATH: folder.base} if folder.is_pattern and folder.partition_columns() else {}
     return chosen | base | ({} if folder.glob is None else {"pathGlobFilter": folder.glob})
 
 

@@ -13,7 +13,8 @@ from headrace.errors import SourceLocation
 from headrace.model.folders import FileFolder
 from headrace.runtime.lazy_pyspark import DataFrame
 from headrace.sources.answers import Sample, SourceSeen
-from headrace.sources.files.read import ANY_FILE_NAME, FORMAT_OPTION
+from headrace.sources.files.options import FORMAT_OPTION, SPARKS_OPTIONS
+from headrace.sources.files.read import ANY_FILE_NAME
 from headrace.sources.requests import (
     ADAPTIVE,
     Reader,
@@ -125,6 +126,7 @@ class FilesReader(Reader):
     ) -> dict[str, str]:
         options: dict[str, str] = {}
         if request.streaming:
+            SPARKS_OPTIONS.refuse_unknown(request, location)
             _refuse_for_files(request, location)
             # A reader's options override the session's settings of the same names.
             options |= {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", **ANY_FILE_NAME}

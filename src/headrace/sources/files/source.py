@@ -27,7 +27,7 @@ from headrace.sources.files.lists import (
     join_descriptions,
     seed_list,
 )
-from headrace.sources.files.read import FORMAT_OPTION
+from headrace.sources.files.options import FORMAT_OPTION
 from headrace.sources.files.reader import FILES_MAX_AGE, FORMATS, FilesReader
 from headrace.sources.files.spark_log import COMPACT_INTERVAL, last_entry, load_entries, load_seen, seed_log
 from headrace.sources.kind import SourceKind
@@ -117,7 +117,10 @@ class FileSource(Source):
         reader = read.session.read.format(read.request.format).options(**options)
         if read.request.schema is not None:
             reader = reader.schema(read.request.schema)
-        if one is None:
+        paths = [] if one is None or isinstance(one.until, FileParts) else self.files(one, checkpoint)
+        # The flow's guard reports files that are gone.
+        there = [path for path in paths if locate(path).exists()]
+        if one is None or (paths and not there):
             return reader.load(self.path).where(F.lit(False))
         if not self.folder_read.is_pattern:
             # Folders named `key=value` give columns.
@@ -126,7 +129,7 @@ class FileSource(Source):
         reader = reader.option("__globPaths__", "false")
         if isinstance(one.until, FileParts):
             return one.until.choose(reader.load(list(map(plain_path, one.until.paths))), row_number())
-        return reader.load(self.files(one, checkpoint))
+        return reader.load(there)
 
     def files(self, one: SourceRange, checkpoint: Location) -> list[str]:
         assert isinstance(one.until, FilePosition)

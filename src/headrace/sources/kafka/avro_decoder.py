@@ -19,6 +19,7 @@ from headrace.errors import (
     SchemaRegistryUnreachableError,
     SchemaSubjectInvalidError,
     SubjectNotFoundError,
+    did_you_mean,
 )
 from headrace.runtime.lazy_pyspark import Column, DataType, F, T
 from headrace.sources.decoders import UNPARSEABLE, Decoder
@@ -93,11 +94,14 @@ class SchemaRegistry:
         if code >= 500 or code in _TEMPORARY:
             return self._unreachable(answer)
         if code == 404 and subject:
+            names = sorted(map(str, self._get("/subjects", "")))
+            listed = ", ".join(names[:10]) + (", .." if len(names) > 10 else "")
             return SubjectNotFoundError(
                 f"the schema registry has no subject `{subject}`",
-                facts=(f"registry: {self.url}", f"its subjects: {self._known()}"),
+                facts=(f"registry: {self.url}", f"its subjects: {listed or 'none'}"),
                 remedies=(
-                    "name the subject: hr.read_kafka(.., subject=..)",
+                    *did_you_mean(subject, names),
+                    "name the subject of the records with subject=.. in hr.read_kafka",
                     "or register a schema: producers do so when they write the first record",
                 ),
                 params={"url": self.url, "subject": subject},
@@ -109,10 +113,6 @@ class SchemaRegistry:
             remedies=(hint,) if code in _FORBIDDEN else ("check the address of the registry",),
             params={"url": self.url, "status": code},
         )
-
-    def _known(self) -> str:
-        names = sorted(map(str, self._get("/subjects", "")))
-        return ", ".join(names[:10]) + (", .." if len(names) > 10 else "") or "none"
 
     def _unreachable(self, reason: str) -> SchemaRegistryUnreachableError:
         return SchemaRegistryUnreachableError(

@@ -95,13 +95,14 @@ class RecordLines:
             text = value.decode("utf-8", errors="replace")
             shown = (f"the line: {_shortened(text)}",) if self.name == STDIN else ()
             whole = line == 1 and text.strip() in ("[", "{")
+            file = "" if self.name == STDIN else f" {self.name} > {Path(self.name).stem}.jsonl"
             raise invalid(
                 self.name,
                 line,
                 f"it is not JSON: {error.msg}",
                 column=error.colno,
                 facts=shown,
-                remedies=("write each record on one line:   jq -c '.[]' FILE",) if whole else (),
+                remedies=(f"write each record on one line:   jq -c '.[]'{file}",) if whole else (),
             ) from error
         except (ValueError, RecursionError) as error:
             raise invalid(self.name, line, f"it is not JSON: {error}") from error

@@ -15,7 +15,7 @@ from headrace.errors import SourceLocation, SourceUnsupportedError
 from headrace.model.ranges import OpaquePosition
 from headrace.sources.answers import Unrecoverable
 from headrace.sources.kind import SourceKind
-from headrace.sources.requests import Reader, ReaderDefaults, ReadRequest
+from headrace.sources.requests import KnownOptions, Reader, ReaderDefaults, ReadRequest
 from headrace.sources.source import Source
 from headrace.sources.systems import Past, StreamRead, Systems
 from headrace.state.facts import FlowFacts, NextPosition, SourceFacts
@@ -28,6 +28,12 @@ _OF_DATABRICKS = frozenset({"kinesis", "pubsub"})
 """Formats that only Databricks has."""
 _LOSES_RECORDS = frozenset({"socket"})
 """Formats that cannot read a record again after a failure, as Spark's documentation says."""
+_OF_RATE = KnownOptions(
+    stream=("rowsPerSecond", "rampUpTime", "numPartitions"),
+    batch=(),
+    prefixes=("spark.",),
+    marks=frozenset({"headrace.location"}),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +79,8 @@ class OtherReader(Reader):
                 remedies=["send the records to a Kafka topic, and read the topic"],
                 params={"format": request.format},
             )
+        if request.format == "rate" and request.streaming:
+            _OF_RATE.refuse_unknown(request, location)
         return super().options(request, location, defaults)
 
 

@@ -1,0 +1,97 @@
+"""The options of readers of files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from headrace.errors import ArgumentInvalidError, did_you_mean
+from headrace.sources.bad_records import SCHEMA_NUMBER, VALUE_LIMIT
+from headrace.sources.requests import ADAPTIVE, KnownOptions
+
+FORMAT_OPTION: Final = "headrace.files.format"
+"""An option without effect that carries the format as the user named it."""
+
+BASE_PATH: Final = "basePath"
+"""The option with the folder below which Spark reads columns from the names of folders."""
+
+STREAM_OPTIONS: Final = (
+    *("maxFilesPerTrigger", "maxBytesPerTrigger", "latestFirst", "maxFileAge", "fileNameOnly", "cleanSource"),
+    *("sourceArchiveDir", "maxCachedFiles", "discardCachedInputRatio", "pathGlobFilter"),
+    *("recursiveFileLookup", "ignoreMissingFiles", "ignoreCorruptFiles", "modifiedBefore", "modifiedAfter"),
+)
+_TIMES = (
+    "dateFormat",
+    "timestampFormat",
+    "timestampNTZFormat",
+    "timeZone",
+    "locale",
+    "enableDateTimeParsingFallback",
+)
+_RECORDS = (
+    "mode",
+    "columnNameOfCorruptRecord",
+    "multiLine",
+    "encoding",
+    "charset",
+    "lineSep",
+    "samplingRatio",
+)
+_FORMAT_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "json": (
+        *_TIMES,
+        *_RECORDS,
+        *("primitivesAsString", "prefersDecimal", "allowComments", "allowUnquotedFieldNames"),
+        *("allowSingleQuotes", "allowNumericLeadingZeros", "allowBackslashEscapingAnyCharacter"),
+        *("allowUnquotedControlChars", "dropFieldIfAllNull", "allowNonNumericNumbers", "inferTimestamp"),
+    ),
+    "csv": (
+        *_TIMES,
+        *_RECORDS,
+        *("sep", "delimiter", "quote", "escape", "comment", "header", "inferSchema", "enforceSchema"),
+        *("ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace", "nullValue", "nanValue", "positiveInf"),
+        *("negativeInf", "maxColumns", "maxCharsPerColumn", "unescapedQuoteHandling", "emptyValue"),
+        *("charToEscapeQuoteEscaping", "preferDate"),
+    ),
+    "parquet": ("mergeSchema", "datetimeRebaseMode", "int96RebaseMode"),
+    "avro": ("avroSchema", "ignoreExtension", "mode", "datetimeRebaseMode", "positionalFieldMatching"),
+    "text": ("wholetext", "lineSep"),
+    "orc": ("mergeSchema",),
+}
+_OWN = (FORMAT_OPTION, SCHEMA_NUMBER, VALUE_LIMIT)
+LINE_OPTIONS: Final = frozenset(
+    name.lower() for name in (*STREAM_OPTIONS, *_FORMAT_OPTIONS["text"], *_OWN, BASE_PATH)
+)
+"""Options that the reader of lines takes; the others are for the parser."""
+
+_OF_SPARKS_READERS = (
+    *sorted({name for names in _FORMAT_OPTIONS.values() for name in names}),
+    *(BASE_PATH, "path", "ignoreInvalidPartitionPaths", "singleVariantColumn", "timeFormat"),
+    *("maxNestingDepth", "maxNumLen", "maxStringLen", "useUnsafeRow", "inputBufferSize", "extension"),
+    *("columnPruning", "avroSchemaUrl", "enableStableIdentifiersForUnionType", "recursiveFieldMaxDepth"),
+    *("stableIdentifierPrefixForUnionType", "rowTag", "excludeAttribute", "attributePrefix", "valueTag"),
+    *("ignoreSurroundingSpaces", "rowValidationXSDPath", "wildcardColName", "ignoreNamespace"),
+    *("arrayElementName", "useLegacyXMLParser"),
+    # Options of writers, which pipelines give to both
+    *("compression", "codec"),
+)
+SPARKS_OPTIONS: Final = KnownOptions(
+    stream=(*STREAM_OPTIONS, *_OF_SPARKS_READERS),
+    batch=(),
+    prefixes=("fs.", "dfs.", "hadoop.", "parquet.", "orc.", "avro.", "mapreduce.", "spark."),
+    marks=frozenset({"headrace.location", ADAPTIVE, *_OWN}),
+)
+"""Options of ``spark.readStream``. An option that only another format has is known too: pipelines set
+`inferSchema` for any format, and it changes nothing."""
+
+
+def check_options(format: str, options: Mapping[str, str]) -> None:
+    """Refuse an option that neither the format nor a stream of files knows."""
+    known = (*STREAM_OPTIONS, *_FORMAT_OPTIONS[format])
+    for name in options:
+        if name.lower() not in {one.lower() for one in known}:
+            raise ArgumentInvalidError(
+                f"read_files: {format} files have no option `{name}`",
+                remedies=did_you_mean(name, known, "leave it out"),
+                params={"argument": "options", "option": name},
+            )
