@@ -131,9 +131,7 @@ class Runtime(_Part):
 
 
 class S3Spec(_Part):
-    endpoint: Annotated[Text, _matching(_URL, "must be a URL, such as https://minio.example:9000")] | None = (
-        None
-    )
+    endpoint: Annotated[Text, _matching(_URL, "must be a URL, such as https://host:9000")] | None = None
     """the URL of a store that is compatible with S3; by default AWS"""
 
     region: Text | None = None

@@ -241,7 +241,7 @@ def _refuse_other_files(table: StreamingTable, path: Location) -> None:
             location=table.location,
             facts=(f"{path} holds {first}", "nothing was read or written"),
             remedies=(
-                f"move the folder away:   {path.move_command(f'{table.name.name}-files')}",
+                f"move the folder away:   {path.move_command(table.name.name + '-files')}",
                 "then run again:   headrace run",
             ),
             params={"dataset": str(table.name), "path": str(path)},

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from headrace.errors import SourceLocation, StorageUnsupportedError
 from headrace.model.folders import plain_path
-from headrace.model.object_storage import S3Settings
+from headrace.model.object_storage import S3Reach, S3Settings
 from headrace.storage.local import LocalFiles
 from headrace.storage.location import Files, Location
 
@@ -78,6 +78,13 @@ def use_s3(
     found = split_uri(storage or "")
     bucket = found[1] if found is not None and found[0] == S3 else None
     BUCKETS.use(settings, bucket, learn, source)
+
+
+def reach_s3(bucket: str) -> S3Reach:
+    """How a bucket is reached at this moment."""
+    from headrace.storage.s3.buckets import BUCKETS
+
+    return BUCKETS.files(bucket).access.reach(bucket)
 
 
 def split_uri(text: str) -> tuple[str, str, str] | None:

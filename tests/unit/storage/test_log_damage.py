@@ -53,8 +53,7 @@ def test_a_healthy_log_is_never_called_damaged(table: Location, tmp_path: Path) 
     with file(table, f"{0:020d}.json").open("a") as commit:
         commit.write("\n")
     assert load_commit(table, 0).version == 0, "a blank line at the end is no damage"
-    stored = StoredPath.find(table.path)
-    assert stored is not None
+    stored = StoredPath.at(table.path)
     assert delta_log.load_commit(stored, 0).user_metadata == ODD
 
 

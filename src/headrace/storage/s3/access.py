@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from headrace.errors import PackageMissingError, StorageAccessError
-from headrace.model.object_storage import S3Settings
+from headrace.model.object_storage import S3Reach, S3Settings
 
 if TYPE_CHECKING:
     from botocore.session import Session
@@ -59,12 +58,9 @@ class S3Access:
     @cached_property
     def endpoint(self) -> str | None:
         """The URL of the store without the bucket; ``None`` for AWS."""
-        found = self.settings.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3")
-        found = (
-            found
-            or os.environ.get("AWS_ENDPOINT_URL")
-            or self._session.get_scoped_config().get("endpoint_url")
-        )
+        known = os.environ
+        found = self.settings.endpoint or known.get("AWS_ENDPOINT_URL_S3") or known.get("AWS_ENDPOINT_URL")
+        found = found or self._session.get_scoped_config().get("endpoint_url")
         return str(found).rstrip("/") if found else None
 
     @property
@@ -75,15 +71,20 @@ class S3Access:
 
     @property
     def allows_http(self) -> bool:
-        return self.endpoint is not None and urlsplit(self.endpoint).scheme == "http"
+        return self.endpoint is not None and self.endpoint.startswith("http:")
 
-    def endpoint_of(self, bucket: str) -> str | None:
-        """The URL of a bucket's store as obstore and deltalake take it: with the bucket in the host, unless
-        it is in the path."""
-        if self.endpoint is None or self.path_style:
-            return self.endpoint
-        scheme, _, host = self.endpoint.partition("://")
-        return f"{scheme}://{bucket}.{host}"
+    def reach(self, bucket: str) -> S3Reach:
+        """How a bucket is reached at this moment."""
+        found = self.credentials()
+        return S3Reach(
+            bucket=bucket,
+            region=self.region,
+            endpoint=self.endpoint,
+            path_style=self.path_style,
+            access_key_id=found.access_key_id,
+            secret_access_key=found.secret_access_key,
+            session_token=found.session_token,
+        )
 
     def credentials(self) -> Credentials:
         """The credentials of this moment; those that expire soon are renewed first.

@@ -29,35 +29,23 @@ class S3Files(ObjectFiles):
 
     @property
     def table_options(self) -> Mapping[str, str]:
-        """The options of `deltalake`, with the credentials of this moment. A commit creates its file
-        conditionally, whatever the environment says."""
-        access, credentials = self.access, self.access.credentials()
-        given = {
-            "aws_access_key_id": credentials.access_key_id,
-            "aws_secret_access_key": credentials.secret_access_key,
-            "aws_session_token": credentials.session_token,
-            "aws_region": access.region,
-            "aws_endpoint": access.endpoint_of(self.bucket),
-            "aws_virtual_hosted_style_request": _flag(not access.path_style),
-            "aws_allow_http": _flag(access.allows_http),
-            "aws_conditional_put": "etag",
-            "aws_s3_allow_unsafe_rename": "false",
-            "aws_s3_locking_provider": "",
-        }
-        return {name: value for name, value in given.items() if value is not None}
+        """The options of `deltalake`, with the credentials of this moment."""
+        return self.access.reach(self.bucket).table_options
 
     def _open_bucket(self, bucket: str) -> S3Store:
         from obstore.store import S3Store
 
-        access = self.access
+        # A problem with the credentials shows here as what it is.
+        reach = self.access.reach(bucket)
+        endpoint = reach.bucket_endpoint
         return S3Store(
             bucket,
-            region=access.region,
-            virtual_hosted_style_request=not access.path_style,
+            region=reach.region,
+            virtual_hosted_style_request=not reach.path_style,
             credential_provider=self._give_credentials,
-            client_options={"allow_http": access.allows_http},
+            client_options={"allow_http": reach.allows_http},
             retry_config={"max_retries": _RETRIES, "retry_timeout": _RETRY_TIMEOUT},
-            **({} if (endpoint := access.endpoint_of(bucket)) is None else {"endpoint": endpoint}),
+            config={} if endpoint is None else {"endpoint": endpoint},
         )
 
     def _give_credentials(self) -> S3Credential:
@@ -68,7 +56,3 @@ class S3Files(ObjectFiles):
             "token": found.session_token,
             "expires_at": found.expires,
         }
-
-
-def _flag(value: bool) -> str:
-    return str(value).lower()
