@@ -47,7 +47,14 @@ def main() -> None:
         sys.exit("there is no javac: install a JDK 17 or newer, or set JAVA_HOME to one")
     jars = [*sorted(spark_jars_folder().glob("*.jar")), *ensure_jars("spark", "s3")]
     with tempfile.TemporaryDirectory() as name:
-        command = [javac, "--release", JAVA, "-Xlint:all,-classfile,-path,-processing", "-Werror", "-g:source,lines"]
+        command = [
+            javac,
+            "--release",
+            JAVA,
+            "-Xlint:all,-classfile,-path,-processing",
+            "-Werror",
+            "-g:source,lines",
+        ]
         command += ["-cp", os.pathsep.join(map(str, jars)), "-d", name]
         subprocess.run([*command, *map(str, sorted(SOURCES.rglob("*.java")))], check=True)
         pack(Path(name))
