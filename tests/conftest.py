@@ -34,6 +34,7 @@ from headrace.runtime.jars import locked_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.session import RunningSpark, open_spark
 from headrace.storage.layout import Storage
+from object_server import ObjectServer, running_server
 from secured_broker import SecuredBroker
 from workers import choose_workers, free_memory, in_blocks
 
@@ -270,6 +271,13 @@ def forget_tables() -> None:
 def spark(running_spark: RunningSpark) -> SparkSession:
     """A Spark session with Delta; shared by all tests, so leave its settings as they are."""
     return running_spark.spark
+
+
+@pytest.fixture(scope="session")
+def object_server() -> Iterator[ObjectServer]:
+    """A real S3 server."""
+    with running_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

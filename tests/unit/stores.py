@@ -6,7 +6,7 @@ It has no folders, rename or append, so nothing can depend on what only a local 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, ClassVar
 
@@ -57,6 +57,12 @@ class ObjectsOnDisk:
 
     def entries(self, folder: str) -> list[LocalEntry]:
         return [one for one in self._disk.entries(_key(folder)) if _is_object(Path(_key(folder), one.name))]
+
+    def read_all(self, paths: Sequence[str]) -> Sequence[bytes | None]:
+        return self._disk.read_all([_key(path) for path in paths])
+
+    def walk(self, folder: str) -> Iterator[tuple[str, int]]:
+        return ((f"memory://{path}", size) for path, size in self._disk.walk(_key(folder)))
 
     def create(self, path: str, data: bytes) -> bool:
         return self._disk.create(_key(path), data)

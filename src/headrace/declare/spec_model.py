@@ -21,6 +21,7 @@ from headrace.model.triggers import Trigger
 
 _MEMORY = re.compile(r"\d+[kmgKMG]")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_URL = re.compile(r"https?://[^/\s]+/?")
 _SCHEMA = re.compile(r"[A-Za-z0-9_]{1,200}")
 
 
@@ -127,6 +128,47 @@ class Runtime(_Part):
     broker: Text | None = None
     """the folder of the embedded broker, relative to the folder of the spec; by default
     ``.headrace/broker``; the environment variable ``HEADRACE_BROKER_DIR`` replaces it"""
+
+
+class S3Spec(_Part):
+    endpoint: Annotated[Text, _matching(_URL, "must be a URL, such as https://minio.example:9000")] | None = (
+        None
+    )
+    """the URL of a store that is compatible with S3; by default AWS"""
+
+    region: Text | None = None
+    """the region of the buckets; by default that of AWS's environment or profile, else ``us-east-1``"""
+
+    profile: Text | None = None
+    """a profile of AWS's files of settings and credentials; by default ``AWS_PROFILE``"""
+
+    role_arn: Text | None = None
+    """a role to assume with the credentials that were found"""
+
+    path_style: Flag | None = None
+    """whether the bucket is in the path of a URL and not in its host; by default ``true`` with an
+    ``endpoint``"""
+
+    access_key_id: Text | None = None
+    """the id of an access key, such as ``${LAKE_KEY}``; by default credentials are found as AWS's own tools
+    find them: environment, profile, web identity, container, instance"""
+
+    secret_access_key: Text | None = None
+    """the secret of the access key, such as ``${LAKE_SECRET}``"""
+
+    session_token: Text | None = None
+    """the token of temporary credentials"""
+
+    @model_validator(mode="after")
+    def _whole(self) -> S3Spec:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise ValueError("must have both `access_key_id` and `secret_access_key`, or none of them")
+        return self
+
+
+class ObjectStorageSpec(_Part):
+    s3: S3Spec = Field(default_factory=S3Spec)
+    """how buckets of S3, and of stores that are compatible with it, are reached"""
 
 
 class Upsert(_Part):
@@ -247,8 +289,11 @@ class Overridable(_Part):
     """The keys of the spec and of each of its profiles."""
 
     storage: Text | None = None
-    """the folder of tables, checkpoints, ledger and events, relative to the folder of the spec; by default
-    ``./lake``"""
+    """the folder of tables, checkpoints, ledger and events: relative to the folder of the spec, or
+    ``s3://BUCKET/PREFIX``; by default ``./lake``"""
+
+    object_storage: ObjectStorageSpec = Field(default_factory=ObjectStorageSpec)
+    """how object storage is reached"""
 
     catalog: Text | None = None
     """the catalog of the pipeline: names that begin with this catalog are names of this pipeline"""

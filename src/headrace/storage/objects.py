@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from headrace.errors import StorageAccessError
 from headrace.storage.location import FileState
 
 if TYPE_CHECKING:
@@ -21,6 +24,10 @@ _WHOLE_BYTES = 8 * 1024 * 1024
 """Objects up to this size are read with one request."""
 
 _WRITE_ID = "headrace-write-id"
+_CODE, _MESSAGE = (re.compile(rf"<{name}>([^<]*)</{name}>") for name in ("Code", "Message"))
+_TRIES = 5
+_READERS = 16
+"""Requests at the same time where many objects are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +50,8 @@ class ObjectFiles:
 
     silence_s = 60.0
 
-    def __init__(
-        self, scheme: str, open_store: Callable[[str], ObjectStore], options: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, scheme: str, open_store: Callable[[str], ObjectStore]) -> None:
         self.scheme = scheme
-        self.table_options: Mapping[str, str] = options or {}
         self._open_store = open_store
         self._stores: dict[str, ObjectStore] = {}
 
@@ -58,6 +62,10 @@ class ObjectFiles:
 
         return obstore
 
+    @property
+    def table_options(self) -> Mapping[str, str]:
+        return {}
+
     def open(self, path: str) -> BinaryIO:
         with _as_os_errors(path):
             store, key = self._find(path)
@@ -65,6 +73,26 @@ class ObjectFiles:
             if found.meta["size"] > _WHOLE_BYTES:
                 return cast(BinaryIO, self._client.open_reader(store, key))
             return io.BytesIO(bytes(found.bytes()))
+
+    def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
+        def read(path: str) -> bytes | None:
+            try:
+                with self.open(path) as file:
+                    return file.read()
+            except FileNotFoundError:
+                return None
+
+        if len(paths) < 2:
+            return [read(path) for path in paths]
+        with ThreadPoolExecutor(min(_READERS, len(paths))) as pool:
+            return list(pool.map(read, paths))
+
+    def walk(self, folder: str) -> Iterator[tuple[str, int]]:
+        with _as_os_errors(folder):
+            store, key = self._find(folder)
+            root = path_root(folder)
+            for page in self._client.list(store, f"{key}/" if key else None):
+                yield from ((f"{root}/{one['path']}", one["size"]) for one in page)
 
     def exists(self, path: str) -> bool:
         return self.look(path) is not None or bool(self.entries(path))
@@ -140,28 +168,46 @@ class ObjectFiles:
         return self._stores[bucket], key
 
     def _put(self, path: str, data: bytes, mode: Any) -> bool:
-        from obstore.exceptions import AlreadyExistsError, PreconditionError
+        """Write an object on a condition; return whether this call has written it. After a refusal or an
+        unclear answer, the object itself tells whose it is."""
+        from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
         store, key = self._find(path)
         own = uuid.uuid4().hex
         with _as_os_errors(path):
-            try:
-                self._client.put(store, key, data, mode=mode, attributes={_WRITE_ID: own})
-            except (AlreadyExistsError, PreconditionError):
-                return self._write_id(store, key) == own
-            except FileNotFoundError:
-                if mode == "create":
+            for _ in range(_TRIES):
+                try:
+                    self._client.put(store, key, data, mode=mode, attributes={_WRITE_ID: own})
+                    return True
+                except (AlreadyExistsError, PreconditionError):
+                    if (found := self._write_id(store, key)) is not None or mode != "create":
+                        return found == own
+                    # The answer meant another write at the same time, of which nothing is left.
+                except FileNotFoundError:
+                    if mode == "create":
+                        raise
+                    # The object to be replaced was deleted.
+                    return False
+                except BaseError:
+                    with contextlib.suppress(BaseError):
+                        if self._write_id(store, key) == own:
+                            return True
                     raise
-                # The object to be replaced was deleted.
-                return False
-        return True
+        raise OSError(errno.EAGAIN, "the store refused a conditional write several times", path)
 
     def _write_id(self, store: ObjectStore, key: str) -> str | None:
+        """The id of the write that has made an object, empty without one; ``None`` for a missing object."""
         try:
-            found = self._client.get(store, key)
+            found = self._client.get(store, key, options={"head": True})
         except FileNotFoundError:
             return None
-        return cast("str | None", found.attributes.get(_WRITE_ID))
+        return str(found.attributes.get(_WRITE_ID, ""))
+
+
+def path_root(path: str) -> str:
+    """The scheme and the bucket of a path."""
+    scheme, _, rest = path.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}"
 
 
 @contextmanager
@@ -173,17 +219,34 @@ def _as_os_errors(path: str) -> Iterator[None]:
     except FileNotFoundError as error:
         if "NoSuchBucket" in str(error):
             # Not an empty storage.
-            raise OSError(errno.ENODEV, "the bucket does not exist", path) from error
+            raise _refused("the bucket does not exist", path, error) from error
         raise
     except (PermissionDeniedError, UnauthenticatedError) as error:
-        raise PermissionError(errno.EACCES, _text(error), path) from error
+        raise _refused("the store refuses the access", path, error) from error
     except BaseError as error:
+        if "NoSuchBucket" in str(error):
+            raise _refused("the bucket does not exist", path, error) from error
+        if "Received redirect without LOCATION" in str(error) or "PermanentRedirect" in str(error):
+            raise _refused("the bucket is in another region", path, error) from error
         raise OSError(errno.EIO, _text(error), path) from error
 
 
+def _refused(reason: str, path: str, error: Exception) -> StorageAccessError:
+    return StorageAccessError(
+        f"{path_root(path)} cannot be used: {reason}",
+        facts=(f"path {path}", f"the store's answer: {_text(error)}"),
+        remedies=("check the bucket, the credentials and their permissions:   headrace doctor",),
+        params={"path": path},
+    )
+
+
 def _text(error: Exception) -> str:
-    """The first line of an error of the client; its other lines are the client's data."""
-    return str(error).partition("\n")[0]
+    """An error of the client in one line: the store's code and message, if there are any."""
+    text = str(error)
+    if (code := _CODE.search(text)) is not None:
+        message = _MESSAGE.search(text)
+        return code[1] if message is None else f"{code[1]}: {message[1]}"
+    return text.partition("\n")[0]
 
 
 def _milliseconds(meta: Mapping[str, Any]) -> int:

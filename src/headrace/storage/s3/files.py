@@ -1,0 +1,74 @@
+"""The files of one bucket of S3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from headrace.storage.objects import ObjectFiles
+from headrace.storage.s3.access import S3Access
+
+if TYPE_CHECKING:
+    from obstore.store import S3Credential, S3Store
+
+SCHEME = "s3"
+
+_RETRIES = 6
+_RETRY_TIMEOUT = timedelta(seconds=30)
+"""The run repeats its work with longer pauses; a command shows the error."""
+
+
+class S3Files(ObjectFiles):
+    """The objects of a bucket."""
+
+    def __init__(self, bucket: str, access: S3Access) -> None:
+        super().__init__(SCHEME, self._open_bucket)
+        self.bucket = bucket
+        self.access = access
+
+    @property
+    def table_options(self) -> Mapping[str, str]:
+        """The options of `deltalake`, with the credentials of this moment. A commit creates its file
+        conditionally, whatever the environment says."""
+        access, credentials = self.access, self.access.credentials()
+        given = {
+            "aws_access_key_id": credentials.access_key_id,
+            "aws_secret_access_key": credentials.secret_access_key,
+            "aws_session_token": credentials.session_token,
+            "aws_region": access.region,
+            "aws_endpoint": access.endpoint_of(self.bucket),
+            "aws_virtual_hosted_style_request": _flag(not access.path_style),
+            "aws_allow_http": _flag(access.allows_http),
+            "aws_conditional_put": "etag",
+            "aws_s3_allow_unsafe_rename": "false",
+            "aws_s3_locking_provider": "",
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _open_bucket(self, bucket: str) -> S3Store:
+        from obstore.store import S3Store
+
+        access = self.access
+        return S3Store(
+            bucket,
+            region=access.region,
+            virtual_hosted_style_request=not access.path_style,
+            credential_provider=self._give_credentials,
+            client_options={"allow_http": access.allows_http},
+            retry_config={"max_retries": _RETRIES, "retry_timeout": _RETRY_TIMEOUT},
+            **({} if (endpoint := access.endpoint_of(bucket)) is None else {"endpoint": endpoint}),
+        )
+
+    def _give_credentials(self) -> S3Credential:
+        found = self.access.credentials()
+        return {
+            "access_key_id": found.access_key_id,
+            "secret_access_key": found.secret_access_key,
+            "token": found.session_token,
+            "expires_at": found.expires,
+        }
+
+
+def _flag(value: bool) -> str:
+    return str(value).lower()
