@@ -1,4 +1,4 @@
-"""A proxy between a client and a server of S3: counts requests, adds a delay, and makes them fail when told."""
+"""A proxy between a client and a server of S3: counts requests, delays them, makes them fail when told."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Compile the Java classes for object storage into the jar of the wheel: `make java`, with a JDK 17 or newer.
+"""Compile the Java classes for object storage into the jar of the wheel: `make java`, with a JDK 17.
 
-The jar names the hash of its sources, which a test compares. The same sources and the same JDK make the same bytes.
+The jar names the hash of its sources, which a test compares. The same sources and JDK make the same bytes.
 """
 
 from __future__ import annotations

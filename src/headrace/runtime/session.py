@@ -142,7 +142,7 @@ def _attach(
     master: str | None,
     memory: str | None,
     redactor: Redactor | None,
-    storage: StorageSupport,
+    storage: StorageSupport = NO_STORAGE,
 ) -> RunningSpark | None:
     """Returns a session in an engine; None if the command needs a JVM of its own, or there is no engine."""
     from headrace.runtime.engine.choice import choose_engine

@@ -39,5 +39,8 @@ class StorageSupport:
         return [*coordinates, *map(str, self.own_jars)]
 
 
+CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
+"""The setting that fences streams on object storage."""
+
 NO_STORAGE = StorageSupport()
 """The local disk."""

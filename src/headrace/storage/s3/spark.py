@@ -1,4 +1,4 @@
-"""What Spark needs to read and write S3: Hadoop's client, our classes that fence a second writer, credentials."""
+"""What Spark needs for S3: Hadoop's client, our classes that fence a second writer, and credentials."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SpecInvalidError
+from headrace.model.object_storage import S3Settings
+from headrace.model.project import ProjectSettings
 from headrace.runtime.lazy_pyspark import SparkSession
-from headrace.runtime.storage_support import StorageSupport
+from headrace.runtime.storage_support import CHECKPOINT_FILES, NO_STORAGE, StorageSupport
+from headrace.storage.s3 import buckets
 from headrace.storage.s3.access import S3Access
+from headrace.storage.s3.files import S3Files
 
 if TYPE_CHECKING:
     from headrace.storage.s3.access import Credentials
@@ -24,9 +28,9 @@ _JAR = Path(__file__).with_name("headrace-s3.jar")
 _CLASSES = "io.headrace.s3"
 _LOG_STORE = f"{_CLASSES}.S3LogStore"
 _SCHEMES = ("s3", "s3a")
-_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 
 _PLUGINS = "spark.plugins"
+_HADOOP = "spark.hadoop."
 _FLAGS = "spark.hadoop.fs.s3a.performance.flags"
 
 _FENCE = {
@@ -35,7 +39,7 @@ _FENCE = {
     # Delta's kernel has settings of its own.
     **{f"spark.hadoop.io.delta.kernel.logStore.{scheme}.impl": _LOG_STORE for scheme in _SCHEMES},
     # A rename on S3 is a copy and a removal, and neither fences a second driver.
-    _MANAGER: f"{_CLASSES}.S3CheckpointFiles",
+    CHECKPOINT_FILES: f"{_CLASSES}.S3CheckpointFiles",
     # Hadoop knows S3 as `s3a`; users and other engines write `s3`.
     "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
@@ -43,8 +47,8 @@ _FENCE = {
 }
 """The settings that make writing safe. A user cannot change them.
 
-Checksums stay as Hadoop has them (`fs.s3a.request.md5.header` is on, `fs.s3a.checksum.generation` is off): those
-of AWS's newer SDK are refused by some stores.
+Checksums stay as Hadoop has them (`fs.s3a.request.md5.header` is on, `fs.s3a.checksum.generation` is off):
+some stores refuse those of AWS's newer SDK.
 """
 
 _USUAL = {
@@ -56,34 +60,45 @@ _USUAL = {
 }
 """The settings that a user can change."""
 
+_UNSAFE = {
+    ".performance.flags": {"create", "*"},
+    ".create.performance": {"true"},
+    ".create.conditional.enabled": {"false"},
+}
+"""The values of Hadoop's settings, of all buckets or of one, that take the condition from a write."""
+
 _MARGIN = timedelta(minutes=2)
 _RETRY_S = 30.0
 
 
-def build_support(
-    accesses: Mapping[str, S3Access], conf: Mapping[str, str], learn: Callable[[str], None]
-) -> StorageSupport:
-    """Returns what a session needs for the buckets of a pipeline.
-
-    Args:
-        accesses: The access of each bucket; that of `ANY_BUCKET` is for the other buckets.
-        conf: The Spark settings of the spec.
-        learn: Gets each secret before Spark gets it.
+def find_support(settings: ProjectSettings) -> StorageSupport:
+    """Returns what a session needs for a pipeline: `NO_STORAGE` if neither its storage is on S3 nor its spec
+    has settings of S3.
 
     Raises:
         SpecInvalidError: The spec changes a setting that makes writing safe.
     """
+    files = settings.storage.root.files
+    if isinstance(files, S3Files):
+        accesses = {ANY_BUCKET: files.access, files.bucket: files.access}
+    elif settings.s3 != S3Settings():
+        accesses = {ANY_BUCKET: buckets.BUCKETS.access(settings.s3)}
+    else:
+        return NO_STORAGE
+    return build_support(accesses, settings.configuration)
+
+
+def build_support(accesses: Mapping[str, S3Access], conf: Mapping[str, str]) -> StorageSupport:
+    """Returns what a session needs for buckets. The access of `ANY_BUCKET` is for all other buckets."""
     check_settings(conf)
     plugins = [*filter(None, conf.get(_PLUGINS, "").split(",")), f"{_CLASSES}.CredentialsPlugin"]
-    reach = {}
-    for bucket, access in accesses.items():
-        reach |= reach_settings(bucket, access)
-    usual = {key: value for key, value in {**_USUAL, **reach}.items() if key not in conf}
+    reach = [reach_settings(bucket, access) for bucket, access in accesses.items()]
+    usual = {key: value for part in (_USUAL, *reach) for key, value in part.items() if key not in conf}
     return StorageSupport(
         jar_sets=("s3",),
         own_jars=(_JAR,),
         settings={**usual, **_FENCE, _PLUGINS: ",".join(plugins)},
-        required=tuple(_FENCE),
+        required=tuple(key for key in _FENCE if not key.startswith(_HADOOP)),
         marker=_LOG_STORE,
         share=partial(share_credentials, accesses),
     )
@@ -91,7 +106,7 @@ def build_support(
 
 def reach_settings(bucket: str, access: S3Access) -> dict[str, str]:
     """Returns the settings of Hadoop's client for a bucket; none is secret."""
-    prefix = "spark.hadoop.fs.s3a." + ("" if bucket == ANY_BUCKET else f"bucket.{bucket}.")
+    prefix = f"{_HADOOP}fs.s3a." + ("" if bucket == ANY_BUCKET else f"bucket.{bucket}.")
     found = {
         "aws.credentials.provider": f"{_CLASSES}.SharedCredentials",
         "endpoint": access.endpoint,
@@ -107,9 +122,10 @@ def check_settings(conf: Mapping[str, str]) -> None:
     for key, value in conf.items():
         if key in _FENCE and value != _FENCE[key]:
             raise _unsafe(key, value, f"Headrace needs   {key}: {_FENCE[key]}")
-        is_flags = key.startswith("spark.hadoop.fs.s3a.") and key.endswith("performance.flags")
-        flags = {flag.strip().lower() for flag in value.split(",")} if is_flags else set()
-        if flags & {"create", "*"} or (key.endswith("fs.s3a.create.performance") and value.lower() == "true"):
+        if not key.startswith(f"{_HADOOP}fs.s3a."):
+            continue
+        values = {part.strip().lower() for part in value.split(",")}
+        if any(key.endswith(name) and values & unsafe for name, unsafe in _UNSAFE.items()):
             raise _unsafe(key, value, "with it, a writer replaces the file of another one without an error")
 
 
@@ -124,7 +140,11 @@ def _unsafe(key: str, value: str, fact: str) -> SpecInvalidError:
 
 def share_credentials(accesses: Mapping[str, S3Access], spark: SparkSession) -> Callable[[], None]:
     """Gives the driver the credentials of each bucket, and renews those that expire until the result is
-    called."""
+    called. A session that has begun without these buckets learns how they are reached."""
+    hadoop: Any = spark.sparkContext._jsc.hadoopConfiguration()
+    for bucket, access in accesses.items():
+        for key, value in reach_settings(bucket, access).items():
+            hadoop.set(key.removeprefix(_HADOOP), value)
     renewing = _Renewing(spark, accesses)
     renewing.start()
     return renewing.end
@@ -156,7 +176,7 @@ class _Renewing:
             try:
                 self._wait_s = self._share()
             except Exception:
-                # The old ones can still be valid. When they are not, the request of Spark fails with S3's reason.
+                # The old ones can still be valid. When they are not, Spark's requests fail with S3's reason.
                 self._wait_s = _RETRY_S
 
     def _share(self) -> float | None:
