@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,9 @@ class StorageSupport:
     marker: str = ""  # a class of the jars
     share: Callable[[SparkSession], Callable[[], None]] = field(default=_share_nothing, compare=False)
     """Gives a session the credentials; the result ends their renewal."""
+
+    passing: Callable[[], Collection[str]] = field(default=tuple, compare=False)
+    """Returns secrets that each command has anew. They are no part of an engine's key."""
 
     def ensure_jars(self) -> tuple[Path, ...]:
         """Returns the paths of the jars; downloads missing ones."""

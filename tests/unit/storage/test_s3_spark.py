@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,22 @@ import pytest
 
 from headrace.errors import SpecInvalidError
 from headrace.model.object_storage import S3Settings
+from headrace.model.secrets import Redactor
 from headrace.runtime.engine.choice import choose_engine
 from headrace.runtime.storage_support import NO_STORAGE
+from headrace.storage.locate import locate
+from headrace.storage.location import Location
+from headrace.storage.s3 import spark
 from headrace.storage.s3.access import Credentials, S3Access
-from headrace.storage.s3.spark import ANY_BUCKET, build_support, check_settings, share_credentials
+from headrace.storage.s3.files import S3Files
+from headrace.storage.s3.spark import (
+    ANY_BUCKET,
+    build_support,
+    check_session,
+    check_settings,
+    share_credentials,
+)
+from waiting import until
 
 SECRET = "pl4nted/s3+secret"
 MINIO = S3Settings(
@@ -67,6 +80,18 @@ def test_settings_with_which_a_second_writer_is_not_noticed_are_refused(key: str
     assert f"remove `{key}`" in raised.value.remedies[0]
 
 
+def test_a_stream_on_s3_is_refused_if_its_session_has_other_files_of_checkpoints() -> None:
+    session: Any = Driver()
+    checkpoint = Location("s3://lake/checkpoints/orders", S3Files("lake", S3Access(MINIO)))
+    with pytest.raises(SpecInvalidError) as raised:
+        check_session(session, checkpoint)
+    assert "s3://lake/checkpoints/orders" in str(raised.value)
+    session.settings["spark.sql.streaming.checkpointFileManagerClass"] = "io.headrace.s3.S3CheckpointFiles"
+    check_session(session, checkpoint)
+    del session.settings["spark.sql.streaming.checkpointFileManagerClass"]
+    check_session(session, locate("lake/checkpoints/orders"))
+
+
 def test_other_flags_of_the_client_are_allowed() -> None:
     check_settings({"spark.hadoop.fs.s3a.performance.flags": "mkdir, delete"})
 
@@ -84,6 +109,31 @@ def test_a_session_with_s3_has_another_engine(monkeypatch: pytest.MonkeyPatch) -
     assert len({choice.key for choice in choices if choice is not None}) == 4
 
 
+def test_credentials_that_each_command_has_anew_do_not_change_the_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HEADRACE_ENGINE", "on")
+    monkeypatch.delenv("CI", raising=False)
+    keys = []
+    for number in range(2):
+        redactor, access = Redactor(["hunter22"]), S3Access(MINIO)
+        access.tell(redactor.add)
+        given = Credentials(
+            access_key_id="key",
+            secret_access_key=f"secret-{number}/+",
+            session_token=f"token-{number}/+",
+            expires=datetime.now(UTC) + timedelta(hours=1),
+        )
+        for secret in (given.secret_access_key, given.session_token):
+            redactor.add(str(secret))
+        monkeypatch.setattr(access, "credentials", lambda given=given: given)
+        choice = choose_engine({}, None, None, redactor, build_support({"lake": access}, {}))
+        assert choice is not None
+        assert choice.secrets == ("hunter22",)
+        keys.append(choice.key)
+    assert keys[0] == keys[1]
+
+
 class Driver:
     """The JVM's side of a session: what it was told."""
 
@@ -96,6 +146,9 @@ class Driver:
 
     def hadoopConfiguration(self) -> Driver:
         return self
+
+    def get(self, key: str, default: str | None) -> str | None:
+        return self.settings.get(key, default)
 
     def set(self, *values: Any) -> None:
         if len(values) == 2:
@@ -114,10 +167,6 @@ def test_credentials_go_to_the_driver_and_not_into_settings(monkeypatch: pytest.
 
 
 def test_credentials_that_expire_are_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from datetime import UTC, datetime, timedelta
-
-    from headrace.storage.s3 import spark
-
     made = iter(range(100))
 
     def credentials(self: S3Access) -> Credentials:
@@ -130,8 +179,6 @@ def test_credentials_that_expire_are_given_again(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(spark, "_RETRY_S", 0.01)
     driver: Any = Driver()
     end = share_credentials({"lake": S3Access(MINIO)}, driver)
-    from waiting import until
-
     until(lambda: len(driver.given) >= 3, "the credentials are renewed")
     end()
     assert [one[1] for one in driver.given][:3] == ["key-0", "key-1", "key-2"]

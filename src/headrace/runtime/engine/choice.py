@@ -112,13 +112,14 @@ def choose_engine(
         # Derby, which a metastore can be, locks its folder for one process.
         return None
     defaults = build_session_settings(master)
+    passing = Redactor(storage.passing()).forms
     own = {key: value for key, value in conf.items() if key in defaults or belongs_to_session(key)}
     return EngineChoice(
         master=master,
         memory=memory or conf.get("spark.driver.memory") or choose_heap(),
         conf={key: value for key, value in conf.items() if key not in own},
         overrides={key: value for key, value in own.items() if defaults.get(key) != value},
-        secrets=tuple(sorted(redactor.forms)) if redactor is not None else (),
+        secrets=() if redactor is None else tuple(sorted(redactor.forms - passing)),
         folder=Path.cwd(),
         environment={key: value for key, value in os.environ.items() if belongs_to_jvm(key)},
         storage=storage,

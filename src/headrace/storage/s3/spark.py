@@ -14,6 +14,8 @@ from headrace.model.object_storage import S3Settings
 from headrace.model.project import ProjectSettings
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.runtime.storage_support import CHECKPOINT_FILES, NO_STORAGE, StorageSupport
+from headrace.storage.locate import S3
+from headrace.storage.location import Location
 from headrace.storage.s3 import buckets
 from headrace.storage.s3.access import S3Access
 from headrace.storage.s3.files import S3Files
@@ -101,6 +103,7 @@ def build_support(accesses: Mapping[str, S3Access], conf: Mapping[str, str]) -> 
         required=tuple(key for key in _FENCE if not key.startswith(_HADOOP)),
         marker=_LOG_STORE,
         share=partial(share_credentials, accesses),
+        passing=partial(_find_passing, accesses),
     )
 
 
@@ -129,13 +132,29 @@ def check_settings(conf: Mapping[str, str]) -> None:
             raise _unsafe(key, value, "with it, a writer replaces the file of another one without an error")
 
 
+def check_session(session: SparkSession, checkpoint: Location) -> None:
+    """Raises an error if a stream's session has another class for the files of checkpoints on S3: code of the
+    pipeline can have set it."""
+    if checkpoint.files.scheme != S3:
+        return
+    value = session.conf.get(CHECKPOINT_FILES, None)
+    if value != _FENCE[CHECKPOINT_FILES]:
+        raise _unsafe(CHECKPOINT_FILES, str(value), f"the checkpoint is {checkpoint}")
+
+
 def _unsafe(key: str, value: str, fact: str) -> SpecInvalidError:
     return SpecInvalidError(
         f"the setting `{key}` makes S3 unsafe for several writers",
         facts=(f"its value is   {value}", fact, "nothing was read or written"),
-        remedies=(f"remove `{key}` from the spec's `configuration`",),
+        remedies=(f"remove `{key}` from the spec's `configuration`, and from `spark_conf`",),
         params={"key": key, "value": value},
     )
+
+
+def _find_passing(accesses: Mapping[str, S3Access]) -> list[str]:
+    found = [access.credentials() for access in accesses.values()]
+    parts = [(one.secret_access_key, one.session_token) for one in found if one.expires is not None]
+    return [part for pair in parts for part in pair if part]
 
 
 def share_credentials(accesses: Mapping[str, S3Access], spark: SparkSession) -> Callable[[], None]:
