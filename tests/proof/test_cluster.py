@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from headrace.runtime.jars import spark_jars_folder
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import MODULE_OPTIONS, class_path
 from headrace.runtime.processes import end, start_bound
+from object_server import SECRET, ObjectServer
 from proof.driver import start
 from proof.shop import Shop
 from waiting import until
@@ -74,6 +76,44 @@ def test_a_pipeline_runs_on_a_master_by_setting(
         assert driver.end() == 0, driver.said()
     shop.check()
     until(lambda: not executors(), "the executors have gone")
+
+
+_ON_S3 = """
+import sys
+from headrace.model.object_storage import S3Settings
+from headrace.runtime.session import open_spark
+from headrace.storage.s3.access import S3Access
+from headrace.storage.s3.spark import ANY_BUCKET, build_support
+
+_, master, bucket = sys.argv
+conf = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m"}
+support = build_support({ANY_BUCKET: S3Access(S3Settings())}, conf)
+with open_spark("s3", conf=conf, master=master, memory="512m", storage=support, shared=False) as running:
+    table = f"s3://{bucket}/numbers"
+    running.spark.range(100).repartition(2).write.format("delta").save(table)
+    rows = running.spark.read.format("delta").load(table)
+    print("sum", rows.agg({"id": "sum"}).first()[0], flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_executors_write_to_s3_with_credentials_that_only_the_driver_has(
+    master: str, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    object_server.reach(monkeypatch)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    command = [sys.executable, "-c", _ON_S3, master, object_server.make_bucket()]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == f"sum {sum(range(100))}\n"
+        family = psutil.Process().children(recursive=True)
+        assert executors()
+        assert not [one for one in family if SECRET in " ".join(_command(one))]
+        files = [path for path in (tmp_path / "work").rglob("*") if path.is_file()]
+        assert any(path.name == "headrace-s3.jar" for path in files)
+        assert not [path for path in files if SECRET.encode() in path.read_bytes()]
+        driver.communicate()
+    assert driver.returncode == 0
 
 
 def executors() -> list[psutil.Process]:

@@ -53,6 +53,10 @@ class Buckets:
                 self._files[bucket] = S3Files(bucket, self._access(settings))
             return self._files[bucket]
 
+    def access(self, settings: S3Settings) -> S3Access:
+        with self._lock:
+            return self._access(settings)
+
     def _access(self, settings: S3Settings) -> S3Access:
         return self._accesses.setdefault(settings, S3Access(settings))
 

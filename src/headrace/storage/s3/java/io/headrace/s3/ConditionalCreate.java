@@ -1,15 +1,20 @@
 package io.headrace.s3;
 
+import java.io.ByteArrayOutputStream;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InterruptedIOException;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.AccessDeniedException;
 import java.nio.file.FileAlreadyExistsException;
 import java.util.UUID;
 import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.StreamCapabilities;
+import org.apache.hadoop.fs.s3a.AWSServiceIOException;
+import org.apache.hadoop.fs.s3a.Constants;
 
 /**
  * Creates an object if there is none with its name, in one step that S3 decides.
@@ -21,13 +26,15 @@ import org.apache.hadoop.fs.Path;
 final class ConditionalCreate {
   private static final String CONDITIONAL = "fs.option.create.conditional.overwrite";
   private static final String ID = "headrace-write-id";
+  private static final int CONFLICT = 409;
   private static final int ATTEMPTS = 5;
   private static final long FIRST_WAIT_MS = 100;
 
   private ConditionalCreate() {}
 
   /** Throws FileAlreadyExistsException if another write has made the object. */
-  static void write(FileSystem fs, Path path, byte[] data) throws IOException {
+  static void write(FileSystem fs, Path path, ByteArrayOutputStream data) throws IOException {
+    check(fs, path);
     String id = UUID.randomUUID().toString();
     for (int attempt = 1; ; attempt++) {
       try {
@@ -38,12 +45,12 @@ final class ConditionalCreate {
         if (id.equals(found)) {
           return;
         }
-        if (found != null) {
+        if (found != null && mayBeLost(failure)) {
           FileAlreadyExistsException exists = new FileAlreadyExistsException(path.toString());
           exists.initCause(failure);
           throw exists;
         }
-        if (attempt == ATTEMPTS || !isConflict(failure)) {
+        if (found != null || attempt == ATTEMPTS || statusOf(failure) != CONFLICT) {
           throw failure;
         }
       }
@@ -51,31 +58,60 @@ final class ConditionalCreate {
     }
   }
 
-  private static void upload(FileSystem fs, Path path, byte[] data, String id) throws IOException {
+  /** Opens an object that replaces the one with its name; {@code abort()} of the stream leaves it as it was. */
+  static FSDataOutputStream replace(FileSystem fs, Path path) throws IOException {
+    FSDataOutputStreamBuilder<?, ?> builder = fs.createFile(path);
+    builder.recursive().overwrite(true);
+    // Without the requests that look whether the name is a folder.
+    builder.opt(Constants.FS_S3A_CREATE_PERFORMANCE, true);
+    return abortable(builder.build(), path);
+  }
+
+  private static void check(FileSystem fs, Path path) throws IOException {
+    if (fs.hasPathCapability(path, Constants.FS_S3A_CREATE_PERFORMANCE_ENABLED)) {
+      throw new IOException(
+          "the setting fs.s3a.performance.flags has `create`, with which a second writer of "
+              + path
+              + " would replace the file of the first");
+    }
+    if (!fs.hasPathCapability(path, CONDITIONAL)) {
+      throw new IOException("this client of S3 does not create " + path + " conditionally");
+    }
+  }
+
+  private static void upload(FileSystem fs, Path path, ByteArrayOutputStream data, String id)
+      throws IOException {
     FSDataOutputStreamBuilder<?, ?> builder = fs.createFile(path);
     builder.recursive().overwrite(false);
-    builder.must(CONDITIONAL, true).must("fs.s3a.create.header." + ID, id);
-    FSDataOutputStream out = builder.build();
-    if (!out.hasCapability(CONDITIONAL)) {
-      out.abort();
-      throw new IOException("this S3 client does not create " + path + " conditionally");
-    }
-    boolean written = false;
+    builder.must(CONDITIONAL, true).must(Constants.FS_S3A_CREATE_HEADER + "." + ID, id);
+    FSDataOutputStream out = abortable(builder.build(), path);
+    boolean isWritten = false;
     try {
-      out.write(data);
-      written = true;
+      if (!out.hasCapability(CONDITIONAL)) {
+        throw new IOException("this client of S3 does not create " + path + " conditionally");
+      }
+      data.writeTo(out);
+      isWritten = true;
     } finally {
-      if (!written) {
+      if (!isWritten) {
         out.abort();
       }
     }
     out.close();
   }
 
+  private static FSDataOutputStream abortable(FSDataOutputStream out, Path path) throws IOException {
+    if (!out.hasCapability(StreamCapabilities.ABORTABLE_STREAM)) {
+      // Closing would write the object, so the stream is left as it is.
+      throw new IOException("this client of S3 cannot abort the upload of " + path);
+    }
+    return out;
+  }
+
   /** The id of the write that has made the object, "" for a write without an id, null if there is no object. */
   private static String owner(FileSystem fs, Path path, IOException failure) throws IOException {
     try {
-      byte[] id = fs.getXAttr(path, "header." + ID);
+      byte[] id = fs.getXAttr(path, Constants.XA_HEADER_PREFIX + ID);
       return id == null ? "" : new String(id, StandardCharsets.UTF_8);
     } catch (FileNotFoundException missing) {
       return null;
@@ -85,14 +121,16 @@ final class ConditionalCreate {
     }
   }
 
-  /** Whether S3 has refused an upload because of another one at the same time that has not succeeded either. */
-  private static boolean isConflict(Throwable failure) {
-    for (Throwable one = failure; one != null; one = one.getCause()) {
-      if (String.valueOf(one.getMessage()).contains("Status Code: 409")) {
-        return true;
-      }
-    }
-    return false;
+  /** Whether the failure can mean that another write was first: not if S3 has refused the request itself. */
+  private static boolean mayBeLost(IOException failure) {
+    int status = statusOf(failure);
+    boolean isRefused = status >= 400 && status < 500 && status != CONFLICT && status != 429;
+    return !isRefused && !(failure instanceof AccessDeniedException);
+  }
+
+  /** The status of an answer of S3, or 0. 409: another write at the same time has not succeeded either. */
+  private static int statusOf(IOException failure) {
+    return failure instanceof AWSServiceIOException ? ((AWSServiceIOException) failure).statusCode() : 0;
   }
 
   private static void pause(long milliseconds) throws IOException {

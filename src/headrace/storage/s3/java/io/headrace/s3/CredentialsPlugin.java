@@ -8,12 +8,15 @@ import org.apache.spark.api.plugin.SparkPlugin;
 
 /** Lets executors ask the driver for the credentials of S3, so that they are in no setting and in no file. */
 public class CredentialsPlugin implements SparkPlugin {
+  private static final String DRIVER = "driver";
+
   @Override
   public DriverPlugin driverPlugin() {
     return new DriverPlugin() {
       @Override
-      public Object receive(Object message) {
-        return SharedCredentials.held();
+      public Object receive(Object bucket) {
+        Credentials found = SharedCredentials.find((String) bucket);
+        return found == null ? null : found.toMessage();
       }
     };
   }
@@ -23,7 +26,10 @@ public class CredentialsPlugin implements SparkPlugin {
     return new ExecutorPlugin() {
       @Override
       public void init(PluginContext context, Map<String, String> extraConf) {
-        SharedCredentials.askWith(context);
+        // A local Spark has its executor in the driver, where the credentials are set.
+        if (!DRIVER.equals(context.executorID())) {
+          SharedCredentials.askWith(context);
+        }
       }
     };
   }

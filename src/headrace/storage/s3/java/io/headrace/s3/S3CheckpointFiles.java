@@ -6,22 +6,25 @@ import java.io.IOException;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FSDataOutputStream;
+import org.apache.hadoop.fs.FileAlreadyExistsException;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.PathFilter;
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager;
-import org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager;
 import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager;
 
-/** Writes the checkpoints of Structured Streaming: those on S3 without renames, others as Spark does. */
+/**
+ * Writes the checkpoints of Structured Streaming: those on S3 without renames, others as Spark does. So one session
+ * serves pipelines of both kinds.
+ */
 public class S3CheckpointFiles implements CheckpointFileManager {
   private final CheckpointFileManager files;
 
   public S3CheckpointFiles(Path path, Configuration conf) {
     String scheme = path.toUri().getScheme();
     boolean isS3 = "s3".equals(scheme) || "s3a".equals(scheme);
-    files = isS3 ? new OnS3(path, conf) : new FileContextBasedCheckpointFileManager(path, conf);
+    files = isS3 ? new OnS3(path, conf) : new FileSystemBasedCheckpointFileManager(path, conf);
   }
 
   @Override
@@ -84,7 +87,7 @@ public class S3CheckpointFiles implements CheckpointFileManager {
     @Override
     public CancellableFSDataOutputStream createAtomic(Path path, boolean overwriteIfPossible) {
       try {
-        return overwriteIfPossible ? new Replaced(fs().create(path, true)) : new Created(fs(), path);
+        return overwriteIfPossible ? new Replaced(ConditionalCreate.replace(fs(), path)) : new Created(fs(), path);
       } catch (IOException error) {
         throw unchecked(error);
       }
@@ -135,7 +138,14 @@ public class S3CheckpointFiles implements CheckpointFileManager {
     public void close() throws IOException {
       if (!hasEnded) {
         hasEnded = true;
-        ConditionalCreate.write(fs, path, ((ByteArrayOutputStream) underlyingStream()).toByteArray());
+        try {
+          ConditionalCreate.write(fs, path, (ByteArrayOutputStream) underlyingStream());
+        } catch (java.nio.file.FileAlreadyExistsException exists) {
+          // Structured Streaming knows Hadoop's exception of this name, and Delta knows the JDK's.
+          FileAlreadyExistsException known = new FileAlreadyExistsException(path.toString());
+          known.initCause(exists);
+          throw known;
+        }
       }
     }
 
