@@ -29,11 +29,10 @@ from headrace.storage.guarantee import check_guarantee
 from headrace.storage.locate import locate, reach_s3
 from headrace.storage.location import Location, open_delta
 from headrace.storage.objects import ObjectFiles
-from headrace.storage.s3 import buckets
 from headrace.storage.s3.access import S3Access
 from headrace.verify.stored import StoredPath
 from headrace.verify.systems import LOCAL, S3Buckets
-from object_server import KEY, SECRET, ObjectServer
+from object_server import KEY, SECRET, ObjectServer, open_buckets
 
 FIXED = S3Settings(
     endpoint="http://minio.test:9000", access_key_id="spec-key", secret_access_key="spec/secret"
@@ -55,7 +54,7 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
-    monkeypatch.setattr(buckets, "BUCKETS", buckets.Buckets())
+    open_buckets(monkeypatch)
     yield
 
 
