@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from headrace.storage import locate
+from headrace.storage.s3 import buckets
+
 KEY, SECRET = "planted-key", "pl4nted/s3+secret"
 REGION = "us-east-1"
 _READY = re.compile(r"Running on (http://\S+)")
@@ -44,8 +47,6 @@ class ObjectServer:
 
     def reach(self, patch: pytest.MonkeyPatch) -> None:
         """Let this process, and those that it starts, find the server as they would find AWS."""
-        from headrace.storage.s3 import buckets
-
         for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
             patch.delenv(name, raising=False)
         patch.setenv("AWS_ENDPOINT_URL_S3", self.url)
@@ -55,7 +56,13 @@ class ObjectServer:
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         patch.setenv("AWS_CONFIG_FILE", os.devnull)
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
-        patch.setattr(buckets, "BUCKETS", buckets.Buckets())
+        open_buckets(patch)
+
+
+def open_buckets(patch: pytest.MonkeyPatch) -> None:
+    """Let this process use S3, as a process that has used no bucket yet."""
+    patch.setattr(buckets, "BUCKETS", buckets.Buckets())
+    patch.setattr(locate, "KINDS", {**locate.KINDS, locate.S3: locate.open_s3})
 
 
 @contextmanager

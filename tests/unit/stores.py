@@ -88,6 +88,9 @@ class ObjectsOnDisk:
     def copy(self, path: str, new: str) -> None:
         self._disk.copy(_key(path), _key(new))
 
+    def find_unsafe(self, folder: str) -> str | None:
+        return None
+
     def free_bytes(self, path: str) -> int | None:
         return self._disk.free_bytes(_key(path))
 

@@ -134,6 +134,9 @@ class LocalFiles:
     def copy(self, path: str, new: str) -> None:
         self.replace(new, Path(path).read_bytes())
 
+    def find_unsafe(self, folder: str) -> str | None:
+        return None
+
     def free_bytes(self, path: str) -> int | None:
         for folder in (Path(path), *Path(path).parents):
             try:

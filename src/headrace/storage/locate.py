@@ -20,13 +20,14 @@ _LOCAL = LocalFiles()
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(/.*|)", re.DOTALL)
 
 
-def _open_s3(bucket: str) -> Files:
+def open_s3(bucket: str) -> Files:
+    """The files of a bucket."""
     from headrace.storage.s3.buckets import BUCKETS
 
     return BUCKETS.files(bucket)
 
 
-KINDS: Mapping[str, Callable[[str], Files]] = {_LOCAL.scheme: lambda _: _LOCAL, S3: _open_s3}
+KINDS: Mapping[str, Callable[[str], Files]] = {_LOCAL.scheme: lambda _: _LOCAL}
 """Opens the files of each kind of storage, by URI scheme; called with the host of a URI."""
 
 _SPELLINGS = {"s3a": S3}
@@ -60,10 +61,10 @@ def locate(text: str | Path, folder: Path | None = None, source: SourceLocation 
         location=source,
         facts=(
             *(() if known is None else (known,)),
-            "supported: a local path, file:///PATH, and s3://BUCKET/PREFIX",
+            "supported: a local path, and file:///PATH",
             "nothing was read or written",
         ),
-        remedies=("give a local path, such as ./lake, or s3://BUCKET/PREFIX",),
+        remedies=("give a local path, such as ./lake",),
         params={"storage": text, "scheme": scheme, "supported": sorted(KINDS)},
     )
 

@@ -100,6 +100,10 @@ class Files(Protocol):
     def copy(self, path: str, new: str) -> None:
         """Write a copy of a file in one step; replaces a file with the new path."""
 
+    def find_unsafe(self, folder: str) -> str | None:
+        """Try what keeps two writers apart, and return the first promise that this storage breaks; ``None``
+        if it is safe. Nothing is left in the folder."""
+
     def free_bytes(self, path: str) -> int | None:
         """Return how much can still be written beside a path, which may be missing; ``None`` if unknown."""
 

@@ -158,6 +158,26 @@ class ObjectFiles:
             else:
                 self._client.put(to_store, to_key, self._client.get(store, key).bytes())
 
+    def find_unsafe(self, folder: str) -> str | None:
+        name = f"probe-{uuid.uuid4().hex}"
+        path = f"{folder}/{name}"
+        try:
+            if not self.create(path, b"first"):
+                return "it refuses to create an object that does not exist"
+            if name not in [entry.name for entry in self.entries(folder)]:
+                return "a listing lacks an object that was just created"
+            if self.create(path, b"second"):
+                return "it creates an object that exists (If-None-Match)"
+            stale = self.look(path)
+            if not self.swap(path, b"first", b"third"):
+                return "it refuses to replace an object that nobody has changed (If-Match)"
+            if stale is None or self._put(path, b"fourth", {"e_tag": stale.mark}):
+                return "it replaces an object that was changed meanwhile (If-Match)"
+            with self.open(path) as file:
+                return None if file.read() == b"third" else "a read does not give what was written last"
+        finally:
+            self.delete(path)
+
     def free_bytes(self, path: str) -> int | None:
         return None
 

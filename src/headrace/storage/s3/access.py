@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import PackageMissingError, StorageAccessError
@@ -52,8 +52,9 @@ class S3Access:
 
     @cached_property
     def region(self) -> str:
-        found = self.settings.region or self._session.get_config_variable("region")
-        return str(found or os.environ.get("AWS_REGION") or _DEFAULT_REGION)
+        # botocore reads only AWS_DEFAULT_REGION, other clients read AWS_REGION.
+        found = self.settings.region or os.environ.get("AWS_REGION")
+        return str(found or self._session.get_config_variable("region") or _DEFAULT_REGION)
 
     @cached_property
     def endpoint(self) -> str | None:
@@ -153,7 +154,10 @@ class S3Access:
         if given.role_arn is None:
             return found
         fetcher = AssumeRoleCredentialFetcher(
-            self._session.create_client, found, given.role_arn, extra_args={"RoleSessionName": _SESSION_NAME}
+            partial(self._session.create_client, region_name=self.region),
+            found,
+            given.role_arn,
+            extra_args={"RoleSessionName": _SESSION_NAME},
         )
         return DeferredRefreshableCredentials(method="assume-role", refresh_using=fetcher.fetch_credentials)
 
