@@ -616,6 +616,8 @@ COMMANDS: Mapping[str, tuple[Shape, ...]] = {
             ]
         },
     ),
+    "deploy": ({"paths": ["text"], "variables": ["text"], "next": ["text"]},),
+    "submit": ({"command": ["text"], "secret_settings": ["text"]},),
     "engine stop": ({"stopped": "int"},),
     "explain": ({"code": "text", "text": "text", "exit_code": "int", "transient": "bool"},),
     "completion": ({"shell": "text", "script": "text"},),

@@ -1,129 +1,231 @@
-"""A pipeline on a cluster: a real standalone master, and a worker that has no more than Spark's own jars."""
+"""A pipeline on a cluster: a real master, and workers whose environment is that of another machine."""
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-import psutil
+import deltalake
 import pytest
-from bench.java import make_java_home
 
-from headrace.runtime.jars import spark_jars_folder
-from headrace.runtime.java import find_java
-from headrace.runtime.jvm import MODULE_OPTIONS, class_path
-from headrace.runtime.processes import end, start_bound
-from object_server import SECRET, ObjectServer
+from cluster import Cluster
 from proof.driver import start
 from proof.shop import Shop
 from waiting import until
 
+PYTHON = "python3.11"
 
-@pytest.fixture
-def master(tmp_path: Path) -> Iterator[str]:
-    """The address of a master with one worker of one core."""
-    log = tmp_path / "cluster.log"
-    home = tmp_path / "java"
-    home.mkdir()
-    environment = {
-        **os.environ,
-        "JAVA_HOME": str(make_java_home(home)),
-        "SPARK_HOME": str(spark_jars_folder().parent),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_SCALA_VERSION": "2.13",
-        "SPARK_WORKER_DIR": str(tmp_path / "work"),
-    }
-    java = [str(find_java().executable), "-Xmx128m", *MODULE_OPTIONS, "-cp", class_path([])]
-    listen = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-    started: list[subprocess.Popen[bytes]] = []
+GREETINGS = """
+import headrace as hr
+from headrace import spark
+from pyspark.sql import functions as F
+from shops.names import greeting
 
-    def launch(main: str, *arguments: str, says: str) -> re.Match[str]:
-        started.append(start_bound([*java, f"org.apache.spark.deploy.{main}", *arguments], log, environment))
-        until(lambda: re.search(says, log.read_text()) is not None, f"{main} says {says}")
-        found = re.search(says, log.read_text())
-        assert found is not None
-        return found
+PLACE = ["topic", "partition", "offset"]
+SALE = "id LONG, name STRING, sales DECIMAL(12,2)"
 
-    try:
-        address = launch("master.Master", *listen, says=r"Starting Spark master at (spark://\S+)")[1]
-        resources = ["--cores", "1", "--memory", "1g", address]
-        launch("worker.Worker", *listen, *resources, says="Successfully registered with master")
-        yield address
-    finally:
-        for process in reversed(started):
-            end(process, 0)
+@F.udf("string")
+def greeted(name):
+    from dateutil.easter import easter
+    from shops import later
 
+    return later.again(greeting(name)) + str(easter(2026))
 
-def test_a_pipeline_runs_on_a_master_by_setting(
-    master: str, make_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shop = make_shop(
-        runtime={"master": master, "memory": "512m"},
-        configuration={
-            "spark.driver.host": "127.0.0.1",
-            "spark.executor.memory": "512m",
-            "spark.sql.shuffle.partitions": "2",
-        },
-    )
-    shop.produce(500)
-    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    with start(shop) as driver:
-        until(lambda: bool(executors()) or driver.process.poll() is not None, "an executor works")
-        assert driver.end() == 0, driver.said()
-    shop.check()
-    until(lambda: not executors(), "the executors have gone")
+@hr.table
+def bronze():
+    records = hr.read_kafka("{topic}")
+    sale = hr.parse_json("value", SALE, at=[f"_source.{name}" for name in PLACE])
+    rows = records.select("value", sale.alias("sale"), *[f"_source.{name}" for name in (*PLACE, "timestamp")])
+    return rows.withColumn("said", greeted("sale.name")).withColumn("name", F.col("sale.name"))
 
+hr.create_streaming_table("people")
+hr.create_auto_cdc_flow(
+    target="people", source="bronze", keys=["name"], sequence_by=F.struct("partition", "offset"),
+    column_list=["name", "said"],
+)
+"""
 
-_ON_S3 = """
-import sys
-from headrace.model.object_storage import S3Settings
-from headrace.runtime.session import open_spark
-from headrace.storage.s3.access import S3Access
-from headrace.storage.s3.spark import ANY_BUCKET, build_support
+GATED = """
+import headrace as hr
+from pyspark.sql import functions as F
 
-_, master, bucket = sys.argv
-conf = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m"}
-support = build_support({ANY_BUCKET: S3Access(S3Settings())}, conf)
-with open_spark("s3", conf=conf, master=master, memory="512m", storage=support, shared=False) as running:
-    table = f"s3://{bucket}/numbers"
-    running.spark.range(100).repartition(2).write.format("delta").save(table)
-    rows = running.spark.read.format("delta").load(table)
-    print("sum", rows.agg({"id": "sum"}).first()[0], flush=True)
-    sys.stdin.read()
+PLACE = ["topic", "partition", "offset", "timestamp"]
+
+@F.udf("binary", useArrow=False)
+def gated(value):
+    import time
+    from pathlib import Path
+    from pyspark import TaskContext
+
+    gate = Path("{gate}")
+    (gate / str(TaskContext.get().taskAttemptId())).touch()
+    while not (gate / "open").exists():
+        time.sleep(0.05)
+    return value
+
+@hr.table
+def bronze():
+    records = hr.read_kafka("{topic}")
+    return records.select(gated("value").alias("value"), *[f"_source.{name}" for name in PLACE])
 """
 
 
-def test_executors_write_to_s3_with_credentials_that_only_the_driver_has(
-    master: str, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    object_server.reach(monkeypatch)
-    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    command = [sys.executable, "-c", _ON_S3, master, object_server.make_bucket()]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
-        assert driver.stdout is not None
-        assert driver.stdout.readline() == f"sum {sum(range(100))}\n"
-        family = psutil.Process().children(recursive=True)
-        assert executors()
-        assert not [one for one in family if SECRET in " ".join(_command(one))]
-        files = [path for path in (tmp_path / "work").rglob("*") if path.is_file()]
-        assert any(path.name == "headrace-s3.jar" for path in files)
-        assert not [path for path in files if SECRET.encode() in path.read_bytes()]
-        driver.communicate()
-    assert driver.returncode == 0
-
-
-def executors() -> list[psutil.Process]:
-    """The executors that a worker of this test has started."""
-    family = psutil.Process().children(recursive=True)
-    return [one for one in family if "CoarseGrainedExecutorBackend" in " ".join(_command(one))]
-
-
-def _command(process: psutil.Process) -> list[str]:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    running = Cluster(tmp_path_factory.mktemp("cluster"))
     try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
+        running.start()
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+def make(
+    cluster: Cluster, make_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Shop]:
+    """Makes a pipeline whose profile ``prod`` is the cluster."""
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+
+    def made(code: str, configuration: dict[str, str] | None = None, **settings: Any) -> Shop:
+        profile = {
+            "runtime": {"master": cluster.address, "memory": "512m"},
+            "configuration": {
+                "spark.driver.host": "127.0.0.1",
+                "spark.executor.memory": "512m",
+                "spark.pyspark.python": PYTHON,
+                "spark.sql.shuffle.partitions": "2",
+                **(configuration or {}),
+            },
+            **settings,
+        }
+        shop = make_shop(partitions=2, profiles={"prod": profile})
+        shop.write(code)
+        return shop
+
+    return made
+
+
+def test_code_and_packages_reach_workers_of_another_environment(
+    cluster: Cluster, make: Callable[..., Shop]
+) -> None:
+    shop = make(GREETINGS, cluster={"packages": ["python-dateutil", "pyarrow"]})
+    (modules := shop.root / "shops").mkdir()
+    (modules / "names.py").write_text("def greeting(name):\n    return f'Hello {name}'\n")
+    (modules / "later.py").write_text("def again(text):\n    return text + '! '\n")
+    shop.produce(500)
+    with start(shop, "--profile", "prod") as driver:
+        until(lambda: bool(cluster.executors()) or driver.process.poll() is not None, "an executor works")
+        assert driver.end() == 0, driver.said()
+    shop.check()
+    names = {record.sale["name"] for record in shop.ledger.records}
+    people = deltalake.DeltaTable(shop.table("people")).to_pyarrow_table().to_pylist()
+    said = sorted((one["name"], one["said"]) for one in people)
+    assert said == sorted((name, f"Hello {name}! 2026-04-05") for name in names)
+    until(lambda: not cluster.executors(), "the executors have gone")
+
+
+class Gate:
+    """Holds the tasks of a pipeline."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir()
+
+    def tasks(self) -> set[str]:
+        """The attempts of tasks since the gate was closed."""
+        return {path.name for path in self._folder.iterdir()} - {"open"}
+
+    def close(self) -> None:
+        for path in self._folder.iterdir():
+            path.unlink()
+
+    def open(self) -> None:
+        (self._folder / "open").touch()
+
+
+def test_executors_follow_the_backlog(cluster: Cluster, make: Callable[..., Shop], tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    shop = make(
+        GATED.replace("{gate}", str(tmp_path / "gate")),
+        {"spark.executor.cores": "1"},
+        cluster={"executors": {"min": 1, "max": 2, "backlog": "2 s", "idle": "3 s"}},
+    )
+    with start(shop, "--profile", "prod", "--continuous") as driver:
+
+        def await_executors(number: int) -> None:
+            until(
+                lambda: len(cluster.executors()) == number or driver.process.poll() is not None,
+                f"the run has {number} executors",
+            )
+            assert driver.process.poll() is None, driver.said()
+
+        # A standalone cluster starts on every worker; those above `min` are given back.
+        await_executors(2)
+        await_executors(1)
+        shop.produce(300)
+        until(lambda: bool(gate.tasks()), "a task waits")
+        await_executors(2)
+        gate.open()
+        await_executors(1)
+        until(lambda: len(shop.bronze()) == 300, "the rows are there")
+        driver.process.terminate()
+        assert driver.end() == 143, driver.said()
+    shop.check()
+    events = deltalake.DeltaTable(shop.root / "lake" / "events").to_pyarrow_table().to_pylist()
+    decisions = [event["message"] for event in events if event["event_type"] == "cluster"]
+    assert [one.partition(":")[0] for one in decisions] == [
+        "The run wants 1 executor instead of 2",
+        "The run wants 2 executors instead of 1",
+        "The run wants 1 executor instead of 2",
+    ], decisions
+    assert "a batch takes" in decisions[1]
+
+
+def test_a_lost_executor_a_lost_worker_and_a_killed_driver_lose_and_double_nothing(
+    cluster: Cluster, make: Callable[..., Shop], tmp_path: Path
+) -> None:
+    gate = Gate(tmp_path / "gate")
+    shop = make(GATED.replace("{gate}", str(tmp_path / "gate")))
+
+    def await_rows() -> None:
+        wanted = len(shop.ledger.records)
+        until(lambda: len(shop.bronze()) == wanted or driver.process.poll() is not None, "the rows are there")
+        assert driver.process.poll() is None, driver.said()
+
+    shop.produce(300)
+    with start(shop, "--profile", "prod", "--continuous") as driver:
+        until(
+            lambda: len(gate.tasks()) == 2 or driver.process.poll() is not None, "both tasks of batch 0 run"
+        )
+        killed = cluster.executors()[0]
+        killed.kill()
+        # The repeated task waits at the gate, too.
+        until(lambda: len(gate.tasks()) > 2, "the task of the killed executor is repeated")
+        assert cluster.executors()[0].pid != killed.pid
+        gate.open()
+        await_rows()
+
+        gate.close()
+        shop.produce(300)
+        until(lambda: len(gate.tasks()) == 2, "both tasks run")
+        cluster.lose_worker(0)
+        gate.open()
+        await_rows()
+        assert len(gate.tasks()) > 2, "no task was repeated"
+
+        gate.close()
+        before = len(shop.bronze())
+        shop.produce(300)
+        until(lambda: bool(gate.tasks()), "a task of batch 2 runs")
+        driver.kill("both")
+        driver.wait_until_gone()
+    assert len(shop.bronze()) == before, "the batch was committed before the kill"
+    gate.open()
+    until(lambda: not cluster.executors(), "the executor of the killed driver has ended")
+    with start(shop, "--profile", "prod", name="again") as driver:
+        assert driver.end() == 0, driver.said()
+    shop.check()
+    checkpoint = shop.checkpoint()
+    assert {path.name for path in (checkpoint / "commits").glob("[0-9]*")} >= {"0", "1", "2"}

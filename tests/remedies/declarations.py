@@ -234,7 +234,7 @@ mistake(
     table(VISITS, 'table_properties={"delta.logRetentionDuration": "often"}'),
     table(VISITS, 'table_properties={"delta.logRetentionDuration": "interval 30 days"}'),
     at=(PY, "def extra"),
-    names="interval",
+    names="delta.logRetentionDuration = interval 30 days",
 )
 mistake(
     "TABLE_WITHOUT_FLOW",
@@ -262,7 +262,7 @@ mistake(
     "SCHEMA_INVALID",
     "a misspelt type",
     table(f'{VISITS}.select("id", "page")', 'schema="id LONGG, page STRING"'),
-    table(f'{VISITS}.select("id", "page")', 'schema="id LONG, page STRING"'),
+    "LONGG",
     at=(PY, "LONGG"),
 )
 mistake(
@@ -322,4 +322,5 @@ mistake(
     {SQL: LAYOUT.replace("{}", "PARTITIONED BY (page)")},
     {SQL: LAYOUT.replace("{} ", "")},
     at=f"{SQL}:1",
+    names="keep CLUSTER BY or PARTITIONED BY",
 )

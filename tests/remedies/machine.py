@@ -37,16 +37,6 @@ def own_broker(walk: Walk) -> Iterator[dict[str, str]]:
         walk.types("headrace broker stop", environment=environment)
 
 
-@situation("BROKER_UNREACHABLE")
-def the_embedded_broker_is_stopped(walk: Walk) -> None:
-    with own_broker(walk) as environment:
-        walk.goes_well("headrace broker start", environment=environment)
-        walk.goes_well("headrace broker stop", environment=environment)
-        shown = walk.fails("headrace broker topics list", environment=environment)
-        walk.goes_well(shown.commands[0], environment=environment)
-        walk.goes_well("headrace broker topics list", environment=environment)
-
-
 @situation("BROKER_PORT_IN_USE")
 def another_program_has_the_port(walk: Walk) -> None:
     with own_broker(walk) as environment, socket.socket() as taken:

@@ -132,7 +132,7 @@ mistake(
     "a query that reads a sink",
     table('spark.readStream.table("out")', more=SINK),
     table(VISITS),
-    at=(PY, '"out")'),
+    at=(PY, 'readStream.table("out")'),
 )
 mistake("QUERY_INVALID", "a query without a return", table("None"), table(VISITS), at=PY)
 mistake(
@@ -147,7 +147,7 @@ mistake(
     "QUERY_FAILED",
     "a function that Spark does not know",
     {SQL: "CREATE OR REFRESH MATERIALIZED VIEW extra AS\nSELECT lowr(page) AS page FROM visits;\n"},
-    {SQL: "CREATE OR REFRESH MATERIALIZED VIEW extra AS\nSELECT lower(page) AS page FROM visits;\n"},
+    "lowr",
     at=f"{SQL}:2",
 )
 mistake(

@@ -180,18 +180,6 @@ def a_start_after_what_was_not_read(walk: Walk) -> None:
     walk.is_healthy()
 
 
-@situation("UPSTREAM_REWRITTEN", "topic", spoils=True)
-def another_program_changes_rows(walk: Walk) -> None:
-    folder = topic_of(walk)
-    walk.does("another program updates a row of orders")
-    table = deltalake.DeltaTable(str(folder.table("orders")))
-    table.update(updates={"amount": "9"}, predicate="id = 2")
-    folder.produce()
-    shown = walk.fails("headrace run", f"{ORDERS}:")
-    walk.follows(shown, "headrace full-refresh big")
-    walk.is_healthy()
-
-
 @situation("UPSTREAM_LOG_EXPIRED", "topic", spoils=True)
 def commits_are_deleted_before_they_are_read(walk: Walk) -> None:
     folder = topic_of(walk)

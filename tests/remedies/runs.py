@@ -1,6 +1,7 @@
 """Runs that fail in a query, and rows that cannot be replayed."""
 
 import os
+import re
 import threading
 import uuid
 from pathlib import Path
@@ -95,6 +96,30 @@ def another_table_of_the_session(walk: Walk) -> None:
     folder.database = f"walk_{uuid.uuid4().hex[:8]}"
     walk.edit({"headrace.yml": f"{{spec}}database: {folder.database}\n"})
     walk.is_healthy()
+
+
+@situation("UPSTREAM_REWRITTEN", spoils=True)
+def another_program_changes_rows(walk: Walk) -> None:
+    path = f"delta.`{walk.folder.root / 'people'}`"
+    session = SparkSession.active()
+    feed = "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
+    session.sql(f"CREATE TABLE {path} (id LONG, name STRING) USING delta {feed}")
+    session.sql(f"INSERT INTO {path} VALUES (1, 'a'), (2, 'b')")
+    walk.edit(table('hr.read_table_stream("./people")'))
+    walk.goes_well("headrace run")
+    walk.does("another program updates a row of the table people")
+    session.sql(f"UPDATE {path} SET name = 'z' WHERE id = 2")
+    shown = walk.fails("headrace run", f"{PY}:")
+    walk.follows(shown, "headrace full-refresh extra")
+    walk.is_healthy()
+    assert walk.folder.select("extra", "id", "name") == [(1, "a"), (2, "z")]
+    walk.does("another program updates the row again")
+    session.sql(f"UPDATE {path} SET name = 'y' WHERE id = 2")
+    shown = walk.fails("headrace run", f"{PY}:")
+    changes = re.search(r"hr\.read_changes\(.*\)", shown.text)
+    assert changes is not None, shown.text
+    walk.replace(PY, 'hr.read_table_stream("./people")', changes[0])
+    walk.heals(walk.types("headrace run"))
 
 
 @situation("UPSTREAM_SCHEMA_CHANGED", spoils=True)

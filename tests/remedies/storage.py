@@ -93,6 +93,13 @@ def a_commit_of_a_table_is_torn(walk: Walk) -> None:
     assert "restore the file" in shown.text, shown.text
     walk.restores(backup, newest)
     walk.is_healthy()
+    newest = max((folder.table("visits") / "_delta_log").glob("*.json"))
+    walk.breaks(newest, newest.read_bytes()[:40])
+    folder.put()
+    shown = walk.fails("headrace run", newest.name)
+    walk.enters(shown, "mv ")
+    walk.follows(shown, "headrace full-refresh visits")
+    walk.is_healthy()
 
 
 @situation("TABLE_LOST", "topic")

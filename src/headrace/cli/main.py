@@ -72,6 +72,8 @@ GROUPS = {
         "preview": "Show rows of a query, without a run",
         "run": "Bring the tables up to date, once or continuously",
         "refresh": "Another spelling of `headrace run DATASET..`",
+        "submit": "Run the pipeline with spark-submit",
+        "deploy": "Write files for systemd, compose or Kubernetes",
     },
     "Inspect": {
         "status": "Show datasets, flows, lag and freshness",
@@ -158,7 +160,10 @@ class LazyCommands(click.Group):
             close = difflib.get_close_matches(name, list(COMMANDS), n=1)
             raise CommandLineError(
                 f"there is no command `{name}`",
-                remedies=[*(f"did you mean headrace {match}?" for match in close), "headrace --help"],
+                remedies=[
+                    *(f"did you mean headrace {match}?" for match in close),
+                    "list the commands:   headrace --help",
+                ],
                 params={"command": name, "possibilities": close},
             )
         return super().resolve_command(ctx, args)
@@ -356,7 +361,7 @@ def _exit(code: int) -> None:
 def _usage_error(error: click.UsageError) -> CommandLineError:
     """What click found wrong, in our form."""
     command = error.ctx.command_path if error.ctx is not None else "headrace"
-    page = f"{command} --help"
+    page = f"see the options:   {command} --help"
     possible: Sequence[str] = getattr(error, "possibilities", None) or ()
     summary = error.message or error.format_message()
     if isinstance(error, click.BadParameter | click.MissingParameter) or not summary:

@@ -49,7 +49,9 @@ def refuse(*cases: tuple[bool, str] | tuple[bool, str, str] | tuple[bool, str, s
             context = click.get_current_context(silent=True)
             command = "headrace" if context is None else context.command_path
             raise CommandLineError(
-                text, remedies=remedies or [f"{command} --help"], params={"command": command}
+                text,
+                remedies=remedies or [f"see the options:   {command} --help"],
+                params={"command": command},
             )
 
 

@@ -229,8 +229,8 @@ class Output(ABC):
         if self.is_json or not (sys.stdin.isatty() and self.stderr.isatty()):
             raise NotConfirmedError(
                 "this command asks for confirmation, and it does not run in a terminal",
-                facts=[question, "nothing was done"],
-                remedies=[remedy],
+                facts=[f"the question: {question}", "nothing was done"],
+                remedies=[f"to confirm it:   {remedy}"],
                 params={"question": question},
             )
         return click.confirm(question, default=False, err=True)

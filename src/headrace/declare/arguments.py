@@ -166,11 +166,9 @@ class Arguments:
             self.columns("cluster_by", cluster_by),
         )
         if partitions and clusters:
-            raise self.invalid(
-                "cluster_by",
-                "cannot be used together with partition_cols",
-                "keep cluster_by or partition_cols",
-            )
+            is_sql = self.call.startswith("CREATE ")
+            first, other = ("CLUSTER BY", "PARTITIONED BY") if is_sql else ("cluster_by", "partition_cols")
+            raise self.invalid(first, f"cannot be used together with {other}", f"keep {first} or {other}")
         return partitions, clusters
 
     def table_name(self, argument: str, value: Any, default_schema: str) -> TableName:

@@ -79,6 +79,14 @@ def duration_text(seconds: float) -> str:
     return f"{seconds / 3600:.0f} h" if seconds < 2 * DAY_S else f"{seconds / DAY_S:.0f} days"
 
 
+def typed_duration(seconds: float) -> str:
+    """A duration as an option of a command takes it: 7d, 12h, 90s."""
+    for unit, size in (("d", DAY_S), ("h", 3600.0), ("m", 60.0)):
+        if seconds and seconds % size == 0:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:g}s"
+
+
 GLUE = "\u00a0"  # A space at which no line is broken
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _COMMAND = re.compile(r"`[^`]*`|(?:(?<=   )|^)(?:headrace|jq|export|pip|python|duckdb) .*$")

@@ -95,7 +95,7 @@ def query_events(storage: Storage, query: str) -> list[Row]:
         raise find_damage(storage.events) or TableUnreadableError(
             "the event log cannot be read",
             facts=(f"its table: {storage.events}", str(error).partition("\n")[0]),
-            remedies=("headrace doctor",),
+            remedies=("check the machine:   headrace doctor",),
             params={"path": str(storage.events)},
         ) from error
 

@@ -30,7 +30,7 @@ from headrace.storage.arrow_rows import read_stream
 from headrace.storage.layout import Storage
 from headrace.storage.locate import is_uri, locate
 from headrace.storage.location import Location, open_delta
-from headrace.storage.log_damage import find_damage
+from headrace.storage.log_damage import data_file_faults, find_damage
 from headrace.storage.table_log import last_checkpoint, load_commit, readable_versions
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _unknown(text: str, storage: Storage | None, default_schema: str) -> TableUn
     return TableUnknownError(
         f"there is no table `{text}` {where}",
         facts=(f"its tables: {', '.join(known)}",) if known else (),
-        remedies=did_you_mean(text, [*known, *map(str, tables)], "headrace status"),
+        remedies=did_you_mean(text, [*known, *map(str, tables)], "list the tables:   headrace status"),
         params={"dataset": text, "known": known},
     )
 
@@ -305,7 +305,7 @@ def _created(path: Location, text: str) -> Location:
     raise TableUnknownError(
         f"the table `{text}` is not created yet: its log has no commit",
         facts=(f"its folder: {path}",),
-        remedies=("headrace run",),
+        remedies=("write the table first:   headrace run",),
         params={"dataset": text, "known": []},
     )
 
@@ -395,7 +395,7 @@ def _unreadable(table: str, path: str, error: Exception) -> HeadraceError:
         remedies = (f"Spark reads it:   headrace sql -e 'SELECT * FROM delta.`{path}` LIMIT 20'",)
     return TableUnreadableError(
         f"the table {table} cannot be read",
-        facts=tuple(str(error).splitlines()[:2]),
+        facts=data_file_faults(str(error)),
         remedies=remedies,
         params={"dataset": table},
     )

@@ -17,6 +17,7 @@ from headrace.errors import (
     QueryFailedError,
     QueryInvalidError,
     SourceLocation,
+    did_you_mean,
 )
 from headrace.model.declarations import AppendFlow, TemporaryView
 from headrace.model.names import TableName
@@ -185,8 +186,13 @@ def _frame(query: Query, interception: Interception, name: str) -> Any:
             assert_never(query)
 
 
-def _remedies(condition: str) -> list[str]:
-    """What helps with errors that pipelines from Databricks often have."""
+def _remedies(condition: str, text: str) -> list[str]:
+    """What helps with a misspelt function, and with errors that pipelines from Databricks often have."""
+    if condition == "UNRESOLVED_ROUTINE":
+        from pyspark.sql import functions
+
+        unknown = re.search(r"routine (?:`[^`]*`\.)*`([^`]+)`", text)
+        return [] if unknown is None else list(did_you_mean(unknown[1], functions.__all__))
     if condition == "REQUIRES_SINGLE_PART_NAMESPACE":
         return ["write the expression of the function: functions of a catalog do not exist here"]
     if condition == "DATA_SOURCE_NOT_FOUND":
@@ -218,7 +224,7 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
         text = shortened(text)
         condition = str(error.getCondition())
         of_ansi, settings = explain_condition(condition, text, location)
-        remedies = [*remedies, *_remedies(condition), *settings]
+        remedies = [*remedies, *_remedies(condition, text), *settings]
         if isinstance(sql := getattr(error, SQL_TEXT_ATTRIBUTE, None), SqlText):
             place = _place_in_sql(error, sql, root) or place
             line, column = _position_in_sql(error)

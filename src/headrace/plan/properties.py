@@ -139,6 +139,8 @@ def check_delta_properties(session: SparkSession, dataset: StreamingTable | Mate
             remedy = "correct the name or the value, or remove the property"
             if "UNKNOWN_CONFIGURATION" in text:
                 (remedy,) = did_you_mean(key, _DELTA_PROPERTIES, remedy)
+            elif "INVALID_INTERVAL" in text:
+                remedy = f"write a time such as:   {key} = interval 30 days"
             raise _invalid(dataset, key, problem, remedy, " ".join(text.split())[:300]) from error
 
 

@@ -78,9 +78,9 @@ def _check_target(flow: StreamingFlow, datasets: Mapping[str, Dataset]) -> Itera
     if isinstance(target, StreamingTable):
         return
     if target is None:
-        tables = [d.name for d in datasets.values() if isinstance(d, StreamingTable)]
+        tables = [d.name.short for d in datasets.values() if isinstance(d, StreamingTable)]
         problem = "which no file declares"
-        remedies = did_you_mean(str(flow.target), map(str, tables), "declare it with create_streaming_table")
+        remedies = did_you_mean(flow.target.short, tables, "declare it with create_streaming_table")
     else:
         kind = "materialized view" if isinstance(target, MaterializedView) else "temporary view"
         problem = f"which is a {kind} ({target.location})"

@@ -179,7 +179,8 @@ def field_lines(schema: Type) -> list[tuple[str, str]]:
 
 def _no_records(source: str, inference: Inference) -> SchemaNotInferredError:
     facts = [
-        f"{inference.corrupt:,} records are not JSON objects, {inference.tombstones:,} have no value",
+        f"records that are not JSON objects: {inference.corrupt:,}",
+        *([f"records without a value: {inference.tombstones:,}"] if inference.tombstones else []),
         *(f"{at_text(one.at)}: {one.problem}: {one.excerpt}" for one in inference.corrupt_records),
     ]
     return SchemaNotInferredError(
@@ -197,7 +198,7 @@ def _no_columns(source: str, inference: Inference) -> SchemaNotInferredError:
     problem = "have more different field names than a table can have" if is_map else "have no fields"
     return SchemaNotInferredError(
         f"the records of {source} {problem}",
-        facts=[f"{inference.records:,} records were read"],
+        facts=[f"records that were read: {inference.records:,}"],
         remedies=['read them as text: format="text"'],
         params={"source": source, "records": inference.records},
     )

@@ -231,7 +231,7 @@ def _resolve(topic: str, request: IngestRequest, folder: IngestFolder) -> Ingest
     if before is None and wanted.mode == "append" and (wanted.keys or wanted.sequence_by):
         raise CommandLineError(
             "--keys and --sequence-by need --mode upsert or --mode cdc",
-            remedies=["headrace ingest --help"],
+            remedies=["see the options:   headrace ingest --help"],
             params={"command": "headrace ingest"},
         )
     if before is None:

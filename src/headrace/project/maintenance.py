@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -30,6 +31,7 @@ from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuu
 from headrace.model.names import TableName
 from headrace.model.notebook import html_table
 from headrace.model.project import ProjectSettings
+from headrace.model.texts import typed_duration
 from headrace.project.engine import Engine
 from headrace.project.operations import logged_operation, new_update
 from headrace.runtime.gateway import release_unused
@@ -347,8 +349,15 @@ class TableMaintenance:
 
     def _check_vacuum(self, target: DatasetTable, condition: TableCondition) -> None:
         given = self.options.retention_s
-        short = f"allow it: repeat the command for {target.dataset.short} only, with --allow-short-retention"
-        check_vacuum(target, condition, () if given is None else (short,))
+        check_vacuum(target, condition, () if given is None else (self._allowing(target, given),))
+
+    def _allowing(self, target: DatasetTable, retention_s: float) -> str:
+        """The remedy for a retention that is too short: the command for this table, with the permission."""
+        chosen = self.options.steps if set(self.options.steps) != set(STEPS) else ()
+        words = [target.dataset.short, *(word for step in chosen for word in ("--only", step))]
+        words += ["--retain", typed_duration(retention_s)]
+        words += [word for flow in self.options.ignore_readers for word in ("--ignore-reader", flow)]
+        return f"allow it:   headrace maintain {shlex.join(words)} --allow-short-retention"
 
 
 def _due_lines(condition: TableCondition, due: Sequence[MaintenanceStep]) -> Iterator[str]:

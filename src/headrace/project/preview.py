@@ -241,7 +241,7 @@ def _filtered(frame: DataFrame, where: str | None, label: str, own: Sequence[str
         raise ReadConditionInvalidError(
             f"the condition `{where}` cannot be evaluated",
             facts=tuple(shortened(str(error)).splitlines()[:3]),
-            remedies=("headrace preview --help",),
+            remedies=("see the options:   headrace preview --help",),
             params={"where": where},
         ) from error
 

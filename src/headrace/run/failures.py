@@ -25,6 +25,7 @@ from headrace.errors import (
     OutOfMemoryError,
     QueryFailedError,
     RecordUnparseableError,
+    RefusedError,
     StateChangedError,
     StorageUnreadableError,
     StorageUnwritableError,
@@ -44,6 +45,7 @@ from headrace.model.state_mismatch import StateMismatch, find_mismatch
 from headrace.plan.ansi import explain_failure
 from headrace.plan.drivers import find_missing
 from headrace.plan.stages import Declared
+from headrace.runtime.defaults import is_local
 from headrace.sources.kind import FailedQuery
 from headrace.sources.records import BadRecord
 from headrace.sources.registry import KINDS, kind_of, show_record
@@ -77,6 +79,8 @@ _VIOLATED = re.compile(
     r"\[DELTA_(?:VIOLATE_CONSTRAINT_WITH_VALUES|NOT_NULL_CONSTRAINT_VIOLATED|EXCEED_CHAR_VARCHAR_LIMIT)\] "
     r"((?:CHECK|NOT NULL|Value) [^\n]*)"
 )
+_BY_ROW = " violated by row with values"
+_ROW = re.compile(r"^ - (\S+) : (.*)$", re.MULTILINE)
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _CAUSE = 100
 """Characters of a message that go into the summary of an error."""
@@ -114,6 +118,8 @@ class Failures:
         one."""
         coded = (one for one in (carried, failure) if isinstance(one, HeadraceError))
         error = next(coded, None) or self._explain(failure, carried, declared, reading, expectations)
+        if isinstance(error, RefusedError):
+            error = error.with_location(declared.location)
         # Tables and events keep the texts of exceptions.
         return error if self.settings is None else self.settings.redactor.error(error)
 
@@ -284,10 +290,17 @@ def _known(failed: FailedQuery, declared: Declared) -> HeadraceError | None:
     if (unreadable := _UNREADABLE.search(text)) is not None:
         return _unreadable(failed, declared, _shortened(unreadable[0]))
     if (violated := _VIOLATED.search(text)) is not None:
+        problem = violated[1].rstrip(" .:")
+        row = list(dict.fromkeys(_ROW.findall(text[violated.end() :])))  # Spark repeats its message
+        if row and problem.endswith(_BY_ROW):
+            problem = f"a row violates the {problem.removesuffix(_BY_ROW)}"
+            found = "the row has " + ", ".join(f"{column} = {value}" for column, value in row[:_NAMED])
+        else:
+            found = failed.cause[max(0, failed.cause.find("[DELTA_")) :]
         return failed.error(
             ConstraintViolatedError,
-            violated[1].rstrip(" .:"),
-            (_unchanged(declared), failed.cause[max(0, failed.cause.find("[DELTA_")) :]),
+            problem,
+            (found, _unchanged(declared)),
             "correct the row at its source or in the query, then run again:   headrace run",
             f"or declare the condition as an expectation: {_expectation(violated[1].rstrip(' .:'))}",
         )
@@ -330,6 +343,10 @@ def _module_missing(failed: FailedQuery, declared: Declared, name: str) -> Headr
     top = name.partition(".")[0]
     folders = () if failed.settings is None else failed.settings.code_folders
     remedies = [f"install its package for the Python of the workers, such as:   pip install {top}"]
+    settings = failed.settings
+    if settings is not None and settings.master is not None and not is_local(settings.master):
+        packages = ", ".join([*settings.cluster.packages, top])
+        remedies.insert(0, f"send its package to the executors: `cluster: {{packages: [{packages}]}}`")
     if any((folder / top).is_dir() or (folder / f"{top}.py").is_file() for folder in folders):
         remedies = [
             f"write the import in the file or in the body of the function:   import {name}",

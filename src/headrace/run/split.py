@@ -15,6 +15,7 @@ from headrace.contracts.rejected import REASONS, Rejection, as_rejected
 from headrace.errors import ExpectationFailedError, MaxRejectedExceededError, RowsNotRepeatableError
 from headrace.model.counts import BadRecordCount, BatchCounts
 from headrace.model.declarations import ExpectationCount, Flow, RefreshFlow, RejectionLimit
+from headrace.model.texts import counted
 from headrace.plan.stages import Coordinates, PlannedFlow, RefreshViewStage
 from headrace.run.bad_records import BadRecordSearch
 from headrace.run.narrowing import RaisingRecord, union
@@ -54,13 +55,13 @@ def check_rejected(
     enough = f"{math.ceil(100 * count / records)}%" if str(limit).endswith("%") else str(count)
     failed = [one for one in counts.expectations if one.failed and one.action in ("quarantine", "drop")]
     raise MaxRejectedExceededError(
-        f"{name}: {count:,} of {records:,} records of {what} are rejected "
-        f"({count / records:.1%}), and max_rejected is {limit}",
+        f"{name}: {count:,} of {counted(records, 'record')} of {what} "
+        f"{'is' if count == 1 else 'are'} rejected ({count / records:.1%}), and max_rejected is {limit}",
         location=flow.location,
         facts=(
-            *(f"`{one.name}`: {one.failed:,} rows" for one in failed),
+            *(f"`{one.name}`: {counted(one.failed, 'row')}" for one in failed),
             *(
-                f"{one.name}: {one.records:,} records"
+                f"{one.name}: {counted(one.records, 'record')}"
                 for one in counts.bad_records
                 if one.action == "quarantine"
             ),

@@ -148,7 +148,10 @@ class Broker:
             raise BrokerRunningError(
                 f"the embedded broker already runs on {bootstrap}, not on port {self._port}",
                 facts=["nothing was changed"],
-                remedies=["headrace broker stop", f"headrace broker start --port {self._port}"],
+                remedies=[
+                    "stop it:   headrace broker stop",
+                    f"then start it on this port:   headrace broker start --port {self._port}",
+                ],
                 params={"bootstrap_servers": bootstrap, "port": self._port},
             )
         if not _listens(_port(bootstrap)):
@@ -190,7 +193,7 @@ class Broker:
             if reason.code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 raise TopicExistsError(
                     f"topic `{name}` exists; nothing was changed",
-                    remedies=["headrace broker topics list"],
+                    remedies=["list the topics:   headrace broker topics list"],
                     params={"topic": name},
                 ) from error
             if reason.retriable() or reason.code() < 0:
@@ -326,7 +329,7 @@ class Broker:
         return BrokerStartError(
             f"the embedded broker {what}",
             facts=[*tail(self.log_file, 12), f"log: {self.log_file}"],
-            remedies=["headrace doctor", "headrace broker start"],
+            remedies=["check the machine:   headrace doctor", "start it again:   headrace broker start"],
             params={"log": str(self.log_file)},
         )
 
@@ -378,7 +381,7 @@ class Broker:
         if status.bootstrap is None or not status.running:
             raise BrokerUnreachableError(
                 "the embedded broker is not running",
-                remedies=["headrace broker start"],
+                remedies=["start it:   headrace broker start"],
                 params={"path": str(self.directory)},
             )
         return admin_client(status.bootstrap)
@@ -387,7 +390,7 @@ class Broker:
         return BrokerUnreachableError(
             f"the embedded broker does not answer: {reason.str()}",
             facts=[f"log: {self.log_file}"],
-            remedies=["headrace broker status", "headrace broker start"],
+            remedies=["see its state:   headrace broker status", "start it:   headrace broker start"],
             params={"reason": reason.name()},
         )
 
@@ -437,7 +440,7 @@ def topic_unknown(name: str, known: Sequence[str]) -> TopicNotFoundError:
     return TopicNotFoundError(
         f"the embedded broker has no topic `{name}`; nothing was changed",
         facts=[f"its topics: {', '.join(known)}"] if known else ["it has no topics"],
-        remedies=did_you_mean(name, known) or ["headrace broker topics list"],
+        remedies=did_you_mean(name, known, "list the topics:   headrace broker topics list"),
         params={"topic": name, "known": list(known)},
     )
 

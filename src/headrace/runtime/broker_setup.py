@@ -102,7 +102,7 @@ def format_storage(properties: Path, log_file: Path) -> None:
         raise BrokerStartError(
             "the embedded broker's data folder could not be formatted",
             facts=[*tail(log_file, 12), f"log: {log_file}"],
-            remedies=["headrace doctor"],
+            remedies=["check the machine:   headrace doctor"],
             params={"log": str(log_file), "exit_code": done.returncode},
         )
 

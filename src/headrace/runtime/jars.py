@@ -273,7 +273,9 @@ def _proxy_options() -> list[str]:
 def _ivy_jar() -> Path:
     found = sorted(spark_jars_folder().glob("ivy-*.jar"))
     if not found:
-        raise SparkStartError("the installed pyspark has no Ivy jar", remedies=["headrace doctor"])
+        raise SparkStartError(
+            "the installed pyspark has no Ivy jar", remedies=["check the machine:   headrace doctor"]
+        )
     return found[-1]
 
 

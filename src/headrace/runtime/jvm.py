@@ -151,7 +151,8 @@ def start_jvm(
             process = start_bound(command, log_file, env)
         except OSError as error:
             raise SparkStartError(
-                f"Spark's JVM could not be started: {error}", remedies=["headrace doctor"]
+                f"Spark's JVM could not be started: {error}",
+                remedies=["check the machine:   headrace doctor"],
             ) from error
         try:
             meanwhile()
@@ -169,7 +170,7 @@ def _await_gateway(process: subprocess.Popen[bytes], answer: Path, log_file: Pat
             raise SparkStartError(
                 f"Spark's JVM {why}",
                 facts=[*tail(log_file, 8), f"log: {log_file}"],
-                remedies=["headrace doctor"],
+                remedies=["check the machine:   headrace doctor"],
                 params={"log": str(log_file), "exit_code": process.returncode},
             )
         time.sleep(0.02)

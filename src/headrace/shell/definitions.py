@@ -97,11 +97,14 @@ class Definitions:
 
     def unknown(self, kind: Kind, name: str, location: SourceLocation | None) -> SqlNameUnknownError:
         known = self.names(kind)
+        otherwise = (
+            "list the streams:   SHOW STREAMS" if kind == "stream" else f"CREATE {kind.upper()} {name} .."
+        )
         return SqlNameUnknownError(
             f"there is no {kind} `{name}`",
             location=location,
             facts=[f"{kind}s: {', '.join(known)}"] if known else [],
-            remedies=did_you_mean(name, known, f"CREATE {kind.upper()} {name} .."),
+            remedies=did_you_mean(name, known, otherwise),
             params={"kind": kind, "name": name, "known": known},
         )
 
@@ -223,7 +226,7 @@ class Definitions:
             raise TableUnknownError(
                 f"there is no table `{name.short}` that headrace sql has made",
                 location=location,
-                remedies=["headrace status"],
+                remedies=["list the tables:   headrace status"],
                 params={"table": str(name)},
             )
         if not table.is_kafka and is_table(self.settings.storage.table(name)):

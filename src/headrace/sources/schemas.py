@@ -12,13 +12,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import SchemaInvalidError, SourceLocation
+from headrace.errors import SchemaInvalidError, SourceLocation, did_you_mean
 from headrace.runtime.lazy_pyspark import StructType, T
 
 _DDL, _JSON = (".ddl", ".sql"), (".json",)
 _OTHER = (".avsc", ".avro", ".proto", ".xsd", ".yml", ".yaml", ".txt")
 _COMMENT = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`)|--[^\n]*|/\*.*?\*/""", re.DOTALL)
 _COLUMNS = "write columns as in CREATE TABLE: id LONG, at TIMESTAMP"
+_UNKNOWN_TYPE = re.compile(r'Unsupported data type "(\w+)"')
+_TYPES = (
+    *("ARRAY", "BIGINT", "BINARY", "BOOLEAN", "BYTE", "DATE", "DECIMAL", "DOUBLE", "FLOAT", "INT", "INTEGER"),
+    *("LONG", "MAP", "SHORT", "SMALLINT", "STRING", "STRUCT", "TIMESTAMP", "TIMESTAMP_NTZ", "TINYINT"),
+    "VARIANT",
+)
 _POSITION = re.compile(r"line (\d+),? pos (\d+)")
 
 
@@ -136,11 +142,13 @@ def _not_columns(error: Exception, ddl: str, location: SourceLocation, content: 
         index = sum(len(one) + 1 for one in lines[: line - 1]) + int(found[2])
         if content.count(ddl) == 1:
             place = _place(location, content, content.index(ddl) + min(index, max(len(ddl) - 1, 0)))
+    unknown = _UNKNOWN_TYPE.search(message)
+    remedies = (_COLUMNS,) if unknown is None else did_you_mean(unknown[1], _TYPES, _COLUMNS)
     return SchemaInvalidError(
         "a schema cannot be parsed as columns",
         location=place,
         facts=[re.sub(r"^\[[A-Z0-9_.]+\] |\.? ?SQLSTATE: \w+", "", message).strip()],
-        remedies=[_COLUMNS],
+        remedies=remedies,
         params={"schema": ddl[:200], "line": place.line, "column": place.column},
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from headrace.storage.location import Location
 _LOG = "_delta_log"
 _COMMIT = re.compile(r"\d{20}\.json")
 _CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..*(?:parquet|json)|\d{20}\.checkpoint\.parquet")
+_UNREAD = re.compile(r"\bfile \S*?([^/\s]+\.parquet): .*?([^:]+)$")
 _READ = ("protocol", "metaData", "txn")  # small columns of a checkpoint
 _CHARACTERS = 60
 
@@ -59,16 +61,27 @@ def find_damage_named(text: str) -> LogUnreadableError | None:
     return None
 
 
+def data_file_faults(text: str) -> tuple[str, ...]:
+    """What a reader of a table has said, without the names of its layers if it names a data file."""
+    lines = text.strip().splitlines()[:2]
+    found = next(filter(None, map(_UNREAD.search, lines)), None)
+    return tuple(lines) if found is None else (f"its file {found[1]}: {found[2].strip()}",)
+
+
 def log_unreadable(file: Location, fault: str) -> LogUnreadableError:
     """The error for a file of a log that cannot be read."""
     table = file.parent.parent
     name = table.name if table.parent.name == "default" else f"{table.parent.name}.{table.name}"
     is_ours = table.parent.parent.name == "tables"
-    again = f"or move its folder out of the storage, and compute it again:   headrace full-refresh {name}"
+    away = shlex.join(["mv", str(table), f"{table.name}-damaged"])
+    again = (
+        f"or move the folder of the table out of the storage:   {away}",
+        f"then compute it again:   headrace full-refresh {name}",
+    )
     return LogUnreadableError(
         f"the log of the table {name if is_ours else table} is damaged: {file.name} {fault}",
         facts=(f"file: {file}", "nothing was written"),
-        remedies=("restore the file from a copy of the table", *([again] if is_ours else [])),
+        remedies=("restore the file from a copy of the table", *(again if is_ours else ())),
         params={"table": str(table), "path": str(file), "fault": fault},
     )
 

@@ -76,7 +76,7 @@ def verify_pipeline(
     if not tables.evidence and not any(one.findings or one.kind == "sink" for one in tables.unread):
         raise NothingToVerifyError(
             f"the storage {settings.storage.root} holds no dataset of the pipeline {settings.name}",
-            remedies=("headrace run",),
+            remedies=("write its tables first:   headrace run",),
             params={"storage": str(settings.storage.root), "pipeline": settings.name},
         )
     context = Context(storage=storage, kinds=kinds, tables=dict(tables.evidence), access=access or {})
@@ -143,8 +143,11 @@ def _chosen(
     for name in datasets:
         if name not in known:
             raise TableUnknownError(
-                f"the storage {storage.root} holds no table {name.short}",
-                remedies=did_you_mean(name.short, [one.short for one in known], "headrace status"),
+                f"there is no table `{name.short}` in {storage.root}",
+                facts=[f"its tables: {', '.join(one.short for one in known) or 'none'}"],
+                remedies=did_you_mean(
+                    name.short, [one.short for one in known], "list the tables:   headrace status"
+                ),
                 params={"dataset": str(name), "known": [str(one) for one in known]},
             )
     return sorted(set(datasets)) or known

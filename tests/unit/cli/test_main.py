@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import click
@@ -23,6 +24,7 @@ from headrace.cli.output import RedactingFormatter, Result, TextOutput
 from headrace.cli.verb import Verb, VerbGroup
 from headrace.errors import RefusedError, SourceLocation, UsageError
 from headrace.model.secrets import Redactor
+from headrace.project.pipeline import Pipeline
 
 NOTHING_CHECKED: dict[str, Any] = {"ok": True, "checks": []}
 """What a command in place of `headrace doctor` returns."""
@@ -411,6 +413,16 @@ def test_asking_where_nobody_can_answer_names_the_way_without(
     assert called.exit_code == 2
     assert "error[NOT_CONFIRMED]" in called.err
     assert "headrace full-refresh orders --yes" in called.err
+
+
+def test_the_way_without_asking_keeps_the_accepted_losses(
+    headrace: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "headrace.yml").write_text("name: shop\n")
+    planned = SimpleNamespace(refuse_losses=lambda _: None, lines=lambda: ["a plan"])
+    monkeypatch.setattr(Pipeline, "plan_refresh", lambda *_: planned)
+    called = headrace("full-refresh", "orders", "items", "--accept-loss", "orders")
+    assert "headrace full-refresh orders items --accept-loss orders --yes\n" in called.err
 
 
 @pytest.mark.parametrize(

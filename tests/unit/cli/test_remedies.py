@@ -47,9 +47,9 @@ def test_the_command_line_prints_them(headrace: Call, tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop/headrace.yml").write_text("name: shop\n")
     arguments = ("broker", "topics", "delete", "orders", "--project", "shop")
-    assert "help: headrace broker topics list --project shop\n" in headrace(*arguments).err
+    assert ":   headrace broker topics list --project shop\n" in headrace(*arguments).err
     assert headrace(*arguments, "--json").data["error"]["remedies"] == [
-        "headrace broker topics list --project shop"
+        "list the topics:   headrace broker topics list --project shop"
     ]
 
 

@@ -533,6 +533,13 @@ def test_mistakes_have_a_line_and_column(sql: Sql, text: str, code: str, place: 
     assert str(caught.value.location) == f"transformations/a.sql:{place}"
 
 
+def test_a_mistake_in_the_layout_is_told_in_the_words_of_sql(sql: Sql) -> None:
+    with pytest.raises(HeadraceError) as caught:
+        sql("CREATE STREAMING TABLE t PARTITIONED BY (a) CLUSTER BY (b) AS SELECT 1")
+    assert "CLUSTER BY cannot be used together with PARTITIONED BY" in caught.value.summary
+    assert caught.value.remedies == ("keep CLUSTER BY or PARTITIONED BY",)
+
+
 @pytest.mark.parametrize(
     ("text", "meant"),
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.model.texts import DAY_S, duration_text, parse_duration, parse_seconds, wrap
+from headrace.model.texts import DAY_S, duration_text, parse_duration, parse_seconds, typed_duration, wrap
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,12 @@ def test_a_number_without_a_unit_is_seconds_where_that_is_usual() -> None:
 def test_durations_read_well() -> None:
     assert [duration_text(s) for s in (-1, 0.314, 3.21, 12.4, 185, 7300, 30 * DAY_S)] == [
         "0.00 s", "0.31 s", "3.2 s", "12 s", "3 min", "2 h", "30 days",
+    ]  # fmt: skip
+
+
+def test_durations_are_typed_in_their_largest_whole_unit() -> None:
+    assert [typed_duration(s) for s in (0, 1.5, 90, 120, 3600, 36 * 3600, 7 * DAY_S)] == [
+        "0s", "1.5s", "90s", "2m", "1h", "36h", "7d",
     ]  # fmt: skip
 
 

@@ -42,6 +42,12 @@ def test_frequent_errors_of_spark_have_a_remedy(condition: str, remedy: str) -> 
     assert remedy in error.remedies[0]
 
 
+def test_a_misspelt_function_has_a_suggestion() -> None:
+    text = "Cannot resolve routine `shop`.`lowr` on search path [`system`.`builtin`]."
+    error = _failed(Refused("UNRESOLVED_ROUTINE", text), Path("/"), "orders", SourceLocation("a.sql", 3))
+    assert error.remedies == ("did you mean `lower`?",)
+
+
 def test_from_json_without_a_schema_in_sql_is_refused_by_name() -> None:
     error = Refused("INVALID_SCHEMA.NON_STRING_LITERAL", 'The input schema "NULL" is wrong')
     found = _failed(error, Path("/"), "orders", SourceLocation("a.py", 3))

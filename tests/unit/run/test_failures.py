@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import LeaseLostError, SourceLocation
+from headrace.model.cluster import ClusterSettings
 from headrace.model.declarations import AppendFlow, Expectation
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
@@ -107,6 +109,9 @@ def test_a_module_that_a_worker_lacks_is_named_with_what_to_do(
         found[name] = error.remedies
     assert found["helper"][0].endswith("import helper")
     assert found["numpy"][0].endswith("pip install numpy")
+    cluster = replace(settings, master="spark://m:7077", cluster=ClusterSettings(packages=("six",)))
+    error = Failures(settings=cluster).as_error(Exception(text), FLOW)
+    assert "`cluster: {packages: [six, numpy]}`" in error.remedies[0]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +200,7 @@ def test_a_heap_that_is_too_small_is_named_with_its_setting() -> None:
         (
             "[DELTA_VIOLATE_CONSTRAINT_WITH_VALUES] CHECK constraint pos (id > 0) violated by row with "
             "values:\n - id : -1\n\tat org.apache.spark",
-            "sales: CHECK constraint pos (id > 0) violated by row with values",
+            "sales: a row violates the CHECK constraint pos (id > 0)",
             '@hr.expect_or_quarantine("pos", "id > 0")',
         ),
         (
@@ -216,6 +221,7 @@ def test_a_row_that_violates_a_constraint_of_the_table_is_named(
     error = Failures(settings=None).as_error(Exception(message), FLOW)
     assert (error.code, error.transient, error.summary) == ("CONSTRAINT_VIOLATED", False, summary)
     assert error.remedies[1].endswith(f"expectation: {expectation}")
+    assert error.facts[0] == "the row has id = -1" or "pos" not in message
 
 
 def test_a_flow_whose_checkpoint_somebody_else_goes_on_with_has_lost_its_lease() -> None:
@@ -280,7 +286,9 @@ def test_a_storage_that_cannot_be_read_is_read_again(tmp_path: Path) -> None:
 
 def test_the_batch_function_s_own_error_is_the_one_that_counts() -> None:
     carried = LeaseLostError("taken over")
-    assert Failures(settings=None).as_error(Exception("[STREAM_FAILED]"), FLOW, carried) is carried
+    error = Failures(settings=None).as_error(Exception("[STREAM_FAILED]"), FLOW, carried)
+    assert (error.code, error.summary) == ("LEASE_LOST", "taken over")
+    assert error.location == FLOW.location, "it says which flow is meant"
 
 
 def test_an_error_shows_the_root_of_spark_s_message_and_where_the_rest_is() -> None:

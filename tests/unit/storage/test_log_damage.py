@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from headrace.observe.read import read_rows
 from headrace.plan.stored import load_stored_at
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
-from headrace.storage.log_damage import find_damage, find_damage_named, naming_damage
+from headrace.storage.log_damage import data_file_faults, find_damage, find_damage_named, naming_damage
 from headrace.storage.table_log import load_commit
 from headrace.storage.table_snapshot import load_snapshot
 from headrace.verify import delta_log
@@ -75,7 +76,18 @@ def test_a_commit_that_is_not_json_is_named_with_its_line(table: Location, data:
     assert f"the log of the table orders is damaged: {name} {fault}" in error.summary
     assert "\\x00" not in error.summary
     assert error.params["path"] == str(file(table, name))
-    assert error.remedies[1].endswith("headrace full-refresh orders")
+    assert error.remedies[1:] == (
+        "or move the folder of the table out of the storage:   "
+        f"{shlex.join(['mv', table.path, 'orders-damaged'])}",
+        "then compute it again:   headrace full-refresh orders",
+    )
+
+
+def test_a_damaged_data_file_is_named_without_the_layers_of_its_reader() -> None:
+    layers = "External error: Parquet error: Parquet error: Failed to fetch metadata for file "
+    text = f"{layers}lake/tables/x/a.snappy.parquet: Object Store error: Requested range was bad"
+    assert data_file_faults(f"{text}\nmore") == ("its file a.snappy.parquet: Requested range was bad",)
+    assert data_file_faults("Something else: broke\nand\nmore") == ("Something else: broke", "and")
 
 
 def test_a_torn_checkpoint_is_named(table: Location) -> None:

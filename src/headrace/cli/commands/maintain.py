@@ -252,7 +252,7 @@ def erase(invocation: Invocation, table: str, where: str, yes: bool, wait: bool)
         if not (planned.rows or planned.unfinished or wait):
             lines = [*planned.lines(), "No row matches; nothing was changed."]
             return Result(data={"done": False, **planned.to_json()}, text="\n".join(lines))
-        remedy = f"headrace erase {table} --where {shlex.quote(where)} --yes"
+        remedy = f"headrace erase {table} --where {shlex.quote(where)}{' --wait' if wait else ''} --yes"
         if not (yes or output.agrees(planned.lines(), "Erase?", remedy)):
             return UNCHANGED
         with output.progress("Deleting the rows"):

@@ -66,7 +66,8 @@ def full_refresh(
         with spark_starting(output, "Starting Spark, resolving the pipeline"):
             planned = pipeline.plan_refresh(datasets)
         planned.refuse_losses(accept_loss)
-        remedy = f"headrace full-refresh {' '.join(datasets)} --yes"
+        accepted = "".join(f" --accept-loss {one}" for one in accept_loss)
+        remedy = f"headrace full-refresh {' '.join(datasets)}{accepted} --yes"
         if not (yes or output.agrees(planned.lines(), "Rebuild?", remedy)):
             return UNCHANGED
         title = "Removing the rows"

@@ -90,12 +90,13 @@ def run(
     chosen = (*datasets, *refresh)
     rebuilds = full_refresh_all or bool(full_refresh)
     if full_refresh_all and (chosen or full_refresh):
+        only = f"--full-refresh {full_refresh[0]}" if full_refresh else chosen[0]
         other = "--full-refresh" if full_refresh else "--refresh" if refresh else "DATASET"
         raise ConflictingRefreshOptionsError(
             f"--full-refresh-all rebuilds all datasets, and cannot be combined with {other}",
             remedies=(
-                "headrace run --full-refresh-all",
-                f"headrace run {f'--full-refresh {full_refresh[0]}' if full_refresh else chosen[0]}",
+                "rebuild all datasets:   headrace run --full-refresh-all",
+                f"or only one:   headrace run {only}",
             ),
             params={"conflicting_option": other},
         )

@@ -76,7 +76,7 @@ class Driver:
         raise DemoDriverError(
             f"the process of the pipeline ended with exit code {self._process.returncode}",
             facts=facts,
-            remedies=("headrace doctor",),
+            remedies=("check the machine:   headrace doctor",),
             params={"exit_code": self._process.returncode, "error": self._error},
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -107,7 +108,7 @@ def _taken(path: Path, problem: str) -> DemoFolderTakenError:
     return DemoFolderTakenError(
         problem,
         facts=("nothing was changed",),
-        remedies=("headrace demo --directory another-folder",),
+        remedies=(f"use another folder:   headrace demo --directory {shlex.quote(f'{path}-2')}",),
         params={"path": str(path)},
     )
 
@@ -115,7 +116,7 @@ def _taken(path: Path, problem: str) -> DemoFolderTakenError:
 def _unwritable(path: Path, error: OSError) -> StorageUnwritableError:
     return StorageUnwritableError(
         f"{path} cannot be written: {error.strerror}",
-        remedies=("headrace demo --directory another-folder",),
+        remedies=("use a folder that you can write to:   headrace demo --directory ~/headrace-demo",),
         params={"path": str(path)},
     )
 

@@ -308,7 +308,7 @@ class Demo:
             if time.monotonic() > deadline:
                 raise DemoDriverError(
                     f"the process of the pipeline was stopped: {otherwise} within {_WAIT_TIMEOUT_S:.0f} s",
-                    remedies=("headrace doctor",),
+                    remedies=("check the machine:   headrace doctor",),
                     params={"waited_s": _WAIT_TIMEOUT_S},
                 )
             time.sleep(_POLL_S)

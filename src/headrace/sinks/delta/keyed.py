@@ -12,6 +12,7 @@ from headrace.errors import CheckpointBehindTableError, KeyTwiceError
 from headrace.model.counts import BatchCounts, CountKind, RowChanges
 from headrace.model.names import TableName, quoted_column
 from headrace.model.ranges import SourceRange
+from headrace.model.texts import counted
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sinks.delta.append import FlowTable
 from headrace.sinks.delta.commit import commit_batch, commit_merge
@@ -307,7 +308,8 @@ class KeyedWriter(BatchWriter):
         stamp, table = self.stamp, self.table.location
         name = TableName(self.table.path.parent.name, self.table.path.name)
         return KeyTwiceError(
-            f"flow {stamp.flow}: {count:,} keys of batch {stamp.batch} have several rows in the table"
+            f"flow {stamp.flow}: {counted(count, 'key')} of batch {stamp.batch} "
+            f"{'has' if count == 1 else 'have'} several rows in the table"
             if keys
             else f"flow {stamp.flow}: the table has several rows; the query returns one",
             facts=(

@@ -89,7 +89,7 @@ def no_log(path: Location) -> StorageUnreadableError:
     return StorageUnreadableError(
         f"the table {path.name} has no log at this moment",
         facts=(f"table {path}", "nothing was written"),
-        remedies=("headrace doctor",),
+        remedies=("check the machine:   headrace doctor",),
         params={"path": str(path)},
     )
 

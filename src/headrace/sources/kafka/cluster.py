@@ -229,7 +229,7 @@ class KafkaCluster:
         self._silence = BrokerUnreachableError(
             f"no Kafka broker answers at {servers}",
             facts=(f"Kafka's client reports: {error}",),
-            remedies=("headrace doctor",),
+            remedies=("check the connection:   headrace doctor",),
             params={"bootstrap_servers": servers},
         )
         return self._silence

@@ -144,8 +144,7 @@ class KafkaClusters(Client):
             connection = self._own = self._own or self._connect()
         if connection.is_embedded:
             raise BrokerUnreachableError(
-                "the embedded broker is not running; `headrace broker start` starts it",
-                remedies=("headrace broker start",),
+                "the embedded broker is not running", remedies=("start it:   headrace broker start",)
             )
         return self._cluster(connection)
 

@@ -73,7 +73,9 @@ class TopicReader:
             raise OffsetUnknownError(
                 f"topic `{self._topic}` has no partition {unknown[0]}",
                 facts=(f"its partitions: {', '.join(map(str, there))}",),
-                remedies=(f"headrace consume {self._topic} --partition {there[0]}",),
+                remedies=(
+                    f"read partition {there[0]}:   headrace consume {self._topic} --partition {there[0]}",
+                ),
                 params={"topic": self._topic, "partition": unknown[0], "partitions": list(there)},
             )
         earliest = cluster.earliest([self._topic])[self._topic]
@@ -141,7 +143,7 @@ class TopicReader:
             raise OffsetUnknownError(
                 f"topic `{self._topic}` does not have the offset {offset}",
                 facts=places[:8],
-                remedies=(f"headrace consume {self._topic} --from earliest",),
+                remedies=(f"read from the start:   headrace consume {self._topic} --from earliest",),
                 params={"topic": self._topic, "offset": offset},
             )
         # Each partition has its own record at an offset; a shorter partition is read from its end.
@@ -181,7 +183,7 @@ class TopicReader:
         return ConsumeFailedError(
             f"topic `{self._topic}` on {self._connection.bootstrap_servers} cannot be read",
             facts=(f"Kafka's client reports: {error.str()}",),
-            remedies=("headrace doctor",),
+            remedies=("check the connection:   headrace doctor",),
             params={"topic": self._topic, "reason": error.name()},
         )
 

@@ -22,6 +22,7 @@ from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position
 from headrace.model.remedies import ChosenStart
+from headrace.model.texts import counted
 from headrace.sources.kafka.clusters import SERVERS
 from headrace.sources.kafka.last_records import LastRecord, ReusedOffset, offsets_reused
 from headrace.sources.kafka.position import KafkaOffsets
@@ -85,7 +86,7 @@ def ranges_text(ranges: Iterable[Mapping[str, Any]]) -> list[str]:
 def _read_again(flow: FlowFacts, start: ChosenStart, repeats: list[dict[str, Any]]) -> RangesReadAgainError:
     count = sum(one["until"] - one["from"] for one in repeats)
     return RangesReadAgainError(
-        f"flow {flow.flow} would read {count:,} offsets again, which it has committed",
+        f"flow {flow.flow} would read {counted(count, 'offset')} again, which it has committed",
         location=flow.location,
         facts=(*ranges_text(repeats), "nothing was changed"),
         remedies=(
@@ -99,7 +100,7 @@ def _read_again(flow: FlowFacts, start: ChosenStart, repeats: list[dict[str, Any
 def _skipped(flow: FlowFacts, start: ChosenStart, losses: list[dict[str, Any]]) -> RangesSkippedError:
     count = sum(one["until"] - one["from"] for one in losses)
     return RangesSkippedError(
-        f"flow {flow.flow} would pass over {count:,} offsets that it has never read",
+        f"flow {flow.flow} would pass over {counted(count, 'offset')} that it has never read",
         location=flow.location,
         facts=(*ranges_text(losses), "nothing was changed"),
         remedies=(f"record them as lost:   headrace reset {flow.flow} {start.options()} --accept-loss",),
@@ -369,7 +370,8 @@ def _beyond_end(flow: FlowFacts, topic: str, partition: int, offset: int, end: i
 def _expired(flow: FlowFacts, losses: Sequence[Mapping[str, Any]]) -> OffsetsExpiredError:
     lost = sum(loss["until"] - loss["from"] for loss in losses)
     return OffsetsExpiredError(
-        f"flow {flow.flow}: the broker no longer has {lost:,} offsets that the flow has not read yet",
+        f"flow {flow.flow}: the broker no longer has {counted(lost, 'offset')} "
+        "that the flow has not read yet",
         location=flow.location,
         facts=(
             *(

@@ -21,6 +21,7 @@ from headrace.errors import (
 from headrace.model.declarations import Sink, StreamingTable
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position, SourceRange
+from headrace.model.texts import counted
 from headrace.runtime.kafka_faults import find_fault
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
 from headrace.sources.answers import Lag, Unrecoverable
@@ -230,11 +231,11 @@ class KafkaKind(SourceKind):
                 first = facts.earliest.get(topic, {})
                 count = sum(min(end or 0, first.get(partition, 0)) for partition, end in ended.items())
                 if count:
-                    text = f"up to {count:,} records cannot be read again: topic {topic} no longer holds them"
-                    yield Unrecoverable(text, count)
+                    records = f"up to {counted(count, 'record')} cannot be read again"
+                    yield Unrecoverable(f"{records}: topic {topic} no longer holds them", count)
         count = sum(end or 0 for ended in read.values() for end in ended.values())
         if count:
-            text = f"up to {count:,} records cannot be read again: their topics are no longer read"
+            text = f"up to {counted(count, 'record')} cannot be read again: their topics are no longer read"
             yield Unrecoverable(text, count)
 
     def parts(

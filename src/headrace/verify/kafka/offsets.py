@@ -122,7 +122,7 @@ def load_topics(
 
     if connection.is_embedded:
         raise BrokerUnreachableError(
-            "the embedded broker is not running", remedies=["headrace broker start"], params={}
+            "the embedded broker is not running", remedies=["start it:   headrace broker start"], params={}
         )
     _connection_errors(connection)
     wanted = sorted(set(names))
@@ -325,7 +325,7 @@ def _unreachable(connection: KafkaConnection, error: object) -> BrokerUnreachabl
     reason = str(error) or type(error).__name__
     return BrokerUnreachableError(
         f"the Kafka broker at {servers} does not answer ({reason})",
-        remedies=("headrace doctor",),
+        remedies=("check the connection:   headrace doctor",),
         params={"bootstrap_servers": servers},
     )
 
