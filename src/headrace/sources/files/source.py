@@ -74,7 +74,8 @@ class FileSource(Source):
 
     def label(self, root: Path) -> str:
         path = Path(self.path)
-        shown = f"./{path.relative_to(root)}" if path.is_relative_to(root) else self.path
+        elsewhere = self.path if is_uri(self.path) else path
+        shown = f"./{path.relative_to(root)}" if path.is_relative_to(root) else elsewhere
         return f"{self.format} files {shown}"
 
     def common_input(self, other: Source, facts: Mapping[int, SourceFacts]) -> str | None:
