@@ -503,7 +503,7 @@ COMMANDS: Mapping[str, tuple[Shape, ...]] = {
     "infer": ({"+": "#Inferred", "path": "text", "written": "bool", "usage": "text"},),
     "read": ("#TableRows",),
     "tables": (
-        {"tables": ["#Table"]},
+        {"tables": ["#Table"], "errors": ["#Error"]},
         "#Table",
         "#NotDone",
         {"done": "bool", "dataset": "text", "paths": ["text"], "files": "int", "size_bytes": "int"},

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import psutil
 import pytest
 
 from cluster import Cluster
+from headrace.cli.main import run as run_command
 from proof.driver import start
 from proof.shop import Shop
 from waiting import until
@@ -54,12 +56,14 @@ PLACE = ["topic", "partition", "offset", "timestamp"]
 
 @F.udf("binary", useArrow=False)
 def gated(value):
-    import time
+    import os, time
     from pathlib import Path
+    from dateutil.easter import easter
     from pyspark import TaskContext
 
     gate = Path("{gate}")
-    (gate / str(TaskContext.get().taskAttemptId())).touch()
+    # The parent of a worker is a daemon that the executor has started.
+    (gate / str(TaskContext.get().taskAttemptId())).write_text(str(os.getppid()))
     while not (gate / "open").exists():
         time.sleep(0.05)
     return value
@@ -115,7 +119,7 @@ def test_code_and_packages_reach_workers_of_another_environment(
     (modules / "names.py").write_text("def greeting(name):\n    return f'Hello {name}'\n")
     (modules / "later.py").write_text("def again(text):\n    return text + '! '\n")
     shop.produce(500)
-    with start(shop, "--profile", "prod") as driver:
+    with start(shop, "--profile", "prod", verb=("submit",)) as driver:
         until(lambda: bool(cluster.executors()) or driver.process.poll() is not None, "an executor works")
         assert driver.end() == 0, driver.said()
     shop.check()
@@ -127,7 +131,7 @@ def test_code_and_packages_reach_workers_of_another_environment(
 
 
 class Gate:
-    """Holds the tasks of a pipeline."""
+    """Holds the tasks of a pipeline until it is opened."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -137,6 +141,11 @@ class Gate:
         """The attempts of tasks since the gate was closed."""
         return {path.name for path in self._folder.iterdir()} - {"open"}
 
+    def executors(self) -> set[int]:
+        """The process ids of the executors of these attempts."""
+        daemons = [(self._folder / name).read_text() for name in self.tasks()]
+        return {psutil.Process(int(daemon)).ppid() for daemon in daemons if daemon}
+
     def close(self) -> None:
         for path in self._folder.iterdir():
             path.unlink()
@@ -145,12 +154,21 @@ class Gate:
         (self._folder / "open").touch()
 
 
+def probe(shop: Shop) -> int:
+    """The exit code of the command that probes call."""
+    named = ["--project", str(shop.root), "--profile", "prod"]
+    return run_command(["status", *named, "--exit-code"])
+
+
 def test_executors_follow_the_backlog(cluster: Cluster, make: Callable[..., Shop], tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate")
     shop = make(
         GATED.replace("{gate}", str(tmp_path / "gate")),
         {"spark.executor.cores": "1"},
-        cluster={"executors": {"min": 1, "max": 2, "backlog": "2 s", "idle": "3 s"}},
+        cluster={
+            "packages": ["python-dateutil"],
+            "executors": {"min": 1, "max": 2, "backlog": "2 s", "idle": "3 s"},
+        },
     )
     with start(shop, "--profile", "prod", "--continuous") as driver:
 
@@ -170,8 +188,10 @@ def test_executors_follow_the_backlog(cluster: Cluster, make: Callable[..., Shop
         gate.open()
         await_executors(1)
         until(lambda: len(shop.bronze()) == 300, "the rows are there")
+        assert probe(shop) == 0
         driver.process.terminate()
         assert driver.end() == 143, driver.said()
+    assert probe(shop) == 1, "a probe has to find out that the run was stopped"
     shop.check()
     events = deltalake.DeltaTable(shop.root / "lake" / "events").to_pyarrow_table().to_pylist()
     decisions = [event["message"] for event in events if event["event_type"] == "cluster"]
@@ -187,38 +207,43 @@ def test_a_lost_executor_a_lost_worker_and_a_killed_driver_lose_and_double_nothi
     cluster: Cluster, make: Callable[..., Shop], tmp_path: Path
 ) -> None:
     gate = Gate(tmp_path / "gate")
-    shop = make(GATED.replace("{gate}", str(tmp_path / "gate")))
+    code = GATED.replace("{gate}", str(tmp_path / "gate"))
+    shop = make(code, cluster={"packages": ["python-dateutil"]})
+
+    def await_task() -> int:
+        """Wait until the gate holds a task of a batch, and return its worker's number."""
+        until(lambda: bool(gate.executors()) or driver.process.poll() is not None, "a task is held")
+        assert driver.process.poll() is None, driver.said()
+        held = gate.executors()
+        return next(number for number, one in cluster.executors().items() if one.pid in held)
 
     def await_rows() -> None:
         wanted = len(shop.ledger.records)
         until(lambda: len(shop.bronze()) == wanted or driver.process.poll() is not None, "the rows are there")
         assert driver.process.poll() is None, driver.said()
 
+    # What the gate holds has not ended, so each fault comes in the middle of a batch.
     shop.produce(300)
     with start(shop, "--profile", "prod", "--continuous") as driver:
-        until(
-            lambda: len(gate.tasks()) == 2 or driver.process.poll() is not None, "both tasks of batch 0 run"
-        )
-        killed = cluster.executors()[0]
+        number, attempts = await_task(), gate.tasks()
+        killed = cluster.executors()[number]
         killed.kill()
-        # The repeated task waits at the gate, too.
-        until(lambda: len(gate.tasks()) > 2, "the task of the killed executor is repeated")
-        assert cluster.executors()[0].pid != killed.pid
+        until(lambda: cluster.executors().get(number, killed).pid != killed.pid, "another executor starts")
         gate.open()
         await_rows()
+        assert gate.tasks() > attempts, "no task was repeated"
 
         gate.close()
         shop.produce(300)
-        until(lambda: len(gate.tasks()) == 2, "both tasks run")
-        cluster.lose_worker(0)
+        cluster.lose_worker(await_task())
+        assert len(cluster.executors()) == 1
         gate.open()
         await_rows()
-        assert len(gate.tasks()) > 2, "no task was repeated"
 
         gate.close()
         before = len(shop.bronze())
         shop.produce(300)
-        until(lambda: bool(gate.tasks()), "a task of batch 2 runs")
+        await_task()
         driver.kill("both")
         driver.wait_until_gone()
     assert len(shop.bronze()) == before, "the batch was committed before the kill"

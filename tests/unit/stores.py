@@ -76,6 +76,9 @@ class ObjectsOnDisk:
     def delete(self, path: str) -> None:
         self._disk.delete(_key(path))
 
+    def delete_all(self, paths: Sequence[str]) -> None:
+        self._disk.delete_all([_key(path) for path in paths])
+
     def resolve(self, path: str) -> str:
         return path
 

@@ -21,12 +21,13 @@ from headrace.errors import ArgumentInvalidError
 from headrace.model.texts import option_text
 from headrace.plan import table_patches
 from headrace.plan.function_patches import patch_functions
-from headrace.plan.intercept import Interception, current_interception, is_quiet, suspended
+from headrace.plan.intercept import Interception, current_interception, suspended
 from headrace.plan.modes import Bounded
 from headrace.plan.names import split_name
 from headrace.plan.sql_queries import USE, run_text, use_in_python
 from headrace.runtime.gateway import named_frame
 from headrace.runtime.lazy_pyspark import T
+from headrace.runtime.quiet import is_quiet
 from headrace.sources.delta.starting import reads_feed
 from headrace.sources.formats import FormatRead, format_reader
 from headrace.sources.registry import kind_for
@@ -40,7 +41,6 @@ _ACTIONS = (
     *("toPandas", "toArrow", "toLocalIterator", "checkpoint", "localCheckpoint", "inputFiles", "pandas_api"),
     *("approxQuantile", "corr", "cov", "crosstab", "transpose"),
 )
-_WRITES = ("writeTo", "mergeInto")
 _WRITE_PROPERTIES = ("write", "writeStream")
 _TABLE_WRITES = ("delete", "update", "merge", "restoreToVersion", "restoreToTimestamp", "vacuum")
 _TABLE_ACTIONS = ("generate", "clone", "cloneAtVersion", "cloneAtTimestamp")
@@ -132,8 +132,8 @@ def _patch_frames() -> None:
 
     for name in _ACTIONS:
         _patch(DataFrame, name, functools.partial(_action, f"{name}()"))
-    for name in _WRITES:
-        _patch(DataFrame, name, functools.partial(_write, f"{name}()"))
+    _patch(DataFrame, "writeTo", table_patches.write_to)
+    _patch(DataFrame, "mergeInto", table_patches.merge_into)
     for name in _WRITE_PROPERTIES:
         _patch_property(DataFrame, name, functools.partial(_write, name))
     _patch_property(DataFrame, "rdd", functools.partial(_action, "rdd"))
@@ -149,6 +149,7 @@ def _patch_tables() -> None:
     from pyspark.sql.readwriter import DataFrameWriter
 
     _patch(DataFrameWriter, "saveAsTable", table_patches.save_as)
+    _patch(DataFrameWriter, "insertInto", table_patches.insert_into)
     _patch(Catalog, "tableExists", table_patches.exists)
     table: Any = DeltaTable
     table.forName = classmethod(_wrapped(table.forName.__func__, table_patches.table_for_name))

@@ -23,7 +23,9 @@ from headrace.runtime.lazy_pyspark import SparkSession
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 1.0
 _CALM = 0.25
-_FASTEST = 0.5
+_REST_S = 5.0
+"""A flow without a batch for so long has nothing to do; the time between two batches is shorter."""
+_NEWEST = 0.5
 """The weight of the newest batch in the speed of a flow."""
 
 
@@ -75,14 +77,15 @@ class _Flow:
     lag: int | None = None
     speed: float | None = None  # records a second
     batch_s: float = 0.0
+    ended: float = 0.0
 
     def committed(self, event: BatchCommitted, now: float) -> None:
-        self.began = None
+        self.began, self.ended = None, now
         self.batch_s = event.duration_s or 0.0
         records = count_records(event.ranges)
         if records and self.batch_s:
             newest = records / self.batch_s
-            self.speed = newest if self.speed is None else self.speed + _FASTEST * (newest - self.speed)
+            self.speed = newest if self.speed is None else self.speed + _NEWEST * (newest - self.speed)
         if event.lag is None and event.lag_bytes is None:
             return  # not measured: it was measured just before
         self.lag = event.lag
@@ -94,6 +97,8 @@ class _Flow:
 
     def load(self, name: str, now: float) -> Load:
         running = 0.0 if self.began is None else now - self.began
+        if self.began is None and self.behind_since is None and now - self.ended > _REST_S:
+            return Load(0.0, f"flow {name} has nothing to do")
         batch = max(self.batch_s, running)
         if self.lag and self.speed:
             needed = self.lag / self.speed

@@ -121,6 +121,10 @@ class LocalFiles:
     def delete(self, path: str) -> None:
         Path(path).unlink(missing_ok=True)
 
+    def delete_all(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.delete(path)
+
     def resolve(self, path: str) -> str:
         return os.path.realpath(path)
 

@@ -30,9 +30,6 @@ def open_s3(bucket: str) -> Files:
 KINDS: Mapping[str, Callable[[str], Files]] = {_LOCAL.scheme: lambda _: _LOCAL}
 """Opens the files of each kind of storage, by URI scheme; called with the host of a URI."""
 
-_SPELLINGS = {"s3a": S3}
-"""Schemes of Hadoop's that name the same objects: two spellings of a lake would be two leases."""
-
 _REFUSED = {
     "gs": "Google Cloud Storage is not supported yet: its conditional writes are not tested",
     **dict.fromkeys(
@@ -50,9 +47,10 @@ def locate(text: str | Path, folder: Path | None = None, source: SourceLocation 
     scheme = urlsplit(text).scheme
     if not scheme:
         return Location(os.path.normpath((folder or Path.cwd()) / Path(text).expanduser()), _LOCAL)
-    if (path := plain_path(text)) != text:
+    path = plain_path(text)
+    if not is_uri(path):
         return Location(os.path.normpath(path), _LOCAL)
-    if (found := split_uri(text)) is not None and found[0] in KINDS:
+    if (found := split_uri(path)) is not None and found[0] in KINDS:
         scheme, host, key = found
         return Location(f"{scheme}://{host}/{key}".rstrip("/"), KINDS[scheme](host))
     known = _REFUSED.get(scheme)
@@ -76,7 +74,7 @@ def use_s3(
     called with each secret that is found."""
     from headrace.storage.s3.buckets import BUCKETS
 
-    found = split_uri(storage or "")
+    found = split_uri(plain_path(storage or ""))
     bucket = found[1] if found is not None and found[0] == S3 else None
     BUCKETS.use(settings, bucket, learn, source)
 
@@ -96,7 +94,6 @@ def split_uri(text: str) -> tuple[str, str, str] | None:
         return None
     scheme = found[1].lower()
     parts = [part for part in found[3].split("/") if part not in ("", ".")]
-    scheme = _SPELLINGS.get(scheme, scheme)
     is_wrong = ".." in parts or (scheme == S3 and not _BUCKET.fullmatch(found[2]))
     return None if is_wrong else (scheme, found[2], "/".join(parts))
 

@@ -11,7 +11,7 @@ import json
 import random
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,6 +94,9 @@ class Files(Protocol):
     def make_folder(self, path: str) -> None:
         """Make a folder where the kind of storage has folders; an existing one is fine."""
 
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """Delete files, in no order; missing ones are fine."""
+
     def delete_folder(self, path: str) -> None:
         """Delete a folder with everything in it; a missing one is fine."""
 
@@ -163,7 +166,9 @@ class Location:
         """The path on a local disk."""
         if self.files.scheme != "file":
             raise StorageUnsupportedError(
-                f"`{self.path}` is not on a local disk",
+                f"`{self.path}` is not on a local disk, as this command or function needs",
+                facts=("nothing was read or written",),
+                remedies=("name a folder of this machine as the storage:   --storage ./lake",),
                 params={"storage": self.path, "scheme": self.files.scheme},
             )
         return Path(self.path)
@@ -256,6 +261,11 @@ class Location:
     def delete(self) -> None:
         with self._writing():
             self.files.delete(self.path)
+
+    def delete_files(self, names: Iterable[str]) -> None:
+        """Delete files of the folder by their names, in no order."""
+        with self._writing():
+            self.files.delete_all([f"{self.path.rstrip('/')}/{name}" for name in names])
 
     def make_folder(self) -> None:
         with self._writing():

@@ -137,6 +137,12 @@ class ObjectFiles:
         with _as_os_errors(path), contextlib.suppress(FileNotFoundError):
             self._client.delete(*self._find(path))
 
+    def delete_all(self, paths: Sequence[str]) -> None:
+        if paths:
+            with _as_os_errors(paths[0]), contextlib.suppress(FileNotFoundError):
+                store, _ = self._find(paths[0])
+                self._client.delete(store, [self._find(path)[1] for path in paths])
+
     def resolve(self, path: str) -> str:
         return path
 

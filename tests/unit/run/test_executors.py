@@ -123,6 +123,9 @@ def test_a_load_is_the_time_for_the_backlog_or_for_a_batch() -> None:
     assert loads.loads(10.0)[0].seconds == 50.0, "a lag that was not measured is no lag of 0"
     loads.observe(committed(1000, lag=0), 12.0)
     assert loads.loads(13.0)[0].seconds == 2.0
+    assert loads.loads(18.0) == [Load(0.0, "flow orders has nothing to do")]
+    loads.observe(started, 19.0)
+    assert loads.loads(20.0)[0].seconds == 2.0
 
 
 def test_a_source_without_a_count_of_records_is_behind_while_bytes_are_left() -> None:

@@ -81,9 +81,11 @@ def status(invocation: Invocation, tables: bool, exit_code: bool) -> Result:
 
 def _is_unhealthy(snapshot: Snapshot) -> bool:
     """Whether a run should be started again: for probes, so a broker that does not answer is no reason."""
-    states = {state for one in snapshot.datasets if not one.orphaned for state in one.states}
-    alone = any(one.state == "unknown" and one.driver is not None for one in _flows(snapshot))
-    return alone or not states.isdisjoint({"failed", "skipped", "stopped"})
+    flows = [one for one in _flows(snapshot) if not one.orphaned]
+    views = [one.view for one in snapshot.datasets if one.view is not None and not one.orphaned]
+    states: list[str] = [*(one.state for one in flows), *(one.state for one in views)]
+    alone = any(one.state == "unknown" and one.driver is not None for one in flows)
+    return alone or not {"failed", "skipped", "stopped"}.isdisjoint(states)
 
 
 def _rendered(

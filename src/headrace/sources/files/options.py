@@ -15,10 +15,13 @@ FORMAT_OPTION: Final = "headrace.files.format"
 BASE_PATH: Final = "basePath"
 """The option with the folder below which Spark reads columns from the names of folders."""
 
+_CHOOSING = (
+    *("pathGlobFilter", "recursiveFileLookup", "ignoreMissingFiles", "ignoreCorruptFiles"),
+    *("modifiedBefore", "modifiedAfter"),
+)
 STREAM_OPTIONS: Final = (
     *("maxFilesPerTrigger", "maxBytesPerTrigger", "latestFirst", "maxFileAge", "fileNameOnly", "cleanSource"),
-    *("sourceArchiveDir", "maxCachedFiles", "discardCachedInputRatio", "pathGlobFilter"),
-    *("recursiveFileLookup", "ignoreMissingFiles", "ignoreCorruptFiles", "modifiedBefore", "modifiedAfter"),
+    *("sourceArchiveDir", "maxCachedFiles", "discardCachedInputRatio", *_CHOOSING),
 )
 _TIMES = (
     "dateFormat",
@@ -77,12 +80,12 @@ _OF_SPARKS_READERS = (
 )
 SPARKS_OPTIONS: Final = KnownOptions(
     stream=(*STREAM_OPTIONS, *_OF_SPARKS_READERS),
-    batch=(),
+    batch=(*_CHOOSING, *_OF_SPARKS_READERS),
     prefixes=("fs.", "dfs.", "hadoop.", "parquet.", "orc.", "avro.", "mapreduce.", "spark."),
-    marks=frozenset({"headrace.location", ADAPTIVE, *_OWN}),
+    marks=frozenset({"headrace.location", ADAPTIVE, "__globPaths__", *_OWN}),
 )
-"""Options of ``spark.readStream``. An option that only another format has is known too: pipelines set
-`inferSchema` for any format, and it changes nothing."""
+"""Options of ``spark.readStream`` and ``spark.read``. An option that only another format has is known too:
+pipelines set `inferSchema` for any format, and it changes nothing."""
 
 
 def check_options(format: str, options: Mapping[str, str]) -> None:
