@@ -41,8 +41,8 @@ checksums beside each file, and cannot build the path of that file if the name h
 
 
 def any_file_name(path: str | None) -> Mapping[str, str]:
-    """`ANY_FILE_NAME` for a path of local files; none for a path on S3, whose client buffers in local files by
-    Hadoop's default class."""
+    """`ANY_FILE_NAME` for local files; none for files on S3, whose client needs Hadoop's own class of local
+    files for its buffers."""
     return {} if path is not None and plain_path(path).startswith("s3://") else ANY_FILE_NAME
 
 
