@@ -191,7 +191,7 @@ class ObjectFiles:
         bucket, _, key = path.removeprefix(f"{self.scheme}://").partition("/")
         if bucket not in self._stores:
             self._stores[bucket] = self._open_store(bucket)
-        return self._stores[bucket], key
+        return self._stores[bucket], key.rstrip("/")
 
     def _put(self, path: str, data: bytes, mode: Any) -> bool:
         """Write an object on a condition; return whether this call has written it. After a refusal or an

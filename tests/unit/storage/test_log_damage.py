@@ -127,7 +127,7 @@ def test_a_failure_can_name_a_log_on_an_object_store(
     table: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = object_location(Path(table.path))
-    monkeypatch.setitem(KINDS, stored.files.scheme, stored.files)
+    monkeypatch.setitem(KINDS, stored.files.scheme, lambda _: stored.files)
     file(table, f"{1:020d}.json").write_bytes(b"garbage")
     text = f"java.io.IOException: cannot read {stored}/_delta_log/00000000000000000001.json"
     found = find_damage_named(text)
