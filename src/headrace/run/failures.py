@@ -45,6 +45,7 @@ from headrace.model.state_mismatch import StateMismatch, find_mismatch
 from headrace.plan.ansi import explain_failure
 from headrace.plan.drivers import find_missing
 from headrace.plan.stages import Declared
+from headrace.run.raised import find_raised
 from headrace.sources.kind import FailedQuery
 from headrace.sources.records import BadRecord
 from headrace.sources.registry import KINDS, kind_of, show_record
@@ -168,11 +169,16 @@ class Failures:
         facts = [failed.cause, *([] if raised is None else [raised]), *of_ansi]
         if reading is not None:
             facts.append(f"the last batch that started is {reading}")
+        summary, place, correct = f"{name} failed", declared.location, list[str]()
+        if (own := find_raised(text, None if self.settings is None else self.settings.root)) is not None:
+            summary, place = f"{name} failed: {own.function}() raised {own.exception}", own.location
+            facts[:1] = [_unchanged(declared)]
+            correct = [f"correct {place}, then run again:   headrace run"]
         return FlowFailedError(
-            f"{name} failed",
-            location=declared.location,
+            summary,
+            location=place,
             facts=(*facts, *failed.logged),
-            remedies=(*settings, "print the stack trace:   headrace run --debug"),
+            remedies=(*settings, *correct, "print the stack trace:   headrace run --debug"),
             params=failed.params,
         )
 
@@ -396,9 +402,12 @@ def _shortened(text: str) -> str:
     lines = [line for line in text.splitlines() if not re.match(r"\s+at |\s*\.\.\. \d+ more|\+-|:-", line)]
     message = " ".join(" ".join(lines).split())
     root = re.findall(r"Caused by: ([^:]+: .*?)(?= Caused by: |$)", message)
-    return (root[-1] if root else message)[:_MESSAGE]
+    return _OF_STREAM.sub("", root[-1] if root else message)[:_MESSAGE]
 
 
+_OF_STREAM = re.compile(
+    r"^(?:\w+: )?\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: "
+)
 _SQL = re.compile(r"== SQL \(line \d+, position \d+\) == ")
 _PYTHON = re.compile(r'File "([^"]*)", line (\d+)')
 
