@@ -503,7 +503,7 @@ COMMANDS: Mapping[str, tuple[Shape, ...]] = {
     "infer": ({"+": "#Inferred", "path": "text", "written": "bool", "usage": "text"},),
     "read": ("#TableRows",),
     "tables": (
-        {"tables": ["#Table"]},
+        {"tables": ["#Table"], "errors": ["#Error"]},
         "#Table",
         "#NotDone",
         {"done": "bool", "dataset": "text", "paths": ["text"], "files": "int", "size_bytes": "int"},
@@ -616,6 +616,8 @@ COMMANDS: Mapping[str, tuple[Shape, ...]] = {
             ]
         },
     ),
+    "deploy": ({"paths": ["text"], "variables": ["text"], "next": ["text"]},),
+    "submit": ({"command": ["text"], "secret_settings": ["text"]},),
     "engine stop": ({"stopped": "int"},),
     "explain": ({"code": "text", "text": "text", "exit_code": "int", "transient": "bool"},),
     "completion": ({"shell": "text", "script": "text"},),

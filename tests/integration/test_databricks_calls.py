@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import (
-    ActionInQueryError,
     FeatureUnsupportedError,
     KafkaTlsError,
     OptionInvalidError,
@@ -50,6 +49,16 @@ def write(root: Path, code: str, spec: str = SPEC) -> Path:
         ),
         ('spark.range(3).writeTo("out").create()\n', 3, "writeTo()"),
         ('spark.sql("INSERT INTO out SELECT 1 AS a")\n', 3, "spark.sql with InsertIntoStatement"),
+        (
+            'spark.sql("BEGIN CREATE TABLE out (a INT); INSERT INTO out SELECT 1; END")\n',
+            3,
+            "spark.sql with BEGIN .. END",
+        ),
+        (
+            "spark.sql(\"EXECUTE IMMEDIATE 'CREATE TABLE out (a INT)'\")\n",
+            3,
+            "spark.sql with EXECUTE IMMEDIATE",
+        ),
         ('spark.sql("CREATE OR REPLACE TABLE out (a INT)")\n', 3, "spark.sql with ReplaceTable"),
         (
             'spark.sql("WITH x AS (SELECT 1 AS a) INSERT INTO out SELECT * FROM x")\n',
@@ -83,6 +92,14 @@ def chosen():
 def written():
     spark.sql("FROM c.s.src INSERT INTO c.s.src SELECT * INSERT INTO c.s.src SELECT *")
     return spark.read.table("c.s.src")
+
+@dlt.table
+def scripted():
+    return spark.sql("BEGIN SELECT 1; END")
+
+@dlt.table
+def dynamic():
+    return spark.sql("EXECUTE IMMEDIATE 'SELECT 1'")
 """
     root = write(tmp_path, code, f"{SPEC}tables: {{c.s.src: ./src}}\npaths: {{/Volumes: ./volumes}}\n")
     deltalake.write_deltalake(root / "src", pa.table({"id": [1, 2], "v": ["1", "x"]}))
@@ -94,8 +111,9 @@ def written():
     }.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    with Pipeline.load(root) as pipeline, pytest.raises(ActionInQueryError):
+    with Pipeline.load(root) as pipeline, pytest.raises(PlanFailedError) as caught:
         pipeline.plan()
+    assert [one.code for one in caught.value.errors] == ["ACTION_IN_QUERY"] * 3
     assert deltalake.DeltaTable(root / "src").version() == 0
     write(root, code.partition("@dlt.table\ndef written")[0], (root / "headrace.yml").read_text())
     with Pipeline.load(root) as pipeline:

@@ -91,6 +91,21 @@ def test_plan_refuses_a_condition_that_cannot_be_checked(
     assert "transformations/orders.py:6" in text
 
 
+def test_a_condition_on_a_column_that_was_left_out_before_distinct_is_refused(planned: Planned) -> None:
+    # Of equal rows, one can pass and another one can fail.
+    view = """
+@hr.materialized_view
+@hr.expect_or_drop("valid", "id > 0")
+def customers():
+    return spark.read.table("orders").select("customer").distinct()
+"""
+    text = refusal(planned, "", ORDERS + view)
+    assert (
+        "`valid` of `customers` uses a column that the rows do not have when duplicates are removed" in text
+    )
+    planned((ORDERS + view.replace("id > 0", "customer <> 'ada'")).format(expectations=""))
+
+
 def test_plan_names_every_wrong_expectation_at_once(planned: Planned) -> None:
     text = refusal(planned, '@hr.expect("one", "x > 0")\n@hr.expect_or_drop("two", "id + 1")')
     assert "`one`" in text and "`two`" in text

@@ -63,7 +63,8 @@ def clicks():
 @dlt.view(name="countries")
 @dlt.expect_or_drop("is named", "countries.name <> 'xx'")
 def some_countries():
-    return spark.read.table("samples.shop.countries").where("id < 9")
+    countries = spark.read.table("samples.shop.countries")
+    return countries.where("id NOT IN (SELECT id FROM samples.shop.countries WHERE name = 'xx')")
 
 
 @dlt.table
@@ -85,6 +86,13 @@ SELECT id FROM STREAM read_files('/Volumes/main/shop/visits', format => 'json', 
 CREATE MATERIALIZED VIEW named AS
 SELECT orders.name, countries.name AS country
 FROM project.source.orders JOIN samples.shop.countries WHERE countries.id = orders.id;
+
+CREATE MATERIALIZED VIEW old AS
+SELECT orders.name, countries.name AS country, o.id
+FROM project.source.orders VERSION AS OF 0 TABLESAMPLE (100 PERCENT)
+JOIN samples.shop.countries TABLESAMPLE (2 ROWS) REPEATABLE (5) ON countries.id = orders.id
+JOIN project.source.orders TIMESTAMP AS OF timestamp_millis(MOMENT) AS o ON o.id = orders.id + 1
+WHERE orders.id > 0;
 """
 
 Write = Callable[..., Path]
@@ -117,9 +125,10 @@ def rows(root: Path, table: str, columns: str) -> list[tuple[object, ...]]:
 def test_tables_and_paths_of_another_system_are_read_where_the_spec_maps_them(
     write: Write, tmp_path: Path
 ) -> None:
-    root = write(SPEC.format(schema="mapped"), a_py=PYTHON, b_sql=SQL)
     source = tmp_path / "source" / "tables" / "source" / "orders"
     table(source, id=[1, 2], name=["ada", "bob"])
+    written_ms = (source / "_delta_log" / f"{0:020d}.json").stat().st_mtime_ns // 1_000_000
+    root = write(SPEC.format(schema="mapped"), a_py=PYTHON, b_sql=SQL.replace("MOMENT", str(written_ms)))
     table(root / "countries", id=[1, 2, 9], name=["fr", "de", "xx"])
     (root / "workspace" / "lib").mkdir(parents=True)
     (root / "workspace" / "lib" / "shop_names.py").write_text(
@@ -148,6 +157,7 @@ def test_tables_and_paths_of_another_system_are_read_where_the_spec_maps_them(
         table(source, id=[2], name=["zoe"])
         assert pipeline.run().errors == ()
         assert not pipeline.verify().findings
+        assert [one.text for one in pipeline.plan().changes if one.part != "always"] == []
     assert rows(root, "mapped/orders", "id, name")[::3] == [(1, "ADA"), (3, "EVE")]
     assert rows(root, "mapped/placed", "id, name") == [(1, "fr"), (2, "de")]
     assert rows(root, "silver__sales/orders", "id") == [(2,), (2,), (3,)]
@@ -156,6 +166,7 @@ def test_tables_and_paths_of_another_system_are_read_where_the_spec_maps_them(
     assert rows(root, "mapped/visits", "id") == [(7,)]
     assert rows(root, "mapped/pages", "id, name") == [(2, "de")]
     assert rows(root, "mapped/named", "name, country") == [("ada", "fr"), ("bob", "de"), ("zoe", "de")]
+    assert rows(root, "mapped/old", "name, country, id") == [("ada", "fr", 2)]
 
 
 def test_a_temporary_view_has_a_bare_name(write: Write) -> None:

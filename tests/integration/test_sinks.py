@@ -79,16 +79,24 @@ def merged(df, batch_id):
     )
     spark.sql("INSERT INTO project.shop.log SELECT id FROM updates")
     df.select("id").write.mode("append").saveAsTable("project.shop.log")
+    df.select("id").write.insertInto("project.shop.log")
+    df.select("id").writeTo("project.shop.log").append()
+    df.select("id").writeTo("project.shop.batches").using("delta").createOrReplace()
     seen = {
         "own": spark.table("main.DATABASE.visits").count(),
         "pages": DeltaTable.forName(spark, "project.shop.pages").toDF().count(),
         "kept": DeltaTable.forName(spark, "main.DATABASE.kept").toDF().count(),
         "exist": [spark.catalog.tableExists(f"project.shop.{name}") for name in ("pages", "none")],
     }
-    try:
-        df.write.saveAsTable("audit")
-    except Exception as error:
-        seen["refused"] = error.code
+    for write in (
+        lambda: df.write.saveAsTable("audit"),
+        lambda: df.writeTo("audit").create(),
+        lambda: df.mergeInto("project.shop.pages", df.id == 1),
+    ):
+        try:
+            write()
+        except Exception as error:
+            seen.setdefault("refused", []).append(error.code)
     with open("ROOT/seen", "a") as file:
         file.write(json.dumps(seen) + "\\n")
 
@@ -117,10 +125,11 @@ def test_the_function_of_a_sink_finds_tables_by_their_names(tmp_path: Path, spar
 
     assert held(tmp_path / "shop/pages") == [(1, "new"), (2, "q")]
     assert held(kept) == [(1, "old")]
-    assert held(tmp_path / "shop/log") == [(1,), (1,), (1,), (2,), (2,)]
+    assert held(tmp_path / "shop/log") == [(1,)] * 5 + [(2,)] * 4
+    assert held(tmp_path / "shop/batches") == [(1,), (2,)]
     seen = json.loads((tmp_path / "seen").read_text())
     # A new table would end with the process.
-    refused = "TABLE_NOT_FOUND"
+    refused = ["TABLE_NOT_FOUND", "TABLE_NOT_FOUND", "FEATURE_UNSUPPORTED"]
     assert seen == {"own": 2, "pages": 2, "kept": 1, "exist": [True, False], "refused": refused}
 
 

@@ -72,6 +72,8 @@ GROUPS = {
         "preview": "Show rows of a query, without a run",
         "run": "Bring the tables up to date, once or continuously",
         "refresh": "Another spelling of `headrace run DATASET..`",
+        "submit": "Run the pipeline with spark-submit",
+        "deploy": "Write files for systemd, compose or Kubernetes",
     },
     "Inspect": {
         "status": "Show datasets, flows, lag and freshness",

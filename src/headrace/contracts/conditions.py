@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.runtime.gateway import frame_of_plan
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F
+from headrace.runtime.quiet import quiet
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
@@ -21,7 +22,8 @@ def with_conditions(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
     from pyspark.errors import AnalysisException
 
     try:
-        return rows.select("*", *columns)
+        with quiet():
+            return rows.select("*", *columns)
     except AnalysisException as error:
         if not is_unresolved(error):
             raise

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from headrace.declare.bundle import bundle_above
 from headrace.errors import HeadraceError
 from headrace.model.broker import BrokerChoice
 from headrace.runtime.broker_data import has_data, topic_ids
@@ -27,6 +28,7 @@ from headrace.storage.location import Location
 OWN_FOLDER = ".headrace"
 """The folder beside the spec for what belongs to the pipeline on this machine."""
 
+_RESOURCES = re.compile(r"^resources\s*:", re.MULTILINE)
 _KEY = re.compile(r"^[^#\n]*\bbroker\s*:[ \t]*([^\n#,}]*)", re.MULTILINE)
 
 
@@ -51,13 +53,17 @@ def choose_broker(
 
 def guess_broker(spec: Path) -> BrokerChoice | None:
     """The broker of a pipeline whose spec has an error; ``None`` if the folder cannot be told."""
-    pipeline = spec.parent.name
     if (chosen := chosen_folder(BROKER_VARIABLE)) is not None:
-        return BrokerChoice(chosen, "variable", pipeline)
+        return BrokerChoice(chosen, "variable", spec.parent.name)
     try:
-        named = [one.strip().strip("'\"") for one in _KEY.findall(spec.read_text(encoding="utf-8"))]
+        text = spec.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None
+    if _RESOURCES.search(text) and (bundle := bundle_above(spec)) is not None:
+        # The folder of a bundle is that of the pipelines which its files declare.
+        spec, text = bundle, ""
+    pipeline = spec.parent.name
+    named = [one.strip().strip("'\"") for one in _KEY.findall(text)]
     if named:
         is_plain = len(named) == 1 and bool(named[0]) and "${" not in named[0]
         return BrokerChoice(_path(spec.parent, named[0]), "spec", pipeline) if is_plain else None

@@ -17,6 +17,7 @@ from headrace.declare.broker_choice import choose_broker
 from headrace.declare.bundle import BUNDLES, find_bundle, read_bundle, target_names
 from headrace.declare.spec_brokers import broker_locations, build_brokers, kafka_of
 from headrace.declare.spec_checks import build_error, build_paths, build_tables, check_kafka, check_keys
+from headrace.declare.spec_cluster import build_cluster
 from headrace.declare.spec_model import BROKERS, KAFKA_SETTINGS, Overridable, Spec
 from headrace.declare.spec_values import (
     DOTENV,
@@ -379,6 +380,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         duplicate_keys=spec.upsert.duplicate_keys,
         master=spec.runtime.master,
         memory=spec.runtime.memory,
+        cluster=build_cluster(spec, _locations(merged, "cluster"), _locations(merged, "configuration")),
         maintenance=MaintenanceSettings(
             values=spec.maintenance.values,
             tables={

@@ -148,6 +148,39 @@ Count = Annotated[int, Field(gt=0, strict=True), BeforeValidator(_whole)]
 Duration = Annotated[float, BeforeValidator(parse_duration)]
 
 
+class Executors(_Part):
+    min: Count = 1
+    """the number of executors that a continuous run keeps"""
+
+    max: Count
+    """the highest number of executors that a continuous run asks for"""
+
+    backlog: Duration = 30.0
+    """the run asks for executors if a flow needs longer than this time for its backlog; by default
+    ``30 seconds``"""
+
+    idle: Duration = 60.0
+    """the run gives executors back if fewer have been enough for this time; by default ``1 minute``"""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Executors:
+        if self.min > self.max:
+            raise ValueError(f"has min {self.min}, which is above max {self.max}")
+        return self
+
+
+class ClusterSpec(_Part):
+    """Runs on a cluster; a local master ignores it."""
+
+    packages: list[Text] = Field(default_factory=list)
+    """Python packages of this environment that are sent to the executors, with the packages that they need,
+    such as ``[pandas, pyarrow]``"""
+
+    executors: Executors | None = None
+    """the executors of a continuous run, by its backlog, such as ``{min: 1, max: 8}``; by default, the
+    settings of Spark decide"""
+
+
 def _time_or_watermark(value: Any) -> Any:
     if value == WATERMARK:
         return value
@@ -317,6 +350,9 @@ class Overridable(_Part):
 
     runtime: Runtime = Field(default_factory=Runtime)
     """where Spark and the embedded broker run"""
+
+    cluster: ClusterSpec = Field(default_factory=ClusterSpec)
+    """the Python packages and the number of executors, if the master is a cluster"""
 
 
 class Spec(Overridable):

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
+from headrace.errors import LogUnreadableError
 from headrace.maintain.dataset_tables import load_maintenance, record_maintenance
 from headrace.maintain.holders import Holder
 from headrace.maintain.policies import closed_before
@@ -205,7 +206,10 @@ def is_ordering_due(storage: Storage, table: TableName, snapshot: TableSnapshot,
     for version in reversed(snapshot.commits):
         if version <= since or number >= wanted:
             break
-        number += load_commit(storage.table(table), version).changes_data
+        try:
+            number += load_commit(storage.table(table), version).changes_data
+        except LogUnreadableError:
+            number += 1
     return number >= wanted
 
 

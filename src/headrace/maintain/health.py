@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, LogUnreadableError
 from headrace.maintain.condition import Partition, TableCondition, examine_table, is_ordering_due
 from headrace.maintain.dataset_tables import DatasetTable, load_maintenance, secondary_tables
 from headrace.maintain.holders import Holder, find_holders, find_read_tables, lag_seconds
@@ -213,7 +214,9 @@ def _examine(storage: Storage, maintenance: MaintenanceSettings, target: Dataset
     compacted = _at(record, "compacted")
     if compacted is None:
         recent = newest_commits(path, _RECENT)
-        compacted = next((one.at for one in recent if one.operation == "OPTIMIZE"), None)
+        # A damaged commit may be older than a checkpoint.
+        with suppress(LogUnreadableError):
+            compacted = next((one.at for one in recent if one.operation == "OPTIMIZE"), None)
     readers = (one for one in holders if one.kind != "ledger")
     return TableHealth(
         target=target,

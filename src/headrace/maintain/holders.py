@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, LogUnreadableError
 from headrace.maintain.dataset_tables import DatasetTable, Role
 from headrace.maintain.pins import load_pins, load_readers
 from headrace.model.names import TableName
@@ -19,7 +19,7 @@ from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_offsets, load_state, offsets_path
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
-from headrace.storage.table_log import follow_commits, load_commit, versions
+from headrace.storage.table_log import committed_ms, follow_commits, load_commit, versions
 
 UNKNOWN = -1
 
@@ -92,11 +92,17 @@ def lag_seconds(holder: Holder, table: Location, commits: Iterable[int], now: da
     if holder.kind not in ("flow", "reader"):
         return None
     for version in commits:
-        if version >= (holder.first_unread or 0):
-            commit = load_commit(table, version)
-            if commit.adds_rows if holder.skips_erasures else commit.changes_data:
-                return max(now.timestamp() - commit.timestamp_ms / 1000, 0.0)
+        if version >= (holder.first_unread or 0) and _is_read_by(holder, table, version):
+            return max(now.timestamp() - committed_ms(table, version) / 1000, 0.0)
     return None
+
+
+def _is_read_by(holder: Holder, table: Location, version: int) -> bool:
+    try:
+        commit = load_commit(table, version)
+    except LogUnreadableError:
+        return True
+    return commit.adds_rows if holder.skips_erasures else commit.changes_data
 
 
 def _registered_readers(storage: Storage, table: TableName) -> Iterator[Holder]:
@@ -108,7 +114,7 @@ def _registered_readers(storage: Storage, table: TableName) -> Iterator[Holder]:
     held, now_s = versions(path), datetime.now(UTC).timestamp()
     for one in readers:
         since_ms = (now_s - one.max_lag_s) * 1000
-        recent = bisect_left(held, True, key=lambda at: load_commit(path, at).timestamp_ms >= since_ms)
+        recent = bisect_left(held, True, key=lambda at: committed_ms(path, at) >= since_ms)
         # The newest version when the time of the maximum lag began.
         oldest = held[max(recent - 1, 0)] if held else 0
         yield Holder(

@@ -46,7 +46,7 @@ from headrace.sinks.delta.checkpointer import LogCheckpointer
 from headrace.sinks.delta.compaction import Compaction, compact_files, conflict_kind
 from headrace.sinks.delta.erase import close_erasure
 from headrace.storage.location import Location
-from headrace.storage.table_log import is_table, load_checksum, load_commit, newest_version, versions
+from headrace.storage.table_log import committed_ms, is_table, load_checksum, newest_version, versions
 from headrace.storage.table_snapshot import TableSnapshot, load_snapshot
 
 _LOG = logging.getLogger(__name__)
@@ -253,7 +253,7 @@ class MaintenanceScheduler:
         storage, name = self.settings.storage, self._name(table)
         held = versions(table)
         kept_s = min(DAY_S, known.log_retention_s)
-        is_old = bool(held) and time.time() - load_commit(table, held[0]).timestamp_ms / 1000 > kept_s
+        is_old = bool(held) and time.time() - committed_ms(table, held[0]) / 1000 > kept_s
         last = load_maintenance(storage, name).get("log_look", {}).get("at")
         seen_s = 0.0 if last is None else datetime.fromisoformat(last).timestamp()
         if not is_old or (not self.continuous and time.time() - seen_s < DAY_S):
@@ -468,7 +468,7 @@ def _error_of(error: Exception) -> dict[str, Any]:
 def _is_older(table: Location, seconds: float) -> bool:
     """Whether a table is older than a number of seconds: only then can a vacuum delete files."""
     try:
-        return time.time() - load_commit(table, 0).timestamp_ms / 1000 > seconds
+        return time.time() - committed_ms(table, 0) / 1000 > seconds
     except FileNotFoundError:
         # The first commit is old enough to have been deleted.
         return True

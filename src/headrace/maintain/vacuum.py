@@ -15,9 +15,10 @@ from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
 
+from headrace.errors import LogUnreadableError
 from headrace.maintain.holders import UNKNOWN, Holder
 from headrace.storage.location import Location
-from headrace.storage.table_log import LOG, commit_file, load_commit, read_actions
+from headrace.storage.table_log import LOG, commit_file, committed_ms, read_actions
 from headrace.storage.table_snapshot import TableSnapshot, named_files
 
 _CHANGES = "_change_data"
@@ -100,12 +101,17 @@ def plan_vacuum(
     removed: dict[str, int] = {}
     lowest = snapshot.version
     for version in reversed(snapshot.commits if old else ()):
-        committed_s = load_commit(table, version).timestamp_ms / 1000
+        committed_s = committed_ms(table, version) / 1000
         is_recent = committed_s >= since_s
         if not is_recent and version < needs.oldest and (not unnamed or committed_s < unnamed_s):
             break
         lowest = version
-        for name, action in read_actions(commit_file(table, version), "remove", "cdc", "add"):
+        try:
+            actions = list(read_actions(commit_file(table, version), "remove", "cdc", "add"))
+        except LogUnreadableError:
+            # It is not known which files the commit has removed.
+            return VacuumPlan(kept_since=kept_since)
+        for name, action in actions:
             for path in named_files(action):
                 unnamed.discard(path)
                 if name != "add" and is_recent:
@@ -202,7 +208,7 @@ def plan_log_cleanup(
     commits, since_ms = snapshot.commits, kept_since.timestamp() * 1000
     if not commits or not snapshot.checkpoints or PROTECTION in snapshot.features:
         return LogPlan(first=commits[0] if commits else 0)
-    recent = bisect_left(commits, True, key=lambda one: load_commit(table, one).timestamp_ms >= since_ms)
+    recent = bisect_left(commits, True, key=lambda one: committed_ms(table, one) >= since_ms)
     wanted = commits[recent] if recent < len(commits) else snapshot.version
     oldest = min(holders, key=lambda one: one.first_commit, default=None)
     # The version before is the state that a reader's first commit changes.

@@ -334,6 +334,22 @@ class FlowReconnected(FlowEvent, log_type="retry", is_notable=True):
     line = "the broker answers again"
 
 
+class ExecutorsRequested(Event, log_type="cluster", is_notable=True):
+    """A continuous run on a cluster asks for another number of executors."""
+
+    details = "before after reason"
+    message = "The run wants {after:executor} instead of {before}: {reason}."
+    line = "wants {after:executor} instead of {before}: {reason}"
+
+    before: int
+    after: int
+    reason: str
+
+    @property
+    def subject(self) -> str:
+        return "cluster"
+
+
 class FlowFailed(_Failed, FlowEvent): ...
 
 

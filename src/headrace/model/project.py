@@ -13,6 +13,7 @@ from headrace.errors import SourceLocation
 from headrace.model.broker import BrokerChoice
 from headrace.model.broker_map import BrokerMap
 from headrace.model.changes import DuplicateKeys
+from headrace.model.cluster import ClusterSettings
 from headrace.model.declarations import NullRule, RejectionLimit
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.maintenance import MaintenanceSettings
@@ -86,6 +87,7 @@ class ProjectSettings:
     # The Spark master; `None` runs locally on all cores, or uses that of the session.
     master: str | None = None
     memory: str | None = None  # the heap size of the JVM; ``None`` chooses it by the memory of the machine
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
     maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
     readers: tuple[str, ...] = ()  # engines that read the tables besides Spark
     consumer_groups: bool = True  # whether flows publish their offsets to the broker

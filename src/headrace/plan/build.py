@@ -161,7 +161,7 @@ def _one_error(errors: list[HeadraceError], downstream: Mapping[TableName, Table
 def _assemble(resolver: Resolver) -> Plan:
     settings, declarations = resolver.settings, resolver.declarations
     code = cache(partial(digest_code, settings.code_folders, settings.storage.root))
-    flows = [_planned_flow(flow, resolver, code) for flow in declarations.streaming_flows]
+    flows = _with_readers([_planned_flow(flow, resolver, code) for flow in declarations.streaming_flows])
     refreshes = [
         _planned_refresh(flow, resolver, code) for flow in declarations.flows if isinstance(flow, RefreshFlow)
     ]
@@ -214,6 +214,15 @@ def _assemble(resolver: Resolver) -> Plan:
             *find_unreadable([*opens, *refresh_stages], settings),
         ),
     )
+
+
+def _with_readers(flows: Sequence[PlannedFlow]) -> list[PlannedFlow]:
+    reads = [(source.table, one.flow.target) for one in flows for source in one.sources]
+
+    def readers(table: TableName) -> tuple[TableName, ...]:
+        return tuple(dict.fromkeys(target for read, target in reads if read == table != target))
+
+    return [replace(one, readers=readers(one.flow.target)) for one in flows]
 
 
 def _ignored_settings(settings: ProjectSettings) -> Iterator[Note]:

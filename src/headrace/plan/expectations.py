@@ -120,6 +120,11 @@ def _problem(plan: LogicalPlan, checked: DataFrame, frame: DataFrame) -> tuple[s
             "needs other rows than the one it checks (an aggregate, a window or a generator)",
             "compute the value in the query, or check it in a materialized view",
         )
+    if _widens_distinct(plan.java_plan.child(), frame):
+        return (
+            "uses a column that the rows do not have when duplicates are removed",
+            "select the column, or check the rows in a temporary view, before duplicates are removed",
+        )
     expression = plan.java_plan.expressions().last()
     jvm: Any = checked.sparkSession._jvm
     if expression.containsPattern(jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PLAN_EXPRESSION()):
@@ -138,6 +143,20 @@ def _is_over(plan: LogicalPlan, frame: DataFrame) -> bool:
     if plan.java_plan.child().equals(query.queryExecution().analyzed()):
         return True
     return _nodes(plan.root.children[0]) == _nodes(read_plan(frame.sparkSession, frame).root)
+
+
+_DISTINCT = frozenset({"Distinct", "Deduplicate", "DeduplicateWithinWatermark"})
+
+
+def _widens_distinct(checked: Any, frame: DataFrame) -> bool:
+    """Whether rows that are equal in the result differ in a column that was added for a condition."""
+    query: Any = frame._jdf
+    original = query.queryExecution().analyzed()
+    while checked.children().size() == 1 and original.children().size() == 1:
+        if str(checked.nodeName()) in _DISTINCT and checked.output().size() > original.output().size():
+            return True
+        checked, original = checked.child(), original.child()
+    return False
 
 
 def _nodes(root: Node) -> list[tuple[str, int]]:

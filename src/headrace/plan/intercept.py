@@ -21,6 +21,7 @@ from headrace.plan.modes import Loading, Mode, Planning, Running, Sending, Sourc
 from headrace.plan.names import EVENT_LOG, NameRules, quoted, quoted_parts, split_name
 from headrace.runtime.gateway import named_frame, new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, T
+from headrace.runtime.quiet import quiet
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReaderDefaults, ReadRequest, SourceRead
 from headrace.storage.layout import Storage
@@ -293,7 +294,6 @@ def _view(session: SparkSession, name: str) -> Any:
 
 
 _current: ContextVar[Interception | None] = ContextVar("headrace_interception", default=None)
-_quiet: ContextVar[bool] = ContextVar("headrace_quiet", default=False)
 
 
 def current_interception() -> Interception | None:
@@ -302,21 +302,6 @@ def current_interception() -> Interception | None:
     if found is not None and isinstance(found.mode, Loading):
         return found.using(names_in_use())
     return found
-
-
-def is_quiet() -> bool:
-    """Whether Headrace reports what the code of this thread raises, so that PySpark need not print it."""
-    return _quiet.get()
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep PySpark from printing the errors that the code within raises."""
-    token = _quiet.set(True)
-    try:
-        yield
-    finally:
-        _quiet.reset(token)
 
 
 @contextmanager

@@ -337,6 +337,8 @@ _LAMBDA = re.compile(r"\blambda \w+#")
 """PySpark numbers the variables of lambda functions per process."""
 _SPLITS = re.compile(r"splits=\w+(?:\(\d+\))?")
 _TABLE_EXPRESSION = re.compile(r"\b(CTERelationDef|CTERelationRef|UnionLoop|UnionLoopRef) (\d+)")
+_VIEW = re.compile(r"\bheadrace_(read|call)_(\d+)\b")
+"""The views that SQL texts read are numbered per process."""
 _OBSERVED = re.compile(r"\b(CollectMetrics .*), \d+$", re.MULTILINE)
 """Spark numbers the DataFrames of a process."""
 _EQUAL = {
@@ -349,8 +351,9 @@ _EQUAL = {
     _LAMBDA: "lambda #",
     _SPLITS: "splits",
     _TABLE_EXPRESSION: r"\1 #t\2",
+    _VIEW: r"headrace_\1_#v\2",
 }
-_ID = re.compile(r"#(t?\d+)(L?)")
+_ID = re.compile(r"#([tv]?\d+)(L?)")
 
 
 def fingerprint(

@@ -20,13 +20,15 @@ from typing import Any
 from headrace.errors import ArgumentInvalidError
 from headrace.model.texts import option_text
 from headrace.plan import table_patches
-from headrace.plan.function_patches import patch_functions
-from headrace.plan.intercept import Interception, current_interception, is_quiet, suspended
+from headrace.plan.function_patches import call_with_texts, patch_functions
+from headrace.plan.intercept import Interception, current_interception, suspended
+from headrace.plan.local_rows import accepting_numbers
 from headrace.plan.modes import Bounded
 from headrace.plan.names import split_name
 from headrace.plan.sql_queries import USE, run_text, use_in_python
 from headrace.runtime.gateway import named_frame
 from headrace.runtime.lazy_pyspark import T
+from headrace.runtime.quiet import silence_loggers
 from headrace.sources.delta.starting import reads_feed
 from headrace.sources.formats import FormatRead, format_reader
 from headrace.sources.registry import kind_for
@@ -40,7 +42,6 @@ _ACTIONS = (
     *("toPandas", "toArrow", "toLocalIterator", "checkpoint", "localCheckpoint", "inputFiles", "pandas_api"),
     *("approxQuantile", "corr", "cov", "crosstab", "transpose"),
 )
-_WRITES = ("writeTo", "mergeInto")
 _WRITE_PROPERTIES = ("write", "writeStream")
 _TABLE_WRITES = ("delete", "update", "merge", "restoreToVersion", "restoreToTimestamp", "vacuum")
 _TABLE_ACTIONS = ("generate", "clone", "cloneAtVersion", "cloneAtTimestamp")
@@ -90,7 +91,7 @@ def install() -> None:
             _patch_frames()
             _patch_tables()
             patch_functions()
-            _silence_loggers()
+            silence_loggers()
             _installed = True
 
 
@@ -100,8 +101,8 @@ def _patch_sessions() -> None:
 
     _patch(SparkSession, "table", _session_table)
     _patch(SparkSession, "sql", _session_sql)
-    for name in ("createDataFrame", "range"):
-        _patch(SparkSession, name, _in_session)
+    _patch(SparkSession, "createDataFrame", _create_frame)
+    _patch(SparkSession, "range", _in_session)
     for name in ("read", "readStream"):
         _patch_property(SparkSession, name, _in_session)
     _patch(Catalog, "setCurrentCatalog", functools.partial(_use, "CATALOG"))
@@ -132,14 +133,16 @@ def _patch_frames() -> None:
 
     for name in _ACTIONS:
         _patch(DataFrame, name, functools.partial(_action, f"{name}()"))
-    for name in _WRITES:
-        _patch(DataFrame, name, functools.partial(_write, f"{name}()"))
+    _patch(DataFrame, "writeTo", table_patches.write_to)
+    _patch(DataFrame, "mergeInto", table_patches.merge_into)
     for name in _WRITE_PROPERTIES:
         _patch_property(DataFrame, name, functools.partial(_write, name))
     _patch_property(DataFrame, "rdd", functools.partial(_action, "rdd"))
     for name in ("createTempView", "createOrReplaceTempView"):
         _patch(DataFrame, name, _create_view)
     _patch(DataFrame, "dropDuplicatesWithinWatermark", _drop_duplicates)
+    for name in ("filter", "where", "selectExpr"):
+        _patch(DataFrame, name, call_with_texts)
     _patch(GroupedData, "pivot", _pivot)
 
 
@@ -149,6 +152,7 @@ def _patch_tables() -> None:
     from pyspark.sql.readwriter import DataFrameWriter
 
     _patch(DataFrameWriter, "saveAsTable", table_patches.save_as)
+    _patch(DataFrameWriter, "insertInto", table_patches.insert_into)
     _patch(Catalog, "tableExists", table_patches.exists)
     table: Any = DeltaTable
     table.forName = classmethod(_wrapped(table.forName.__func__, table_patches.table_for_name))
@@ -158,14 +162,6 @@ def _patch_tables() -> None:
         _patch(DeltaTable, name, functools.partial(_action, f"DeltaTable.{name}()"))
     for name in ("executeCompaction", "executeZOrderBy"):
         _patch(DeltaOptimizeBuilder, name, functools.partial(_action, f"DeltaTable.optimize().{name}()"))
-
-
-def _silence_loggers() -> None:
-    """PySpark prints each failed analysis to stderr as JSON of several kilobytes, before it raises."""
-    from pyspark.logger import PySparkLogger
-
-    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-        PySparkLogger.getLogger(name).addFilter(lambda _: not is_quiet())
 
 
 def _wrapped(original: Method, treat: Method) -> Method:
@@ -241,6 +237,10 @@ def _in_session(interception: Interception, original: Method, self: Any, *args: 
             return original(interception.session, *args, **kwargs)
         finally:
             SparkSession._activeSession = before
+
+
+def _create_frame(interception: Interception, original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
+    return _in_session(interception, accepting_numbers(original), self, *args, **kwargs)
 
 
 def _session_in_use(interception: Interception, original: Method, self_or_class: Any) -> Any:

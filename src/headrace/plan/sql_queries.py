@@ -19,7 +19,7 @@ from headrace.sources.delta.starting import reads_feed
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReadRequest
 from headrace.syntax.locations import caller, located_at
-from headrace.syntax.sql import INSERT, SqlRelation, SqlText, expression_end, parse_sql
+from headrace.syntax.sql import INSERT, RUNS_STATEMENTS, SqlRelation, SqlText, expression_end, parse_sql
 from headrace.syntax.statements import UseNames, parse_statement
 from headrace.syntax.tokens import Cursor, quote_string
 
@@ -37,6 +37,7 @@ _WRITES_ROWS = frozenset(
     {
         *("InsertIntoStatement", "MergeIntoTable", "UpdateTable", "DeleteFromTable", "TruncateTable"),
         *("ReplaceTableAsSelect", "ReplaceTable", "DropTable", "OverwriteByExpression", "InsertIntoDir"),
+        *RUNS_STATEMENTS.values(),
     }
 )
 """Spark's names of the statements that change or remove rows; a file may create a table that it reads."""
@@ -130,6 +131,11 @@ _ALIAS = re.compile(
     re.IGNORECASE,
 )
 """An alias behind a relation: a name that is not the next clause of the query."""
+_LITERAL = re.compile(r"""'[^'\\]*'|"[^"\\]*"|\d+""")
+_TRAVEL = re.compile(
+    r"(?:FOR\s+)?(?:SYSTEM_)?(VERSION|TIMESTAMP|TIME)\s+AS\s+OF\s+(.*)", re.IGNORECASE | re.DOTALL
+)
+_SAMPLE = re.compile(r"\s+TABLESAMPLE\s*\([^)]*\)(?:\s*REPEATABLE\s*\(\s*\d+\s*\))?", re.IGNORECASE)
 _OPTIONS = re.compile(r"""\s+WITH\s*\((?:'(?:[^'\\]|\\.)*'|[^'")]|"(?:[^"\\]|\\.)*")*\)""", re.IGNORECASE)
 
 
@@ -159,6 +165,9 @@ def _read(
         if writes is not None and not relation.streaming:
             yield from _name_path(sql.text, relation, mapped.path, is_named=writes != INSERT)
             return
+        if relation.travel is not None and (travel := _travel_options(session, sql.text, relation)):
+            yield Edit(*relation.travel, "")
+            relation = replace(relation, options={**relation.options, **travel})
         yield from _read_path(interception, session, sql, relation, ("delta", mapped.path))
         return
     parts = relation.parts if mapped is None else mapped.parts
@@ -240,14 +249,33 @@ def _read_path(
     yield from _replaced(sql.text, relation, frame, None, alias)
 
 
+def _travel_options(session: SparkSession, text: str, relation: SqlRelation) -> dict[str, str]:
+    """The options of a reader for ``VERSION AS OF`` or ``TIMESTAMP AS OF``."""
+    found = relation.travel and _TRAVEL.fullmatch(text, *relation.travel)
+    if not found:
+        return {}
+    kind, value = "versionAsOf" if found[1].lower() == "version" else "timestampAsOf", found[2]
+    if _LITERAL.fullmatch(value):
+        return {kind: value.strip("'\"")}
+    with suspended():
+        return {kind: str(session.sql(f"SELECT CAST(CAST({value} AS TIMESTAMP) AS STRING)").head()[0])}
+
+
 def _name_path(text: str, relation: SqlRelation, path: str, *, is_named: bool) -> Iterator[Edit]:
     """Put the path of a mapped table in the place of its name in a command, which keeps its options."""
     yield Edit(relation.start, relation.stop + 1, delta_path(path))
-    end = relation.ends if relation.travel is None else relation.travel[1]
-    options = _OPTIONS.match(text, end)
-    end = options.end() if options else end
+    end = _clauses_end(text, relation)
     if (is_named or not relation.is_target) and not _ALIAS.match(text, end):
         yield Edit(end, end, f" AS {quoted_parts((relation.parts[-1],))}")
+
+
+def _clauses_end(text: str, relation: SqlRelation) -> int:
+    """The index of the place for an alias: behind the clauses that belong to a relation."""
+    end = expression_end(text, relation) if relation.travel is None else relation.travel[1]
+    for clause in (_OPTIONS, _SAMPLE):
+        found = clause.match(text, end)
+        end = found.end() if found else end
+    return end
 
 
 def _with_options(relation: SqlRelation, options: Mapping[str, str]) -> Iterator[Edit]:
@@ -266,12 +294,14 @@ def _replaced(
     view = name or f"headrace_read_{next(_numbers)}"
     with suspended():
         frame.createOrReplaceTempView(view)
-    end = expression_end(text, relation)
-    named = "" if alias is None or _ALIAS.match(text, end) else f" AS {quoted_parts((alias,))}"
+    end, place = expression_end(text, relation), _clauses_end(text, relation)
+    named = "" if alias is None or _ALIAS.match(text, place) else f" AS {quoted_parts((alias,))}"
     if relation.streaming and not frame.isStreaming:
-        yield Edit(relation.begins, end, f"`{view}`{named}")
-        return
-    yield Edit(relation.start, relation.stop + 1, f"`{view}`")
-    if end > relation.ends or named:
-        # The DataFrame was read with these options.
-        yield Edit(relation.ends, end, named)
+        yield Edit(relation.begins, end, f"`{view}`")
+    else:
+        yield Edit(relation.start, relation.stop + 1, f"`{view}`")
+        if end > relation.ends:
+            # The DataFrame was read with these options.
+            yield Edit(relation.ends, end, "")
+    if named:
+        yield Edit(place, place, named)

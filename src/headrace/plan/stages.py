@@ -80,6 +80,7 @@ class PlannedFlow(PlannedQuery):
     checked_views: tuple[TemporaryView, ...] = ()
     checks: tuple[DatasetCheck, ...] = ()
     sink: Sink | None = None  # where the rows go, if the target is a sink
+    readers: tuple[TableName, ...] = ()  # the other tables whose flows read its table as a stream
     # Why a query that was applied once cannot be read again; its flow has nothing to do.
     gone: HeadraceError | None = None
     # Why the state of the flow's checkpoint does not fit the query.

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headrace.errors import TableNotFoundError
-from headrace.plan.intercept import Interception, suspended
+from headrace.errors import FeatureUnsupportedError, TableNotFoundError
+from headrace.plan.intercept import Answer, Interception, suspended
 from headrace.plan.modes import Sending
-from headrace.plan.names import entry_remedies, split_name
+from headrace.plan.names import delta_path, entry_remedies, split_name
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.syntax.locations import caller
 
@@ -66,13 +66,56 @@ def save_as(
         return original(self, answer.text, format, mode, partitionBy, **options)
 
 
+def insert_into(
+    interception: Interception, original: Method, self: Any, tableName: str, overwrite: bool | None = None
+) -> Any:
+    session = interception.session or self._spark
+    answer = interception.read_table(session, tableName, streaming=False)
+    with suspended():
+        return original(self, _name_of(answer), overwrite)
+
+
+def write_to(interception: Interception, original: Method, self: Any, table: str) -> Any:
+    interception.refuse_write("writeTo()")
+    session = interception.session or self.sparkSession
+    answer = interception.read_table(session, table, streaming=False)
+    with suspended():
+        if answer.path is None and isinstance(interception.mode, Sending):
+            _check_kept(interception, session, table, answer.text)
+        return original(self, _name_of(answer))
+
+
+def merge_into(interception: Interception, original: Method, self: Any, table: str, condition: Any) -> Any:
+    interception.refuse_write("mergeInto()")
+    session = interception.session or self.sparkSession
+    answer = interception.read_table(session, table, streaming=False)
+    if answer.path is None:
+        with suspended():
+            return original(self, answer.text, condition)
+    # The condition names the table's columns with the name of the table, which the path does not have.
+    raise FeatureUnsupportedError(
+        f"mergeInto() of `{table}`, which `tables` maps to a path",
+        location=caller(interception.root),
+        facts=["nothing was written"],
+        remedies=[
+            f'merge with Delta:   DeltaTable.forName(spark, "{table}").alias("t").merge(ROWS, CONDITION)',
+            f'or with SQL:   spark.sql("MERGE INTO {table} ..")',
+        ],
+        params={"table": table, "path": answer.path},
+    )
+
+
+def _name_of(answer: Answer) -> str:
+    return answer.text if answer.path is None else delta_path(answer.path)
+
+
 def _check_kept(interception: Interception, session: SparkSession, name: str, text: str) -> None:
     """Refuse a new table in the catalog of this process, with which its rows would end."""
     is_kept = session.conf.get("spark.sql.catalogImplementation") == "hive"
     if is_kept or len(split_name(name) or ()) > 2 or session.catalog.tableExists(text):
         return
     raise TableNotFoundError(
-        f"the function of a sink saves the table `{name}`, which has no path",
+        f"the function of a sink writes the table `{name}`, which has no path",
         location=caller(interception.root),
         facts=["nothing was written: the catalog of this process ends with it"],
         remedies=list(entry_remedies(name, interception.settings)),

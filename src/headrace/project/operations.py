@@ -61,7 +61,7 @@ def held_flows(flows: Iterable[PlannedFlow], context: UpdateContext) -> Iterator
     with ExitStack() as held:
         leases = {}
         for flow in (one.flow for one in flows):
-            lease = context.heart.acquire(storage.lease(flow.target, flow.name), flow.name)
+            lease = context.heart.acquire(storage.lease(flow.target, flow.name), flow.name, flow.location)
             held.callback(context.heart.release, lease)
             leases[flow.name] = lease
         yield leases

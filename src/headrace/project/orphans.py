@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.errors import TableInUseError
+from headrace.errors import LogUnreadableError, TableInUseError
 from headrace.maintain.checkpoints import measure
 from headrace.maintain.dataset_tables import DatasetTable, secondary_tables
 from headrace.maintain.holders import find_holders
@@ -66,13 +66,21 @@ def find_orphaned(settings: ProjectSettings) -> tuple[TableName, ...]:
     return tuple(
         name
         for name in storage.find_tables()
-        if name not in declared
-        and (stored := load_stored(storage, name)) is not None
-        and stored.properties.get(PIPELINE) == settings.name
-        # A run of selected datasets does not record what the files declare.
-        and load_commit(table := storage.table(name), newest_version(table)).timestamp_ms
-        < recorded.timestamp() * 1000
+        if name not in declared and _is_abandoned(settings, name, recorded)
     )
+
+
+def _is_abandoned(settings: ProjectSettings, name: TableName, recorded: datetime) -> bool:
+    """Whether this pipeline has written a table, and not since a time; false for a damaged table."""
+    try:
+        stored = load_stored(settings.storage, name)
+        if stored is None or stored.properties.get(PIPELINE) != settings.name:
+            return False
+        table = settings.storage.table(name)
+        # A run of selected datasets does not record what the files declare.
+        return load_commit(table, newest_version(table)).timestamp_ms < recorded.timestamp() * 1000
+    except LogUnreadableError:
+        return False
 
 
 def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
@@ -225,14 +233,22 @@ class TableDescription:
         }
 
 
-def list_tables(settings: ProjectSettings) -> tuple[TableDescription, ...]:
+def list_tables(
+    settings: ProjectSettings,
+) -> tuple[tuple[TableDescription, ...], tuple[LogUnreadableError, ...]]:
+    """The tables of the storage, and the errors of those whose logs are damaged."""
     storage = settings.storage
-    found = ((name, load_stored(storage, name)) for name in storage.find_tables())
-    return tuple(
-        TableDescription(stored=stored, path=storage.table(name))
-        for name, stored in sorted(found, key=lambda one: one[0])
-        if stored is not None
-    )
+    found: list[TableDescription] = []
+    damaged: list[LogUnreadableError] = []
+    for name in sorted(storage.find_tables()):
+        try:
+            stored = load_stored(storage, name)
+        except LogUnreadableError as error:
+            damaged.append(error)
+            continue
+        if stored is not None:
+            found.append(TableDescription(stored=stored, path=storage.table(name)))
+    return tuple(found), tuple(damaged)
 
 
 def describe_table(settings: ProjectSettings, table: str) -> TableDescription:

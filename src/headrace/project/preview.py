@@ -40,7 +40,6 @@ from headrace.observe.read import rows_html, rows_to_json, unknown_column
 from headrace.plan.catalog import isolated_session
 from headrace.plan.columns import paths
 from headrace.plan.evaluate import evaluate, session_settings, shortened
-from headrace.plan.intercept import quiet
 from headrace.plan.modes import Bounded, TableAccess
 from headrace.plan.names import find_dataset, quoted
 from headrace.plan.snapshots import make_reader
@@ -49,6 +48,7 @@ from headrace.plan.stored import StoredTable, load_stored
 from headrace.run.failures import Failures
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, DataType, F, SparkSession, T
+from headrace.runtime.quiet import quiet
 from headrace.sinks.delta.effects import newest_of_each_key
 from headrace.sources.answers import SourceSeen
 from headrace.sources.bad_records import CODE, BadRecords

@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from headrace.project.plan_queries import check_remedies
 from headrace.run.reporting import logged_only
 from headrace.run.server_watch import watching_servers
 from headrace.runtime.broker_watch import keeping_alive
+from headrace.runtime.defaults import is_local
 
 if TYPE_CHECKING:
     from headrace.observe.log import LogSettings, UpdateLog
@@ -154,7 +155,11 @@ class Updates:
             context = self._engine.context(
                 settings, plan, update, emit, stop, remedies, continuous=continuous
             )
-            with closing(context), watching_servers(plan, settings, update, emit):
+            with (
+                closing(context),
+                watching_servers(plan, settings, update, emit),
+                self._scaling(settings, update, emitters, emit) if continuous else nullcontext(),
+            ):
                 result = execute(plan, context)
             if result.outcome == "failed":
                 # Even if the next run has nothing to do, it starts Spark, and the event log says so.
@@ -162,6 +167,22 @@ class Updates:
             elif result.outcome == "stopped":
                 require_spark(settings)
             return replace(result, log_file=update_log(settings, update))
+
+    def _scaling(
+        self, settings: ProjectSettings, update: str, emitters: list[Emitter], emit: Emitter
+    ) -> AbstractContextManager[object]:
+        """Sets the number of executors during a continuous run on a cluster, if the spec says so."""
+        from headrace.declare.spec_cluster import check_executors
+        from headrace.run.executors import ExecutorScaling, FlowLoads, SparkExecutors
+
+        spark = self._engine.opened().spark
+        limits = settings.cluster.executors
+        if limits is None or is_local(spark.sparkContext.master):
+            return nullcontext()
+        check_executors(lambda key: spark.conf.get(key, None))
+        loads = FlowLoads()
+        emitters.append(loads.observe)
+        return ExecutorScaling(limits, SparkExecutors(spark), loads, emit, update)
 
 
 def _redacted(result: RunResult, redactor: Redactor) -> RunResult:

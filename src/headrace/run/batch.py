@@ -10,7 +10,6 @@ from typing import Protocol
 
 from headrace.contracts.expectations import with_checks
 from headrace.errors import CheckpointBehindTableError, QueryFailedError
-from headrace.plan.intercept import quiet
 from headrace.plan.stages import PlannedFlow
 from headrace.run.failpoints import reach
 from headrace.run.failures import Reading
@@ -21,6 +20,7 @@ from headrace.run.split import BatchSplit
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.runtime.gateway import release_unused
 from headrace.runtime.lazy_pyspark import DataFrame
+from headrace.runtime.quiet import quiet
 from headrace.sinks.target import BatchStamp, BatchWriter, Committed, FlowTarget, SplitRows
 from headrace.sources.guard import FlowRun
 from headrace.sources.guards import SourceGuards

@@ -46,11 +46,13 @@ from headrace.plan.ansi import explain_failure
 from headrace.plan.drivers import find_missing
 from headrace.plan.stages import Declared
 from headrace.run.raised import find_raised
+from headrace.runtime.defaults import is_local
 from headrace.sources.kind import FailedQuery
 from headrace.sources.records import BadRecord
 from headrace.sources.registry import KINDS, kind_of, show_record
 from headrace.sources.source import Source
 from headrace.storage.log_damage import find_damage, find_damage_named
+from headrace.syntax.locations import innermost
 
 _TRANSIENT = re.compile(
     r"TimeoutException|Connection refused|SocketTimeout|No route to host|FAILED_TO_FETCH"
@@ -169,8 +171,11 @@ class Failures:
         facts = [failed.cause, *([] if raised is None else [raised]), *of_ansi]
         if reading is not None:
             facts.append(f"the last batch that started is {reading}")
-        summary, place, correct = f"{name} failed", declared.location, list[str]()
-        if (own := find_raised(text, None if self.settings is None else self.settings.root)) is not None:
+        root = None if self.settings is None else self.settings.root
+        # The function of a sink, which is not that of the flow.
+        line = None if carried is None else innermost(carried.__traceback__, root)
+        summary, place, correct = f"{name} failed", line or declared.location, list[str]()
+        if (own := find_raised(text, root)) is not None:
             summary, place = f"{name} failed: {own.function}() raised {own.exception}", own.location
             facts[:1] = [_unchanged(declared)]
             correct = [f"correct {place}, then run again:   headrace run"]
@@ -348,6 +353,10 @@ def _module_missing(failed: FailedQuery, declared: Declared, name: str) -> Headr
     top = name.partition(".")[0]
     folders = () if failed.settings is None else failed.settings.code_folders
     remedies = [f"install its package for the Python of the workers, such as:   pip install {top}"]
+    settings = failed.settings
+    if settings is not None and settings.master is not None and not is_local(settings.master):
+        packages = ", ".join([*settings.cluster.packages, top])
+        remedies.insert(0, f"send its package to the executors: `cluster: {{packages: [{packages}]}}`")
     if any((folder / top).is_dir() or (folder / f"{top}.py").is_file() for folder in folders):
         remedies = [
             f"write the import in the file or in the body of the function:   import {name}",

@@ -154,7 +154,8 @@ class UpdateFlows:
 
     def _acquire(self, planned: PlannedFlow) -> Lease:
         flow, context = planned.flow, self._context
-        return context.heart.acquire(context.settings.storage.lease(flow.target, flow.name), flow.name)
+        lease = context.settings.storage.lease(flow.target, flow.name)
+        return context.heart.acquire(lease, flow.name, flow.location)
 
     def _release(self, name: str) -> None:
         """Release a flow's lease; one that cannot be released stays the flow's, and is released later."""

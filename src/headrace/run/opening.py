@@ -338,7 +338,7 @@ class FlowOpener:
             )
         # The flow of the old name may still run, in a process that has not seen the new one.
         with Heart() as heart:
-            heart.acquire(storage.lease(flow.target, old), old)
+            heart.acquire(storage.lease(flow.target, old), old, flow.location)
             self._rename(old, old_folder, identity, table)
 
     def _rename(

@@ -31,7 +31,7 @@ from headrace.state.history import History, load_history
 from headrace.state.identity import generations, load_identity, load_query
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import check_readable, is_seeded, load_state
-from headrace.state.opening import repair_command, resume_remedy
+from headrace.state.opening import rebuild_remedy, repair_command, resume_remedy
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
 
@@ -96,6 +96,7 @@ class FlowSurveyor:
             start=remedies.start if reset else None,
             rename_from=remedies.rename_flow.get(flow.name),
             query=planned.fingerprint,
+            readers=tuple(one.short for one in planned.readers),
         )
         # A damaged checkpoint does not matter if the user asks for a new one.
         looks = not reset or facts.rename_from is not None
@@ -245,7 +246,7 @@ def table_lost(planned: PlannedFlow, fact: str) -> TableLostError:
         f"flow {flow.name}: the table {flow.target.short} is missing, but its checkpoint exists",
         location=flow.location,
         facts=(fact, "nothing was read or written"),
-        remedies=(f"read everything again:   headrace full-refresh {flow.target.short}",),
+        remedies=(rebuild_remedy(flow.target.short, [one.short for one in planned.readers]),),
         params={"flow": flow.name, "dataset": str(flow.target)},
     )
 

@@ -95,9 +95,8 @@ class ViewRunner:
             return
         try:
             if self._lease is None:
-                self._lease = self.context.heart.acquire(
-                    self.context.settings.storage.lease(name, VIEW), str(name)
-                )
+                lease = self.context.settings.storage.lease(name, VIEW)
+                self._lease = self.context.heart.acquire(lease, str(name), self.view.location)
             self.result = self._attempt(stop)
         except Exception as failure:
             if stop.requested:

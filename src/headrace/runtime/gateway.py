@@ -18,6 +18,7 @@ from enum import Enum
 from typing import Any
 
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession, StructType
+from headrace.runtime.python_packages import python_of
 
 
 def import_pyspark() -> None:
@@ -43,9 +44,9 @@ def py4j_quiet() -> Iterator[None]:
         root.removeFilter(is_other)
 
 
-def worker_environment() -> dict[str, str]:
-    """Returns the variable that makes this Python run Spark's workers, not the `python3` in PATH."""
-    return {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+def worker_environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variable that names the Python of Spark's workers."""
+    return {"PYSPARK_PYTHON": python_of(settings)}
 
 
 @contextlib.contextmanager

@@ -150,10 +150,10 @@ def start_spark(
     secret = {key: settings.pop(key) for key in [*settings] if is_secret_key(key)}
     command = build_command(java, jars, heap=heap, log_file=log, settings=settings, extra_options=options)
     try:
-        environment = jvm_environment(master, redactor or Redactor())
+        environment = jvm_environment(settings, redactor or Redactor())
         jvm = start_jvm(command, log, environment, meanwhile=import_pyspark)
         try:
-            spark = _connect(jvm, secret)
+            spark = _connect(jvm, secret, worker_environment(settings))
         except BaseException as error:
             jvm.end(0)
             if isinstance(error, Exception):
@@ -188,13 +188,13 @@ def _start_error(master: str, error: Exception, log: Path) -> SparkStartError:
     )
 
 
-def jvm_environment(master: str, redactor: Redactor) -> dict[str, str]:
+def jvm_environment(settings: Mapping[str, str], redactor: Redactor) -> dict[str, str]:
     """Returns the variables of the JVM in addition to those of this process."""
-    environment = {**worker_environment(), **locale_variables()}
+    environment = {**worker_environment(settings), **locale_variables()}
     if pattern := redactor.java_pattern(_LONGEST_PATTERN):
         # For the log. Every user of the machine can read a command line, but not these variables.
         environment["HEADRACE_SECRETS"] = pattern
-    if is_local(master):
+    if is_local(settings["spark.master"]):
         # Otherwise Spark looks up the network interfaces, and writes warnings.
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
     return environment
@@ -219,7 +219,7 @@ def _stop(
     scratch.remove()
 
 
-def _connect(jvm: SparkJvm, settings: Mapping[str, str]) -> SparkSession:
+def _connect(jvm: SparkJvm, settings: Mapping[str, str], workers: Mapping[str, str]) -> SparkSession:
     from pyspark.core.context import SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -228,7 +228,7 @@ def _connect(jvm: SparkJvm, settings: Mapping[str, str]) -> SparkSession:
     with changed_environment(handshake), kept_interrupt():
         # Only for the handshake: a child process with these variables would use this JVM.
         gateway = launch_gateway()
-    with changed_environment(worker_environment()), kept_interrupt():
+    with changed_environment(workers), kept_interrupt():
         SparkContext._ensure_initialized(gateway=gateway)
         builder = SparkSession.builder
         for key, value in settings.items():

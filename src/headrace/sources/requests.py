@@ -24,6 +24,7 @@ _STREAMS_ONLY = frozenset(
     {
         *("maxoffsetspertrigger", "minoffsetspertrigger", "maxbytespertrigger", "maxtriggerdelay"),
         *("maxfilespertrigger", "maxfileage", "latestfirst", "cleansource", "sourcearchivedir"),
+        *("filenameonly", "maxcachedfiles", "discardcachedinputratio"),
     }
 )
 

@@ -38,8 +38,6 @@ class SourceFacts(ABC):
     """The keys of the identity that stay the same if a query reads the source in another way; () for all."""
 
     source: SourceIdentity
-    refuses_swaps: ClassVar[bool] = False
-    """Whether a flow whose query has changed stops if it has read it twice, up to different positions."""
 
     @property
     def can_resume(self) -> bool:
@@ -147,6 +145,7 @@ class FlowFacts:
     start: ChosenStart | None = None
     rename_from: str | None = None
     query: str | None = None  # the fingerprint of the query
+    readers: tuple[str, ...] = ()  # the tables whose flows read its table as a stream
 
     @property
     def short_dataset(self) -> str:

@@ -24,6 +24,7 @@ from headrace.errors import (
     LeaseLostError,
     LeaseUnreadableError,
     SecondDriverError,
+    SourceLocation,
     StorageUnwritableError,
 )
 from headrace.model.names import TableName
@@ -243,8 +244,9 @@ class Heart:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def acquire(self, location: Location, flow: str) -> Lease:
-        """Take a lease if it is free, or if its process has ended; keep it until `release`."""
+    def acquire(self, location: Location, flow: str, declared: SourceLocation | None = None) -> Lease:
+        """Take a lease if it is free, or if its process has ended; keep it until `release`. `declared`: the
+        declaration of the flow, for errors."""
         beat = self._beat_of(location)
         with self._lock:
             if beat not in self._holders:
@@ -257,8 +259,10 @@ class Heart:
                 self._thread.start()
         try:
             lease = self._take(Lease(location, uuid.uuid4().hex), flow)
-        except BaseException:
+        except BaseException as error:
             self._leave(beat)
+            if isinstance(error, SecondDriverError | LeaseUnreadableError):
+                raise error.with_location(declared) from error.__cause__
             raise
         with self._lock:
             self._leases[location] = lease
@@ -408,10 +412,11 @@ def _second(location: Location, flow: str, record: _Record | None) -> SecondDriv
             remedies.append("if it has ended, its engine still works for it:   headrace engine stop")
     return SecondDriverError(
         summary,
-        facts=("nothing was read or written",),
+        facts=(f"its lease: {location}", "nothing was read or written"),
         remedies=remedies,
         params={
             "flow": flow,
+            "lease": str(location),
             "pid": None if record is None else record.pid,
             "host": None if record is None else record.host,
         },

@@ -5,7 +5,7 @@ A start that could lose or duplicate records is refused with a remedy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.errors import (
     CheckpointBehindTableError,
@@ -72,7 +72,7 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
                 f"the table {'was just created' if table.fresh else 'was deleted and created again'}",
                 "nothing was read or written",
             ),
-            remedies=(f"read everything again:   headrace full-refresh {flow.short_dataset}",),
+            remedies=(rebuild_remedy(flow.short_dataset, flow.readers),),
             params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": identity.checkpoint},
         )
     if table.ledger_stale or table.folded > table.version:
@@ -139,29 +139,44 @@ def _compare_sources(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> None:
 
 
 def _refuse_swaps(flow: FlowFacts, checkpoint: CheckpointFacts) -> None:
-    """Refuse a changed query that may read a source by other numbers than the query before."""
-    if checkpoint.query in (None, flow.query):
-        return
-    reached: dict[str, Position | None] = {}
+    """Refuse a query that reads sources which only their numbers tell apart, perhaps by other numbers."""
+    then = {source.index: source.identity for source in checkpoint.identity.sources}
+    alike: dict[str, list[SourceIdentity]] = {}
     for facts in flow.sources:
-        position = checkpoint.positions.get(facts.source.index)
-        key = facts.source.key(facts.keys)
-        if not facts.refuses_swaps or reached.setdefault(key, position) == position:
+        alike.setdefault(facts.source.key(facts.keys), []).append(facts.source)
+    for group in alike.values():
+        indexes = [source.index for source in group]
+        reached = [checkpoint.positions.get(index) for index in indexes]
+        if all(one == reached[0] for one in reached):
             continue
-        raise SourcesChangedError(
-            f"flow {flow.flow}: its query was changed, and has read {flow.describe(facts.source)} twice, "
-            "up to different positions",
-            location=flow.location,
-            facts=(
-                "the positions could be those of the other read: rows would be lost, or read twice",
-                "nothing was read or written",
-            ),
-            remedies=(
-                "undo the change, run the flow until it has read everything, and change the query then",
-                f"or read everything again:   headrace full-refresh {flow.short_dataset}",
-            ),
-            params={"flow": flow.flow, "source": facts.source.index},
-        )
+        now = [source.identity for source in group]
+        before = [then[index] for index in indexes]
+        moved = any(one != old and one in before for one, old in zip(now, before, strict=True))
+        told_apart = now == before and all(one not in now[:number] for number, one in enumerate(now))
+        if moved or not (told_apart or checkpoint.query in (None, flow.query)):
+            raise _swapped(flow, group[1], is_same=not moved)
+
+
+def _swapped(flow: FlowFacts, source: SourceIdentity, *, is_same: bool) -> HeadraceError:
+    name = flow.describe(source)
+    what = (
+        f"has read {name} twice" if is_same else f"reads several sources {name}, in another order than before"
+    )
+    return SourcesChangedError(
+        f"flow {flow.flow}: its query was changed, and {what}, up to different positions",
+        location=flow.location,
+        facts=(
+            "the positions could be those of the other read: rows would be lost, or read twice",
+            "nothing was read or written",
+        ),
+        remedies=(
+            "undo the change, run the flow until it has read everything, and change the query then"
+            if is_same
+            else "undo the change of the order",
+            f"or read everything again:   headrace full-refresh {flow.short_dataset}",
+        ),
+        params={"flow": flow.flow, "source": source.index},
+    )
 
 
 def _refuse_rename(flow: FlowFacts, table: TableFacts) -> None:
@@ -243,6 +258,14 @@ def resume_remedy(flow: FlowFacts) -> tuple[str, ...]:
     if flow.can_resume:
         return (resume_command(flow.flow),)
     return (f"read everything again:   headrace full-refresh {flow.short_dataset}",)
+
+
+def rebuild_remedy(dataset: str, readers: Sequence[str]) -> str:
+    """The remedy for a lost table. `readers`: the tables whose flows read it as a stream: it is not known
+    whether they would get the same rows again."""
+    accepts = "".join(f" --accept-loss {one}" for one in readers)
+    also = f", also for {', '.join(readers)}, whose rows are removed" if readers else ""
+    return f"read everything again{also}:   headrace full-refresh {dataset}{accepts}"
 
 
 def repair_command(flow: str) -> str:

@@ -6,10 +6,12 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from headrace.errors import LogUnreadableError
 from headrace.storage.location import Location
 from headrace.storage.log_damage import log_unreadable
 
@@ -178,6 +180,16 @@ def load_checksum(table: Location, version: int) -> Any:
     return (table / LOG / f"{version:020d}.crc").read_json()
 
 
+def committed_ms(table: Location, version: int) -> int:
+    """When a version was committed, or when its file was written if the commit is damaged or has no time."""
+    # A damaged commit is not needed by readers that begin at a later checkpoint.
+    with suppress(LogUnreadableError):
+        if (found := load_commit(table, version).timestamp_ms) > 0:
+            return found
+    state = commit_file(table, version).look()
+    return 0 if state is None else state.modified_ms
+
+
 def newest_commits(table: Location, most: int | None = None) -> Iterator[LoggedCommit]:
     """The commits that the log still holds, the newest first."""
     known = versions(table)
@@ -197,6 +209,8 @@ def commits_since_compaction(table: Location, newest: int, most: int) -> int:
         except FileNotFoundError:
             if version == newest:
                 continue
+            break
+        except LogUnreadableError:
             break
         if commit.operation == "OPTIMIZE":
             break
@@ -276,7 +290,10 @@ def read_actions(file: Location, *names: str) -> Iterator[tuple[str, Mapping[str
 
 def _text_lines(file: Location) -> Iterator[str]:
     try:
-        yield from filter(str.strip, file.read_lines())
+        for line in filter(str.strip, file.read_lines()):
+            if not line.startswith("{"):
+                raise log_unreadable(file, f"is not JSON: {line[:60]!r}")
+            yield line
     except UnicodeDecodeError as error:
         raise log_unreadable(file, f"is not text: {error}") from error
 

@@ -22,6 +22,13 @@ _HARMLESS = frozenset(
 )
 """Statements that change the session and no table; ``Show..`` and ``Describe..`` are harmless too."""
 
+RUNS_STATEMENTS = {
+    "CompoundBody": "BEGIN .. END",
+    "UnresolvedExecuteImmediate": "EXECUTE IMMEDIATE",
+    "Call": "CALL",
+}
+"""Statements that Spark executes while it analyses them; what they change is not known before."""
+
 INSERT = "InsertIntoStatement"
 _TARGET = "__required_write_privileges__"
 """An option that Spark's parser gives the target of a statement."""
@@ -112,7 +119,9 @@ def parse_sql(session: SparkSession, text: str) -> SqlStatement:
     writes = next(filter(None, (_writes(session, one) for one in statements)), None)
     has_options = writes is not None or _WITH.search(text) is not None
     found = (_relation(node, text, has_options=has_options) for node in walked)
-    return SqlStatement(relations=tuple(one for one in found if one is not None), writes=writes)
+    # The parser gives a subquery of a SELECT list more than once.
+    unique = {one.start: one for one in found if one is not None}
+    return SqlStatement(relations=tuple(unique.values()), writes=writes)
 
 
 def _statements(plan: Any) -> Iterator[Any]:
@@ -127,12 +136,14 @@ def _statements(plan: Any) -> Iterator[Any]:
 def _writes(session: SparkSession, plan: Any) -> str | None:
     from py4j.java_gateway import is_instance_of
 
+    name = str(plan.nodeName())
+    if name in RUNS_STATEMENTS:
+        return RUNS_STATEMENTS[name]
     gateway = session.sparkContext._gateway
     if not any(
         is_instance_of(gateway, plan, f"{_LOGICAL}.{kind}") for kind in ("Command", "ParsedStatement")
     ):
         return None
-    name = str(plan.nodeName())
     return None if name in _HARMLESS or name.startswith(("Show", "Describe")) else name
 
 

@@ -28,7 +28,11 @@ def judge_files(balance: RowBalance, facts: Mapping[str, FileFacts]) -> FileFind
         version = balance.origins.get(key)
         where = "" if version is None else f" of version {version}"
         place = {"path": file.path} if version is None else {"path": file.path, "version": version}
-        for code, words in contradictions(file, facts[file.path], judge_age=not balance.copied):
+        delta = None if version is None else balance.deltas.get(version)
+        committed_ms = None if delta is None else delta.commit.written_ms
+        judge_age = not balance.copied
+        differences = contradictions(file, facts[file.path], judge_age=judge_age, committed_ms=committed_ms)
+        for code, words in differences:
             finding = Finding(code=code, text=f"file {file.path}{where} {words}", place=place)
             found.setdefault(version, []).append(finding)
     return found

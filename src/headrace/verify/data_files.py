@@ -21,6 +21,9 @@ a second; without a bound, `verify` would read the whole of a large table at eac
 _CHUNK_BYTES = 16 << 20
 """Bytes that are decoded at a time; several files are read at once."""
 
+_COPY_MS = 5_000
+"""How much longer than its commit's file a copy of a data file can take."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
@@ -46,8 +49,13 @@ def load_facts(log: TableLog, paths: Iterable[str]) -> dict[str, FileFacts]:
         return dict(chain.from_iterable(pool.map(load, parts)))
 
 
-def contradictions(file: DataFile, facts: FileFacts, *, judge_age: bool) -> list[tuple[str, str]]:
-    """The differences between a file and its entry in the log, as pairs of code and text."""
+def contradictions(
+    file: DataFile, facts: FileFacts, *, judge_age: bool, committed_ms: int | None
+) -> list[tuple[str, str]]:
+    """The differences between a file and its entry in the log, as pairs of code and text.
+
+    `committed_ms`: when the file of its commit was last modified; ``None`` if the log has no such commit.
+    """
     if facts.size is None:
         return [("FILE_MISSING", "is in the log, but not on disk")]
     found = []
@@ -66,7 +74,11 @@ def contradictions(file: DataFile, facts: FileFacts, *, judge_age: bool) -> list
     # A writer notes the age when it has closed the file, so the file can be older and never younger.
     # Clocks and file systems that count in whole seconds are allowed one.
     tolerance_ms = 1000 if file.modified_ms % 1000 == 0 else 2
-    if judge_age and facts.modified_ms > file.modified_ms + tolerance_ms:
+    allowed = [file.modified_ms + tolerance_ms]
+    if committed_ms is not None:
+        # A copy that is made right after a commit gives the data and the commit's file about the same time.
+        allowed.append(committed_ms + _COPY_MS)
+    if judge_age and facts.modified_ms > max(allowed):
         late = (facts.modified_ms - file.modified_ms) / 1000
         found.append(("FILE_REPLACED", f"was modified {late:,.1f} s after it was committed"))
     return found

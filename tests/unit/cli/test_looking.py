@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,13 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from lake import HandFlow, Lake, rows
+
+from headrace.cli.commands.status import _is_unhealthy
+from headrace.model.names import TableName
+from headrace.observe.snapshot import Snapshot
+from headrace.observe.status import DatasetStatus, FlowStatus
+from headrace.state.lease import Driver
+from headrace.storage.layout import Storage
 
 Call = Callable[..., Any]
 
@@ -191,3 +199,27 @@ def test_no_spark_is_loaded(flow: HandFlow, verb: str) -> None:
         "assert not {'pyspark', 'py4j'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+HERE = Driver(pid=1, host="here")
+
+
+@pytest.mark.parametrize(
+    ("flow", "is_unhealthy"),
+    [
+        ({"state": "running", "driver": HERE}, False),
+        ({"state": "reconnecting", "driver": HERE}, False),
+        ({"state": "up to date"}, False),
+        ({"state": "unknown"}, False),
+        ({"state": "unknown", "driver": HERE}, True),
+        ({"state": "failed"}, True),
+        ({"state": "stopped"}, True),
+        ({"state": "failed", "orphaned": True}, False),
+    ],
+)
+def test_a_probe_fails_if_a_run_has_to_be_started_again(flow: dict[str, Any], is_unhealthy: bool) -> None:
+    one = FlowStatus(flow="orders", checkpoint=None, **flow)
+    dataset = DatasetStatus(dataset=TableName("default", "orders"), kind="streaming table", flows=(one,))
+    root = Storage.at("/lake").root
+    snapshot = Snapshot(pipeline="shop", storage=root, datasets=(dataset,), at=datetime.now(UTC))
+    assert _is_unhealthy(snapshot) is is_unhealthy

@@ -38,6 +38,18 @@ def test_the_tables_are_listed(shop: Path, capsys: pytest.CaptureFixture[str]) -
     assert lines == [["orders", "streaming", "table", "2", "All", "orders"], ["other.items", "table", "2"]]
 
 
+def test_a_damaged_table_does_not_hide_the_others(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (shop / f"lake/tables/other/items/_delta_log/{0:020d}.json").write_bytes(b"\xff\xfe")
+    assert run(["tables"]) == 1
+    shown = capsys.readouterr()
+    assert [line.split()[0] for line in shown.out.splitlines()[1:]] == ["orders"]
+    assert "the log of the table other.items is damaged" in shown.err
+    assert run(["tables", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [one["dataset"] for one in found["tables"]] == ["default.orders"]
+    assert [one["code"] for one in found["errors"]] == ["LOG_UNREADABLE"]
+
+
 def test_a_table_is_described(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["tables", "orders", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -197,6 +197,15 @@ def test_a_broken_spec_still_tells_where_its_broker_is(tmp_path: Path, text: str
     assert (found and found.folder) == (broker and (tmp_path / "a" / broker).resolve())
 
 
+def test_a_broken_file_of_a_bundle_has_the_broker_of_the_bundles_folder(tmp_path: Path) -> None:
+    (tmp_path / "databricks.yml").write_text("bundle: {name: shop}\ninclude: [resources/*.yml]\n")
+    spec = tmp_path / "resources" / "shop.pipeline.yml"
+    spec.parent.mkdir()
+    spec.write_text("resources:\n  pipelines: [\n")
+    found = guess_broker(spec)
+    assert found is not None and found.folder == tmp_path / ".headrace/broker"
+
+
 def test_a_broken_spec_with_the_shared_broker_beside_it_is_not_guessed(tmp_path: Path, shared: Path) -> None:
     folder = write_spec(tmp_path / "a", "nmae: a\n")
     hold(shared, "orders", OLD)

@@ -66,6 +66,9 @@ def options(command: click.Command) -> set[str]:
     found = {
         option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
     }
+    if command.name == "submit":
+        # It passes on the arguments of the run.
+        found |= options(load_command("run"))
     if isinstance(command, click.Group):
         for below in command.commands.values():
             found |= options(below)

@@ -74,6 +74,27 @@ def test_files_that_were_removed_within_the_retention_are_kept(desk: ReadTable) 
     assert DeltaTable(on_disk(desk.path)).to_pyarrow_table().num_rows == 6
 
 
+@pytest.mark.parametrize("content", [b"\x00\xff", b"zeros\n", b'{"remove":{"pa'])
+def test_a_damaged_commit_that_a_checkpoint_replaces_stops_no_maintenance(
+    desk: ReadTable, content: bytes
+) -> None:
+    desk.compact()
+    DeltaTable(on_disk(desk.path)).create_checkpoint()
+    desk.age(40)
+    for number in (5, 6):
+        desk.append(number)
+    commit = on_disk(desk.path) / "_delta_log" / f"{3:020d}.json"
+    commit.write_bytes(content)
+    found = desk.examine(TablePolicy(small_files=2))
+    assert found.files == 6 and found.needs_compaction
+    # The files that the commit has removed are not known: none is deleted within the retention.
+    assert found.vacuum.expired == () and found.log.first == 3
+    then = time.time() - 40 * 86400
+    os.utime(commit, (then, then))
+    found = desk.examine(TablePolicy(small_files=2))
+    assert len(found.vacuum.expired) == 6
+
+
 def test_a_reader_keeps_the_files_that_it_has_not_read(desk: ReadTable) -> None:
     desk.compact()
     desk.age(8)

@@ -39,6 +39,10 @@ def test_ids_objects_seeds_and_brokers_make_no_difference() -> None:
             "CollectMetrics headrace:records:4c1d1855-f84c-454d-934d-aca2a3af8620, [count(1) AS seen#3L], 5",
             "CollectMetrics headrace:records:00000000-f84c-454d-934d-aca2a3af8620, [count(1) AS seen#9L], 17",
         ),
+        (
+            "SubqueryAlias headrace_read_2\n+- View (`headrace_read_2`, [n#3])\nView (`headrace_read_3`)",
+            "SubqueryAlias headrace_read_7\n+- View (`headrace_read_7`, [n#5])\nView (`headrace_read_1`)",
+        ),
         ("Range (0, 4, step=1, splits=Some(2))", "Range (0, 4, step=1, splits=None)"),
     ],
 )

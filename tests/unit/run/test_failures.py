@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import LeaseLostError, SourceLocation
+from headrace.model.cluster import ClusterSettings
 from headrace.model.declarations import AppendFlow, Expectation
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.names import TableName
@@ -107,6 +109,9 @@ def test_a_module_that_a_worker_lacks_is_named_with_what_to_do(
         found[name] = error.remedies
     assert found["helper"][0].endswith("import helper")
     assert found["numpy"][0].endswith("pip install numpy")
+    cluster = replace(settings, master="spark://m:7077", cluster=ClusterSettings(packages=("six",)))
+    error = Failures(settings=cluster).as_error(Exception(text), FLOW)
+    assert "`cluster: {packages: [six, numpy]}`" in error.remedies[0]
 
 
 @pytest.mark.parametrize(
@@ -454,3 +459,16 @@ def test_a_batch_without_its_jdbc_driver_names_the_line_for_the_spec() -> None:
     assert error.summary.endswith("the JDBC driver was not found: com.mysql.cj.jdbc.Driver")
     assert "com.mysql:mysql-connector-j" in error.remedies[0]
     assert not any("java.base" in one for one in error.facts)
+
+
+def test_a_failure_in_the_function_of_a_sink_has_the_line_that_raised_it(tmp_path: Path) -> None:
+    file = tmp_path / "transformations" / "sinks.py"
+    names: dict[str, Any] = {"__name__": "sinks"}
+    exec(compile("def send(rows, batch):\n    raise ValueError('no such table')\n", str(file), "exec"), names)
+    storage = Storage(Location(str(tmp_path / "lake"), LocalFiles()))
+    spec = tmp_path / "headrace.yml"
+    settings = ProjectSettings(name="shop", file=spec, profile="dev", storage=storage, libraries=())
+    with pytest.raises(ValueError, match="no such table") as raised:
+        names["send"](None, 0)
+    error = Failures(settings=settings).as_error(Exception("a batch failed"), FLOW, raised.value)
+    assert (error.code, str(error.location)) == ("FLOW_FAILED", "transformations/sinks.py:2")

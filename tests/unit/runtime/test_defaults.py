@@ -129,7 +129,7 @@ def test_java_sees_files_of_any_name_also_in_a_bare_environment(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert jvm_environment("local[2]", Redactor()).get("LC_ALL") == given
+    assert jvm_environment({"spark.master": "local[2]"}, Redactor()).get("LC_ALL") == given
 
 
 def test_the_schemas_of_a_metastore_are_in_no_folder_that_is_removed(tmp_path: Path) -> None:

@@ -88,6 +88,8 @@ def test_passing_over_lost_records_is_refused_where_nothing_could_record_them(
         ("json", True, "maxFilesPerTriger", "maxFilesPerTrigger"),
         ("parquet", True, "recursiveFileLookUps", "recursiveFileLookup"),
         ("csv", True, "headre", "header"),
+        ("csv", False, "headre", "header"),
+        ("parquet", False, "maxFilesPerTrigger", None),
         ("xml", True, "rowtags", "rowTag"),
         ("json", True, "cloudFiles.schemaLocation", None),
         ("rate", True, "rowPerSecond", "rowsPerSecond"),
@@ -108,7 +110,8 @@ def test_what_is_handed_on_to_others_passes() -> None:
     given("kafka", **{"kafka.anything.at.all": "1", "HEADRACE.ALLOWNOTOPICS": "true", "MINPARTITIONS": "2"})
     given("delta", **{"fs.s3a.endpoint": "x", "excluderegex": "tmp"})
     given("json", **{"INFERSCHEMA": "true", "fs.s3a.endpoint": "x", "compression": "gzip"})
-    given("json", streaming=False, anything="1")
+    given("json", streaming=False, **{"PATHGLOBFILTER": "*", "spark.any": "1", "modifiedBefore": "x"})
+    given("jdbc", streaming=False, anything="1")
     given("rate", rowspersecond="1")
 
 

@@ -17,7 +17,13 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import LeaseLostError, LeaseUnreadableError, SecondDriverError, StorageUnwritableError
+from headrace.errors import (
+    LeaseLostError,
+    LeaseUnreadableError,
+    SecondDriverError,
+    SourceLocation,
+    StorageUnwritableError,
+)
 from headrace.state.lease import EXPIRES_VARIABLE, HEARTBEATS, Heart, Lease, Observer, find_driver
 from headrace.storage.local import LocalFiles
 from headrace.storage.locate import locate
@@ -121,8 +127,9 @@ def test_a_lease_names_its_process_and_its_heartbeat_goes_on(
 def test_a_second_process_is_refused(path: Location, heart: Heart, other: Heart) -> None:
     first = heart.acquire(path, "sales")
     with pytest.raises(SecondDriverError) as caught:
-        other.acquire(path, "sales")
+        other.acquire(path, "sales", SourceLocation("sales.py", 3))
     assert caught.value.params["pid"] == os.getpid()
+    assert (str(caught.value.location), caught.value.facts[0]) == ("sales.py:3", f"its lease: {path}")
     first.check("sales")
 
 
@@ -246,8 +253,9 @@ def test_a_process_without_a_heartbeat_file_is_not_taken_for_an_ended_one_at_onc
 def test_an_unreadable_lease_is_not_free(path: Location, heart: Heart, content: str) -> None:
     path.replace(content)
     with pytest.raises(LeaseUnreadableError) as caught:
-        heart.acquire(path, "sales")
+        heart.acquire(path, "sales", SourceLocation("sales.py", 3))
     assert f"rm {path}" in caught.value.remedies[0]
+    assert str(caught.value.location) == "sales.py:3"
     found = find_driver(path)
     assert found is not None and (found.pid, found.is_certain) == (None, False)
     assert (path.parent / HEARTBEATS).list_files() == []

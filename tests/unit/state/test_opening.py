@@ -317,18 +317,63 @@ def test_a_source_more_or_less_is_refused() -> None:
     assert refused(FLOW, TABLE, read_by(KAFKA, second)).code == "SOURCES_CHANGED"
 
 
-def test_a_changed_query_with_two_reads_at_different_positions_is_refused() -> None:
-    two = (DELTA, replace(DELTA, index=1))
-    flow = change(FLOW, sources=two, query="new")
+def other(index: int, options: str | None) -> SourceIdentity:
+    identity = {"format": "rate"} | ({} if options is None else {"options": options})
+    return SourceIdentity(index=index, kind="other", identity=identity)
 
-    def read_to(*versions: int) -> tuple[TableFacts, CheckpointFacts]:
-        ends = [DeltaPosition(table_id="upstream", version=version, index=-1) for version in versions]
-        positions: dict[int, Position] = dict(enumerate(ends))
-        before = replace(read_by(*two), positions=positions, query="old")
+
+@pytest.mark.parametrize(
+    ("now", "then", "query", "goes_on"),
+    [
+        (("a", "b"), ("a", "b"), "new", True),
+        (("b", "a"), ("a", "b"), "old", False),
+        (("b", "a"), ("a", "b"), "new", False),
+        (("a", "a"), ("a", "a"), "new", False),
+        (("a", "a"), ("a", "a"), "old", True),
+        (("a", "c"), ("a", "b"), "old", True),
+        (("a", "b"), (None, None), "old", True),
+        (("a", "b"), (None, None), "new", False),
+    ],
+)
+def test_streams_of_one_format_keep_their_order(
+    now: tuple[str, str], then: tuple[str | None, ...], query: str, goes_on: bool
+) -> None:
+    flow = change(FLOW, sources=tuple(other(*one) for one in enumerate(now)), kafka={}, query=query)
+    before = tuple(other(*one) for one in enumerate(then))
+    ends = [OpaquePosition(7), OpaquePosition(9)]
+    checkpoint = replace(read_by(*before), positions=dict(enumerate(ends)), query="old")
+    table = fed_by(*zip(before, ends, strict=True))
+    if goes_on:
+        assert isinstance(decide(flow, table, checkpoint), Continue)
+    else:
+        assert refused(flow, table, checkpoint).code == "SOURCES_CHANGED"
+
+
+def delta_at(version: int) -> DeltaPosition:
+    return DeltaPosition(table_id="upstream", version=version, index=-1)
+
+
+@pytest.mark.parametrize(
+    ("source", "here", "there"),
+    [
+        (KAFKA, READ[0], KafkaOffsets({"sales": {0: 41, 1: 50}})),
+        (FILES, FilePosition(3), FilePosition(2)),
+        (DELTA, delta_at(4), delta_at(5)),
+    ],
+    ids=["kafka", "files", "delta"],
+)
+def test_a_changed_query_with_two_reads_at_different_positions_is_refused(
+    source: SourceIdentity, here: Position, there: Position
+) -> None:
+    two = (source, replace(source, index=1))
+    flow = change(FLOW, sources=two, kafka={0: BROKER, 1: BROKER} if source is KAFKA else {}, query="new")
+
+    def read_to(*ends: Position) -> tuple[TableFacts, CheckpointFacts]:
+        before = replace(read_by(*two), positions=dict(enumerate(ends)), query="old")
         return fed_by(*zip(two, ends, strict=True)), before
 
-    assert isinstance(decide(flow, *read_to(4, 4)), Continue)
-    table, checkpoint = read_to(4, 5)
+    assert isinstance(decide(flow, *read_to(here, here)), Continue)
+    table, checkpoint = read_to(here, there)
     error = refused(flow, table, checkpoint)
     assert (error.code, error.params["source"]) == ("SOURCES_CHANGED", 1)
     for query in (None, "new"):

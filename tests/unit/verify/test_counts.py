@@ -209,6 +209,17 @@ class TestFiles:
         assert verify().proven
         assert "copied" in verify.dataset().notes[-1]
 
+    @pytest.mark.parametrize("at", ["file"], indirect=True)
+    def test_a_table_that_was_copied_right_after_its_last_commit(
+        self, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 10)})
+        for path in table.path.rglob("*"):
+            # The log is copied first.
+            age = path.stat().st_mtime + (3 if path.parent.name == "_delta_log" else 5)
+            os.utime(path, (age, age))
+        assert verify().proven
+
 
 class TestOthers:
     """What other writers do is accounted for beside ours."""

@@ -38,9 +38,17 @@ _STYLES = {
 }
 
 
-@verb(examples=("headrace status", "headrace status --profile prod --json", "headrace status --tables"))
+@verb(
+    examples=(
+        "headrace status",
+        "headrace status --profile prod --json",
+        "headrace status --tables",
+        "headrace status --exit-code",
+    )
+)
 @option("--tables", "Show the files and logs of the tables, and the maintenance they need.")
-def status(invocation: Invocation, tables: bool) -> Result:
+@option("--exit-code", "Exit with 1 if a flow or view has failed, was skipped or was stopped.")
+def status(invocation: Invocation, tables: bool, exit_code: bool) -> Result:
     """Show datasets, flows, lag and freshness.
 
     Reads the storage, and asks the broker for the lag; starts nothing.
@@ -49,6 +57,9 @@ def status(invocation: Invocation, tables: bool) -> Result:
     if a signal such as Ctrl-C has ended its last run. If the broker does not answer, its lag and state are
     unknown. A dataset or flow is orphaned if its declaration was missing in the last run of the whole
     pipeline; its rows are kept. The exit code is 1 if the cluster refuses the login.
+
+    With --exit-code, the command is a probe: the exit code is also 1 if a flow or view has failed, was
+    skipped or stopped, or if its process gives no sign of life. An unreachable broker is no failure.
     """
     if tables:
         with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
@@ -61,11 +72,20 @@ def status(invocation: Invocation, tables: bool) -> Result:
     schema, log = pipeline.settings.database, newest_log(pipeline.settings)
     if snapshot.refusal is not None and not invocation.output.is_json:
         invocation.output.error(snapshot.refusal)
-    exit_code = 0 if snapshot.refusal is None else 1
+    code = 1 if snapshot.refusal is not None or (exit_code and _is_unhealthy(snapshot)) else 0
     late = [one.to_json() for one in lagging]
     data = {**snapshot.to_json(), "lagging_readers": late, "log": None if log is None else str(log)}
     text = partial(_rendered, snapshot, schema, log, [f"{one.text}:   {one.command}" for one in lagging])
-    return Result(data=data, text=text, exit_code=exit_code)
+    return Result(data=data, text=text, exit_code=code)
+
+
+def _is_unhealthy(snapshot: Snapshot) -> bool:
+    """Whether a run should be started again: for probes, so a broker that does not answer is no reason."""
+    flows = [one for one in _flows(snapshot) if not one.orphaned]
+    views = [one.view for one in snapshot.datasets if one.view is not None and not one.orphaned]
+    states: list[str] = [*(one.state for one in flows), *(one.state for one in views)]
+    alone = any(one.state == "unknown" and one.driver is not None for one in flows)
+    return alone or not {"failed", "skipped", "stopped"}.isdisjoint(states)
 
 
 def _rendered(

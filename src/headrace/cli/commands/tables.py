@@ -53,13 +53,16 @@ def tables(invocation: Invocation, table: str | None, orphaned: bool, remove: bo
         if table is not None:
             one = describe_table(settings, table)
             return Result(data=one.to_json(), text=lambda: _described(one))
-        found, left = list_tables(settings), find_orphaned(settings)
+        (found, damaged), left = list_tables(settings), find_orphaned(settings)
         if orphaned:
             found = tuple(one for one in found if one.name in left)
     nothing = "The storage has no orphaned tables." if orphaned else "The storage has no tables yet."
+    listed = [{**one.to_json(), "orphaned": one.name in left} for one in found]
     return Result(
-        data={"tables": [{**one.to_json(), "orphaned": one.name in left} for one in found]},
-        text=lambda: _listed(found, settings.database, left) if found else nothing,
+        data={"tables": listed, "errors": [one.to_dict() for one in damaged]},
+        text=lambda: _listed(found, settings.database, left) if found else "" if damaged else nothing,
+        errors=damaged,
+        exit_code=1 if damaged else 0,
     )
 
 

@@ -25,7 +25,7 @@ def open_session(attached: Attached, conf: Mapping[str, str]) -> tuple[SparkSess
         # The variables that the user sets for Python workers, as PySpark reads them from settings.
         prefix = "spark.executorEnv."
         own = {key.removeprefix(prefix): value for key, value in conf.items() if key.startswith(prefix)}
-        spark = _connect(attached, own)
+        spark = _connect(attached, own, worker_environment(conf))
     except BaseException as error:
         forget_gateway()
         attached.detach()
@@ -55,7 +55,7 @@ def _detach(attached: Attached) -> None:
     set_attachment(None)
 
 
-def _connect(attached: Attached, variables: Mapping[str, str]) -> SparkSession:
+def _connect(attached: Attached, variables: Mapping[str, str], workers: Mapping[str, str]) -> SparkSession:
     from pyspark.conf import SparkConf
     from pyspark.core.context import SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -65,7 +65,7 @@ def _connect(attached: Attached, variables: Mapping[str, str]) -> SparkSession:
     with changed_environment(handshake), kept_interrupt():
         gateway = launch_gateway()
     session: Any = gateway.entry_point
-    with changed_environment(worker_environment()), kept_interrupt():
+    with changed_environment(workers), kept_interrupt():
         java_context = gateway.jvm.JavaSparkContext(session.sparkContext())
         # PySpark reads each setting of the JVM, by three calls each, unless it gets others.
         settings = gateway.jvm.SparkConf(False).setMaster(java_context.master()).setAppName("headrace")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,7 @@ class TableIndex:
         self._memory, self._turn = shared.memory, shared.turn
         self._limit = limit
         self._maintenance = maintenance
+        self._gateway: weakref.ref[Any] | None = None
         self._version: tuple[str, int] | None = None
         self._deleted_version: tuple[str, int] | None = None
         self._next = 0
@@ -76,6 +78,11 @@ class TableIndex:
     def catch_up(self, session: SparkSession, snapshot: Any, stamp: BatchStamp) -> None:
         """Bring the index to a version of the table, and to the newest tombstones."""
         version = (str(snapshot.metadata().id()), int(snapshot.version()))
+        gateway: Any = session.sparkContext._gateway
+        if self._gateway is None or self._gateway() is not gateway:
+            # The files refer to objects of a JVM that another run in this process has used.
+            self.forget()
+            self._gateway = weakref.ref(gateway)
         # A file that has come or gone takes what the index knew of its keys with it, tombstones too.
         has_changed = self._version != version
         if has_changed:

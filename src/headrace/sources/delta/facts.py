@@ -25,7 +25,6 @@ from headrace.storage.table_log import LoggedCommit
 @dataclass(frozen=True, kw_only=True)
 class DeltaFacts(SourceFacts):
     keys = ("table_id",)
-    refuses_swaps = True
 
     location: SourceLocation | None = None
     # How the table differs from the version that was read, if an older copy was restored

@@ -125,8 +125,8 @@ class FilesReader(Reader):
         self, request: ReadRequest, location: SourceLocation, defaults: ReaderDefaults
     ) -> dict[str, str]:
         options: dict[str, str] = {}
+        SPARKS_OPTIONS.refuse_unknown(request, location)
         if request.streaming:
-            SPARKS_OPTIONS.refuse_unknown(request, location)
             _refuse_for_files(request, location)
             # A reader's options override the session's settings of the same names.
             options |= {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", **ANY_FILE_NAME}

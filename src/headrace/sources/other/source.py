@@ -6,6 +6,8 @@ again, and a new checkpoint cannot start at a position of an old one.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 from headrace.errors import SourceLocation, SourceUnsupportedError
 from headrace.model.ranges import OpaquePosition
+from headrace.model.secrets import is_secret_key
 from headrace.sources.answers import Unrecoverable
 from headrace.sources.kind import SourceKind
 from headrace.sources.requests import KnownOptions, Reader, ReaderDefaults, ReadRequest
@@ -51,11 +54,16 @@ class OtherSource(Source):
         return f"stream {self.format}"
 
     def look(self, systems: Systems, past: Past) -> OtherFacts:
-        return OtherFacts(source=self.identity({"format": self.format}))
+        # Two streams of one format differ in their options. Their values can be secrets.
+        shown = sorted((k.lower(), v) for k, v in self.options.items() if not is_secret_key(k))
+        digest = hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
+        return OtherFacts(source=self.identity({"format": self.format, "options": digest}))
 
 
 @dataclass(frozen=True, kw_only=True)
 class OtherFacts(SourceFacts):
+    keys = ("format",)
+
     @property
     def can_resume(self) -> bool:
         return False
@@ -86,6 +94,7 @@ class OtherReader(Reader):
 
 class OtherKind(SourceKind):
     source = OtherSource
+    keys = OtherFacts.keys
     reader = OtherReader()
 
     def opens(self, format: str) -> bool:

@@ -1,0 +1,288 @@
+"""Files that start a pipeline: a systemd unit, a compose file, an image and manifests for Kubernetes.
+
+They hold names of variables, and never their values.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any, Literal
+
+from ruamel.yaml import YAML
+from ruamel.yaml.scalarstring import LiteralScalarString
+
+from headrace.model.project import ProjectSettings
+from headrace.project.submitting import IMAGE_PIPELINE
+from headrace.project.template.files import own_requirement
+from headrace.runtime.submit import IMAGE_JARS, IMAGE_MAIN
+
+Platform = Literal["kubernetes", "systemd", "compose"]
+
+_VARIABLE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-[^}]*)?\}")
+_STOP_S = 120  # a batch may take 30 s, and what was begun is completed before a stop
+_UID = 1000
+_TEMPLATE = "/opt/headrace/executor/pod.yaml"
+_PORTS = {"driver": 7078, "blocks": 7079}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    settings: ProjectSettings
+    schedule: str | None  # when a triggered run starts; ``None`` for a continuous run
+    image: str
+    namespace: str
+
+    @property
+    def name(self) -> str:
+        """A name that is valid on each platform."""
+        return re.sub(r"[^a-z0-9]+", "-", self.settings.name.lower()).strip("-")[:50]
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of Headrace, behind the options that name the pipeline."""
+        return [] if self.schedule else ["--continuous"]
+
+    @property
+    def variables(self) -> list[str]:
+        """The environment variables that the spec names."""
+        return sorted({*_VARIABLE.findall(self.settings.file.read_text(encoding="utf-8"))})
+
+    @property
+    def storage(self) -> str:
+        return str(self.settings.storage.root)
+
+    def named(self, spec: str) -> list[str]:
+        return ["--project", spec, "--profile", self.settings.profile]
+
+
+def build_files(platform: Platform, deployment: Deployment) -> Mapping[str, str]:
+    """The files by their names."""
+    match platform:
+        case "systemd":
+            return _systemd(deployment)
+        case "compose":
+            return {**_image(deployment), "compose.yaml": _yaml(_compose(deployment))}
+        case "kubernetes":
+            documents = _kubernetes(deployment)
+            return {**_image(deployment), "kubernetes.yaml": _yaml(*documents)}
+
+
+def _systemd(one: Deployment) -> Mapping[str, str]:
+    headrace = Path(sys.executable).with_name("headrace")
+    command = [str(headrace), "run", *one.named(str(one.settings.file)), *one.arguments]
+    # A percent sign begins a specifier of systemd, and a dollar sign a variable.
+    start = " ".join(shlex.quote(word).replace("%", "%%").replace("$", "$$") for word in command)
+    restart = "no" if one.schedule else "on-failure"
+    service = f"""\
+[Unit]
+Description=Headrace pipeline {one.settings.name}
+After=network-online.target
+Wants=network-online.target
+StartLimitIntervalSec=0
+
+[Service]
+Type={"oneshot" if one.schedule else "exec"}
+User={getpass.getuser()}
+WorkingDirectory={str(one.settings.root).replace("%", "%%")}
+# NAME=value for each variable of the spec; readable by root alone.
+EnvironmentFile=-/etc/headrace/{one.name}.env
+ExecStart={start}
+# A run that has stopped between two batches ends with 143. 2: the pipeline or the command line is wrong.
+SuccessExitStatus=143
+Restart={restart}
+RestartSec=10
+RestartPreventExitStatus=2
+TimeoutStopSec={_STOP_S}
+# Python gets the signal, and ends Spark's JVM itself.
+KillMode=mixed
+
+[Install]
+WantedBy=multi-user.target
+"""
+    if not one.schedule:
+        return {f"{one.name}.service": service}
+    timer = f"""\
+[Unit]
+Description=Runs the Headrace pipeline {one.settings.name}
+
+[Timer]
+OnCalendar={one.schedule}
+Persistent=true
+
+[Install]
+WantedBy=timers.target
+"""
+    return {f"{one.name}.service": service.partition("\n[Install]")[0], f"{one.name}.timer": timer}
+
+
+def _image(one: Deployment) -> Mapping[str, str]:
+    minor = f"{sys.version_info.major}.{sys.version_info.minor}"
+    requirement = own_requirement().replace("headrace[test]", "headrace")
+    packages = shlex.join([requirement, *one.settings.cluster.packages])
+    main = IMAGE_MAIN
+    dockerfile = f"""\
+# Build it in the folder of the pipeline:
+#   docker build -f {{folder}}/Dockerfile -t {one.image} .
+FROM python:{minor}-slim
+RUN useradd --uid {_UID} --create-home headrace
+ENV HEADRACE_CACHE=/opt/headrace HEADRACE_LOGS=/tmp/headrace-logs HEADRACE_ENGINE=off HEADRACE_AOT=off
+RUN pip install --no-cache-dir {packages}
+# The jars of Delta Lake and Kafka, at {IMAGE_JARS}.
+RUN python -c "from headrace.runtime.fetch import ensure_jars; ensure_jars('spark')"
+RUN printf 'from headrace.cli.main import main\\nmain()\\n' > {main} && chmod -R a+rX /opt/headrace \\
+ && printf '%s\\n' '#!/bin/sh' \\
+    '# Spark starts its executors with the argument `executor`.' \\
+    'if [ "$1" = executor ]; then exec python -m headrace.runtime.kubernetes_executor; fi' \\
+    'exec headrace "$@"' > /opt/headrace/entrypoint && chmod 755 /opt/headrace/entrypoint
+COPY . {IMAGE_PIPELINE}
+USER {_UID}
+WORKDIR /tmp
+ENTRYPOINT ["/opt/headrace/entrypoint"]
+"""
+    ignored = "**/.*\n**/__pycache__\n**/.env\nlake\n"
+    return {"Dockerfile": dockerfile, "Dockerfile.dockerignore": ignored}
+
+
+def _compose(one: Deployment) -> dict[str, Any]:
+    spec = f"{IMAGE_PIPELINE}/{one.settings.file.name}"
+    service: dict[str, Any] = {
+        "image": one.image,
+        "build": {"context": "{root}", "dockerfile": "{folder}/Dockerfile"},
+        "command": ["run", *one.named(spec), "--storage", "/srv/lake", *one.arguments],
+        # Compose takes the values from the environment, or from the file `.env` beside it.
+        "environment": one.variables,
+        "volumes": [f"{one.storage}:/srv/lake"],
+        "restart": "no" if one.schedule else "on-failure",
+        "stop_grace_period": f"{_STOP_S}s",
+    }
+    if not one.schedule:
+        check = ["CMD", "headrace", "status", *one.named(spec), "--storage", "/srv/lake", "--exit-code"]
+        service["healthcheck"] = {"test": check, "interval": "60s", "timeout": "30s", "start_period": "300s"}
+    return {"name": one.name, "services": {"pipeline": service}}
+
+
+def _kubernetes(one: Deployment) -> Sequence[dict[str, Any]]:
+    labels = {"app.kubernetes.io/name": one.name, "app.kubernetes.io/managed-by": "headrace"}
+
+    def document(kind: str, version: str, **content: Any) -> dict[str, Any]:
+        metadata = {"name": one.name, "namespace": one.namespace, "labels": labels}
+        return {"apiVersion": version, "kind": kind, "metadata": metadata, **content}
+
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": one.name}
+    subject = {"kind": "ServiceAccount", "name": one.name, "namespace": one.namespace}
+    resources = ["pods", "services", "configmaps", "persistentvolumeclaims"]
+    verbs = ["create", "get", "list", "watch", "patch", "delete", "deletecollection"]
+    claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "100Gi"}}}
+    ports = [{"name": name, "port": port} for name, port in _PORTS.items()]
+    executor = {"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": labels}}
+    executor["spec"] = _pod_spec(one, {"name": "executor", "image": one.image}, [])
+    selector = {**labels, "headrace/role": "driver"}
+    driver = {"metadata": {"labels": selector}, "spec": _driver(one)}
+    documents = [
+        document("ServiceAccount", "v1"),
+        document(
+            "Role",
+            "rbac.authorization.k8s.io/v1",
+            rules=[{"apiGroups": [""], "resources": resources, "verbs": verbs}],
+        ),
+        document("RoleBinding", "rbac.authorization.k8s.io/v1", roleRef=role, subjects=[subject]),
+        document("PersistentVolumeClaim", "v1", spec=claim),
+        document("ConfigMap", "v1", data={"pod.yaml": LiteralScalarString(_yaml(executor))}),
+        # Executors find the driver by this name.
+        document(
+            "Service",
+            "v1",
+            # Also while its startup probe still fails.
+            spec={
+                "clusterIP": "None",
+                "publishNotReadyAddresses": True,
+                "selector": selector,
+                "ports": ports,
+            },
+        ),
+    ]
+    if one.schedule:
+        job = {"backoffLimit": 3, "template": driver}
+        cron = {"schedule": one.schedule, "concurrencyPolicy": "Forbid", "jobTemplate": {"spec": job}}
+        return [*documents, document("CronJob", "batch/v1", spec=cron)]
+    # Two drivers at once would only wait for each other.
+    spec: dict[str, Any] = {
+        "replicas": 1,
+        "strategy": {"type": "Recreate"},
+        "selector": {"matchLabels": selector},
+        "template": driver,
+    }
+    return [*documents, document("Deployment", "apps/v1", spec=spec)]
+
+
+def _driver(one: Deployment) -> dict[str, Any]:
+    named = [*one.named(f"{IMAGE_PIPELINE}/{one.settings.file.name}"), "--storage", one.storage]
+    configuration = {
+        "spark.kubernetes.namespace": one.namespace,
+        "spark.kubernetes.container.image": one.image,
+        "spark.kubernetes.driver.pod.name": "$(POD_NAME)",
+        "spark.kubernetes.executor.podTemplateFile": _TEMPLATE,
+        "spark.driver.host": f"{one.name}.{one.namespace}.svc",
+        "spark.driver.bindAddress": "0.0.0.0",
+        "spark.driver.port": str(_PORTS["driver"]),
+        "spark.driver.blockManager.port": str(_PORTS["blocks"]),
+    }
+    given = ["--set", "runtime.master=k8s://https://kubernetes.default.svc"]
+    for key, value in configuration.items():
+        given += ["--set", f"configuration.{key}={value}"]
+    pod_name = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    secret = f"{one.name}-secrets"
+    references = [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name, "optional": True}}}
+        for name in one.variables
+    ]
+    container: dict[str, Any] = {
+        "name": "driver",
+        "image": one.image,
+        "args": ["run", *named, *given, *one.arguments],
+        "env": [pod_name, *references],
+        "resources": {"requests": {"cpu": "1", "memory": "3Gi"}, "limits": {"memory": "3Gi"}},
+    }
+    if not one.schedule:
+        probe = {"exec": {"command": ["headrace", "status", *named, "--exit-code"]}, "timeoutSeconds": 30}
+        # The first run may create many tables before a flow has a state.
+        container["startupProbe"] = {**probe, "periodSeconds": 10, "failureThreshold": 60}
+        container["livenessProbe"] = {**probe, "periodSeconds": 60, "failureThreshold": 3}
+    template = [{"name": "executor", "configMap": {"name": one.name}}]
+    mount = {"name": "executor", "mountPath": str(Path(_TEMPLATE).parent), "readOnly": True}
+    spec = _pod_spec(one, {**container, "volumeMounts": [mount]}, template)
+    account = {"serviceAccountName": one.name, "terminationGracePeriodSeconds": _STOP_S}
+    return {**account, **spec, **({"restartPolicy": "Never"} if one.schedule else {})}
+
+
+def _pod_spec(one: Deployment, container: dict[str, Any], volumes: Sequence[Any]) -> dict[str, Any]:
+    """A pod that sees the storage under its path, and runs as a user without rights."""
+    storage = {"name": "storage", "mountPath": one.storage}
+    return {
+        "securityContext": {"runAsNonRoot": True, "runAsUser": _UID, "fsGroup": _UID},
+        "containers": [
+            {
+                **container,
+                "volumeMounts": [storage, *container.get("volumeMounts", [])],
+                "securityContext": {"allowPrivilegeEscalation": False},
+            }
+        ],
+        "volumes": [{"name": "storage", "persistentVolumeClaim": {"claimName": one.name}}, *volumes],
+    }
+
+
+def _yaml(*documents: Any) -> str:
+    yaml, text = YAML(), StringIO()
+    yaml.width = 4096
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    # Labels that several objects share are written in full.
+    yaml.representer.ignore_aliases = lambda _: True
+    yaml.dump_all(documents, text) if len(documents) > 1 else yaml.dump(documents[0], text)
+    return text.getvalue()
