@@ -414,9 +414,7 @@ def _shortened(text: str) -> str:
     return _OF_STREAM.sub("", root[-1] if root else message)[:_MESSAGE]
 
 
-_OF_STREAM = re.compile(
-    r"^(?:\w+: )?\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: "
-)
+_OF_STREAM = re.compile(r"^(?:\w+: )?\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
 _SQL = re.compile(r"== SQL \(line \d+, position \d+\) == ")
 _PYTHON = re.compile(r'File "([^"]*)", line (\d+)')
 
