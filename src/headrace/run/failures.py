@@ -45,7 +45,6 @@ from headrace.model.state_mismatch import StateMismatch, find_mismatch
 from headrace.plan.ansi import explain_failure
 from headrace.plan.drivers import find_missing
 from headrace.plan.stages import Declared
-from headrace.run.raised import find_raised
 from headrace.runtime.defaults import is_local
 from headrace.sources.kind import FailedQuery
 from headrace.sources.records import BadRecord
@@ -53,6 +52,7 @@ from headrace.sources.registry import KINDS, kind_of, show_record
 from headrace.sources.source import Source
 from headrace.storage.log_damage import find_damage, find_damage_named
 from headrace.syntax.locations import innermost
+from headrace.syntax.raised import find_raised
 
 _TRANSIENT = re.compile(
     r"TimeoutException|Connection refused|SocketTimeout|No route to host|FAILED_TO_FETCH"
