@@ -5,7 +5,7 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python3.1
 	done)
 BIN := .venv/bin
 
-.PHONY: help demo test choice check-proofs prove thorough lint format bench soak lock lock-jars python dev runtime clean
+.PHONY: help demo test choice check-proofs prove thorough lint format bench soak lock lock-jars java python dev runtime clean
 
 help:
 	@echo "make demo    the whole job on a real local broker, with the proof"
@@ -18,6 +18,7 @@ help:
 	@echo "make bench   the figures, beside plain Structured Streaming"
 	@echo "make soak    three flows with table care for 45 minutes (MINUTES=..): does anything grow?"
 	@echo "make lock    choose newer versions of the Python packages"
+	@echo "make java    compile the Java classes for object storage; needs a JDK 17"
 	@echo "make clean   remove what these have made here"
 
 demo: runtime
@@ -67,11 +68,14 @@ COMPILE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3
 lock: dev
 	@$(BIN)/python -m pip install --quiet uv
 	@$(COMPILE) pyproject.toml --extra test --output-file requirements.lock
-	@$(COMPILE) pyproject.toml --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	@$(COMPILE) pyproject.toml --extra s3 --group dev --constraint requirements.lock --output-file requirements-dev.lock
 	@$(COMPILE) --group build --output-file requirements-build.lock
 
 lock-jars: dev
 	@$(BIN)/python tools/lock_jars.py
+
+java: dev
+	@$(BIN)/python tools/build_java.py
 
 runtime dev: python
 	@$(PYTHON) tools/set_up.py $@

@@ -34,6 +34,8 @@ from headrace.runtime.jars import locked_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.session import RunningSpark, open_spark
 from headrace.storage.layout import Storage
+from headrace.storage.s3.spark import build_support
+from object_server import ObjectServer, running_server
 from secured_broker import SecuredBroker
 from workers import choose_workers, free_memory, in_blocks
 
@@ -143,7 +145,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     capture = session.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
-        jars = ensure_jars("spark", "broker")
+        jars = ensure_jars("spark", "broker", "s3")
     java, spark_jars = find_java(), jars[: len(locked_jars("spark"))]
     if len(slow) >= _MANY and java.major >= aot.FIRST_JAVA and not aot.find_cache(java, spark_jars):
         command = [*aot.training_command(aot.cache_path(java, spark_jars)), "--now"]
@@ -234,6 +236,8 @@ def running_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningS
             conf=conf,
             log_file=log_file,
             redactor=Redactor(PLANTED),
+            # Each test of object storage adds its buckets.
+            storage=build_support({}, {}),
         )
     yield running
     running.stop()
@@ -270,6 +274,13 @@ def forget_tables() -> None:
 def spark(running_spark: RunningSpark) -> SparkSession:
     """A Spark session with Delta; shared by all tests, so leave its settings as they are."""
     return running_spark.spark
+
+
+@pytest.fixture(scope="session")
+def object_server() -> Iterator[ObjectServer]:
+    """A real S3 server."""
+    with running_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

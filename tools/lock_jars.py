@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from headrace.runtime.jars import Coordinate, start_ivy
+from headrace.runtime.jars import Coordinate, spark_jars_folder, start_ivy
 from headrace.runtime.java import find_java
 
 SPARK = [
@@ -30,6 +30,14 @@ SPARK = [
     "org.scala-lang.modules:scala-parallel-collections_2.13:1.2.0",
 ]
 BROKER = ["org.apache.kafka:kafka_2.13:4.3.0"]
+# Hadoop's client of S3. It names the whole SDK of AWS as one jar of 690 MB; these are the parts that it uses.
+S3 = [
+    "org.apache.hadoop:hadoop-aws:3.5.0",
+    "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
+]
+S3_SDK = [f"software.amazon.awssdk:{name}:2.35.4" for name in ("s3", "s3-transfer-manager", "sts")]
+# PySpark has this API under another name.
+IN_SPARK = {"commons-logging"}
 LOCK = Path(__file__).parents[1] / "src/headrace/runtime/jars.lock.json"
 
 
@@ -52,8 +60,18 @@ def resolve(roots: list[str], *, transitive: bool) -> list[dict[str, object]]:
         return entries
 
 
+def without_spark(entries: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Leaves out the artifacts that PySpark has, in a version of its own."""
+    names = {re.sub(r"-[0-9][^-]*$", "", jar.stem) for jar in spark_jars_folder().glob("*.jar")} | IN_SPARK
+    return [entry for entry in entries if Coordinate.parse(str(entry["coordinate"])).artifact not in names]
+
+
 def main() -> None:
-    sets = {"spark": resolve(SPARK, transitive=False), "broker": resolve(BROKER, transitive=True)}
+    sets = {
+        "spark": resolve(SPARK, transitive=False),
+        "broker": resolve(BROKER, transitive=True),
+        "s3": without_spark([*resolve(S3, transitive=False), *resolve(S3_SDK, transitive=True)]),
+    }
     LOCK.write_text(json.dumps({"format": 1, "sets": sets}, indent=1) + "\n")
 
 

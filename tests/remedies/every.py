@@ -50,6 +50,8 @@ NOT_WALKED = {
     "FILE_CHANGED": f"{_REPEATED}: tests/integration/test_files.py",
     "FLOW_INTERRUPTED": f"{_REPEATED}: tests/unit/run/test_failures.py",
     "SCHEMA_ID_UNKNOWN": f"{_REPEATED}: tests/integration/test_record_formats.py",
+    "STORAGE_UNSAFE": "needs a store that ignores conditions: tests/unit/storage/test_s3.py",
+    "STORAGE_ACCESS_REFUSED": "needs an object store: tests/unit/storage/test_s3.py",
     "STORAGE_UNREADABLE": f"{_REPEATED}: tests/proof/test_unmounted.py",
     "OUT_OF_MEMORY": "would end the JVM of all tests: tests/unit/run/test_failures.py",
     "DRIVER_LOST": "would end the JVM of all tests: tests/proof/test_kill.py",

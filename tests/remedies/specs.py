@@ -89,8 +89,8 @@ def a_misspelt_profile(walk: Walk) -> None:
 
 mistake(
     "STORAGE_UNSUPPORTED",
-    "storage in an object store",
-    {SPEC: "name: walk\nstorage: s3a://bucket/lake\n"},
+    "storage in an object store that is not supported",
+    {SPEC: "name: walk\nstorage: gs://bucket/lake\n"},
     {SPEC: "name: walk\nstorage: ./lake\n"},
     at=f"{SPEC}:2",
     names="./lake",

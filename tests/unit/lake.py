@@ -14,7 +14,7 @@ import struct
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
+from headrace.verify.systems import LOCAL, Systems
 
 FENCED = 2**63 - 1
 COORDINATES = json.dumps(
@@ -91,6 +92,7 @@ class Lake:
             libraries=(),
             kafka=KafkaConnection({"bootstrap.servers": "127.0.0.1:9"}),
         )
+        self.systems: Callable[[], Systems] = lambda: LOCAL
         self.nowhere = KafkaConnection({"bootstrap.servers": "127.0.0.1:9"})
 
     def table(self, name: str = "bronze", **settings: Any) -> LakeTable:

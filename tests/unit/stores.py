@@ -6,19 +6,15 @@ It has no folders, rename or append, so nothing can depend on what only a local 
 
 from __future__ import annotations
 
-import contextlib
-import io
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, ClassVar
 
-import obstore
-from obstore.exceptions import AlreadyExistsError, PreconditionError
 from obstore.store import MemoryStore
 
 from headrace.storage.local import LocalEntry, LocalFiles
 from headrace.storage.location import FileState, Location
+from headrace.storage.objects import ObjectFiles
 
 At = Callable[[Path], Location]
 """Gives the location of a folder of this disk, which a test writes by hand: on a local disk, or in an object
@@ -27,7 +23,7 @@ store whose objects are the files of this disk."""
 
 def memory_location() -> Location:
     """The root of a storage of its own in memory."""
-    return Location("memory://lake", ObjectFiles(MemoryStore()))
+    return Location("memory://lake", ObjectFiles("memory", lambda _: MemoryStore()))
 
 
 def object_location(folder: Path) -> Location:
@@ -38,97 +34,6 @@ def object_location(folder: Path) -> Location:
 def on_disk(location: Location) -> Path:
     """Where the files of a location are that `At` has given."""
     return Path(_key(location.path))
-
-
-@dataclass(frozen=True)
-class ObjectEntry:
-    """An object, or the part of names that several objects share."""
-
-    name: str
-    is_folder: bool
-    size: int = 0
-    modified_ms: int = 0
-
-
-class ObjectFiles:
-    """The objects of one store; a path is ``memory://bucket/key``."""
-
-    scheme = "memory"
-    silence_s = 60.0
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-
-    def open(self, path: str) -> BinaryIO:
-        return io.BytesIO(bytes(obstore.get(self._store, _key(path)).bytes()))
-
-    def exists(self, path: str) -> bool:
-        try:
-            obstore.head(self._store, _key(path))
-        except FileNotFoundError:
-            return bool(self.entries(path))
-        return True
-
-    def look(self, path: str) -> FileState | None:
-        try:
-            found = obstore.head(self._store, _key(path))
-        except FileNotFoundError:
-            return None
-        return FileState(found["size"], int(found["last_modified"].timestamp() * 1000), str(found["e_tag"]))
-
-    def entries(self, folder: str) -> list[ObjectEntry]:
-        found = obstore.list_with_delimiter(self._store, f"{_key(folder)}/")
-        folders = [ObjectEntry(_name(prefix.rstrip("/")), True) for prefix in found["common_prefixes"]]
-        return folders + [
-            ObjectEntry(_name(one["path"]), False, one["size"], int(one["last_modified"].timestamp() * 1000))
-            for one in found["objects"]
-        ]
-
-    @property
-    def table_options(self) -> dict[str, str]:
-        return {}
-
-    def create(self, path: str, data: bytes) -> bool:
-        try:
-            obstore.put(self._store, _key(path), data, mode="create")
-        except AlreadyExistsError:
-            return False
-        return True
-
-    def replace(self, path: str, data: bytes) -> None:
-        obstore.put(self._store, _key(path), data)
-
-    def swap(self, path: str, expected: bytes, data: bytes) -> bool:
-        try:
-            found = obstore.get(self._store, _key(path))
-            if bytes(found.bytes()) != expected:
-                return False
-            obstore.put(self._store, _key(path), data, mode={"e_tag": found.meta["e_tag"]})
-        except (FileNotFoundError, PreconditionError):
-            return False
-        return True
-
-    def delete(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            obstore.delete(self._store, _key(path))
-
-    def resolve(self, path: str) -> str:
-        return path
-
-    def make_folder(self, path: str) -> None:
-        """Folders of an object store are parts of names."""
-
-    def delete_folder(self, path: str) -> None:
-        obstore.delete(self._store, self._below(path))
-
-    def copy(self, path: str, new: str) -> None:
-        obstore.copy(self._store, _key(path), _key(new))
-
-    def free_bytes(self, path: str) -> int | None:
-        return None
-
-    def _below(self, folder: str) -> list[str]:
-        return [one["path"] for one in obstore.list(self._store, f"{_key(folder)}/").collect()]
 
 
 class ObjectsOnDisk:
@@ -153,6 +58,12 @@ class ObjectsOnDisk:
     def entries(self, folder: str) -> list[LocalEntry]:
         return [one for one in self._disk.entries(_key(folder)) if _is_object(Path(_key(folder), one.name))]
 
+    def read_all(self, paths: Sequence[str]) -> Sequence[bytes | None]:
+        return self._disk.read_all([_key(path) for path in paths])
+
+    def walk(self, folder: str) -> Iterator[tuple[str, int]]:
+        return ((f"memory://{path}", size) for path, size in self._disk.walk(_key(folder)))
+
     def create(self, path: str, data: bytes) -> bool:
         return self._disk.create(_key(path), data)
 
@@ -165,6 +76,9 @@ class ObjectsOnDisk:
     def delete(self, path: str) -> None:
         self._disk.delete(_key(path))
 
+    def delete_all(self, paths: Sequence[str]) -> None:
+        self._disk.delete_all([_key(path) for path in paths])
+
     def resolve(self, path: str) -> str:
         return path
 
@@ -176,6 +90,9 @@ class ObjectsOnDisk:
 
     def copy(self, path: str, new: str) -> None:
         self._disk.copy(_key(path), _key(new))
+
+    def find_unsafe(self, folder: str) -> str | None:
+        return None
 
     def free_bytes(self, path: str) -> int | None:
         return self._disk.free_bytes(_key(path))

@@ -81,7 +81,7 @@ class LocalFolder(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         from headrace.storage.locate import is_uri, locate
 
-        local = locate(value).path if isinstance(value, str) and is_uri(value) else value
+        local = locate(value).local_path if isinstance(value, str) and is_uri(value) else value
         return super().convert(local, param, ctx)
 
 

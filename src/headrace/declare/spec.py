@@ -15,10 +15,11 @@ from pydantic import ValidationError
 
 from headrace.declare.broker_choice import choose_broker
 from headrace.declare.bundle import BUNDLES, find_bundle, read_bundle, target_names
+from headrace.declare.kafka_names import KAFKA_SETTINGS
 from headrace.declare.spec_brokers import broker_locations, build_brokers, kafka_of
 from headrace.declare.spec_checks import build_error, build_paths, build_tables, check_kafka, check_keys
 from headrace.declare.spec_cluster import build_cluster
-from headrace.declare.spec_model import BROKERS, KAFKA_SETTINGS, Overridable, Spec
+from headrace.declare.spec_model import BROKERS, Overridable, Spec
 from headrace.declare.spec_values import (
     DOTENV,
     Filler,
@@ -45,11 +46,13 @@ from headrace.model.broker import BrokerChoice
 from headrace.model.kafka_settings import EMBEDDED, KafkaConnection
 from headrace.model.maintenance import MaintenanceSettings
 from headrace.model.names import TableName
+from headrace.model.object_storage import S3Settings
 from headrace.model.project import ANSI_SETTING, ProjectSettings
 from headrace.model.secrets import Redactor, is_secret_key
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
 from headrace.runtime.places import shared_broker_folder
 from headrace.storage.layout import Storage
+from headrace.storage.locate import use_s3
 
 SPEC_NAMES = ("headrace.yml", "headrace.yaml")
 SPARK_SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
@@ -355,6 +358,8 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
     if not spec.compatibility.ansi:
         configuration.setdefault(ANSI_SETTING, "false")
     entry = merged.items.get("storage")
+    s3 = S3Settings(**spec.object_storage.s3.model_dump())
+    use_s3(s3, spec.storage, redactor.add, None if entry is None else entry.location)
     libraries = tuple(library.pattern for library in spec.libraries) if spec.libraries else DEFAULT_LIBRARIES
     return ProjectSettings(
         name=spec.name,
@@ -380,6 +385,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         duplicate_keys=spec.upsert.duplicate_keys,
         master=spec.runtime.master,
         memory=spec.runtime.memory,
+        s3=s3,
         cluster=build_cluster(spec, _locations(merged, "cluster"), _locations(merged, "configuration")),
         maintenance=MaintenanceSettings(
             values=spec.maintenance.values,

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from headrace.declare.kafka_names import KAFKA_SETTINGS
 from headrace.model.changes import DuplicateKeys
 from headrace.model.declarations import RejectionLimit
 from headrace.model.maintenance import WATERMARK, Watermark, parse_bytes
@@ -21,6 +22,7 @@ from headrace.model.triggers import Trigger
 
 _MEMORY = re.compile(r"\d+[kmgKMG]")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_URL = re.compile(r"https?://[^/\s]+/?")
 _SCHEMA = re.compile(r"[A-Za-z0-9_]{1,200}")
 
 
@@ -127,6 +129,45 @@ class Runtime(_Part):
     broker: Text | None = None
     """the folder of the embedded broker, relative to the folder of the spec; by default
     ``.headrace/broker``; the environment variable ``HEADRACE_BROKER_DIR`` replaces it"""
+
+
+class S3Spec(_Part):
+    endpoint: Annotated[Text, _matching(_URL, "must be a URL, such as https://host:9000")] | None = None
+    """the URL of a store that is compatible with S3; by default AWS"""
+
+    region: Text | None = None
+    """the region of the buckets; by default that of AWS's environment or profile, else ``us-east-1``"""
+
+    profile: Text | None = None
+    """a profile of AWS's files of settings and credentials; by default ``AWS_PROFILE``"""
+
+    role_arn: Text | None = None
+    """a role to assume with the credentials that were found"""
+
+    path_style: Flag | None = None
+    """whether the bucket is in the path of a URL and not in its host; by default ``true`` with an
+    ``endpoint``"""
+
+    access_key_id: Text | None = None
+    """the id of an access key, such as ``${LAKE_KEY}``; by default credentials are found as AWS's own tools
+    find them: environment, profile, web identity, container, instance"""
+
+    secret_access_key: Text | None = None
+    """the secret of the access key, such as ``${LAKE_SECRET}``"""
+
+    session_token: Text | None = None
+    """the token of temporary credentials"""
+
+    @model_validator(mode="after")
+    def _whole(self) -> S3Spec:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise ValueError("must have both `access_key_id` and `secret_access_key`, or none of them")
+        return self
+
+
+class ObjectStorageSpec(_Part):
+    s3: S3Spec = Field(default_factory=S3Spec)
+    """how buckets of S3, and of stores that are compatible with it, are reached"""
 
 
 class Upsert(_Part):
@@ -283,6 +324,9 @@ class Overridable(_Part):
     """the folder of tables, checkpoints, ledger and events, relative to the folder of the spec; by default
     ``./lake``"""
 
+    object_storage: ObjectStorageSpec = Field(default_factory=ObjectStorageSpec)
+    """how object storage is reached"""
+
     catalog: Text | None = None
     """the catalog of the pipeline: names that begin with this catalog are names of this pipeline"""
 
@@ -377,27 +421,6 @@ SETTINGS = ("configuration", "secrets", "kafka", "tables", "paths")
 
 BROKERS = "brokers"
 """The key under `kafka` that maps addresses in files to connections."""
-
-_KAFKA = """
-    bootstrap.servers client.id client.rack client.dns.lookup security.protocol
-    sasl.mechanism sasl.mechanisms sasl.username sasl.password sasl.jaas.config sasl.kerberos.service.name
-    sasl.client.callback.handler.class sasl.login.callback.handler.class sasl.login.class
-    sasl.oauthbearer.token.endpoint.url sasl.oauthbearer.scope
-    ssl.truststore.location ssl.truststore.password ssl.truststore.type ssl.truststore.certificates
-    ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.keystore.key
-    ssl.keystore.certificate.chain ssl.key.password ssl.key.location ssl.ca.location ssl.certificate.location
-    ssl.ca.pem ssl.certificate.pem ssl.key.pem ssl.crl.location enable.ssl.certificate.verification
-    ssl.endpoint.identification.algorithm ssl.enabled.protocols ssl.protocol ssl.cipher.suites
-    fetch.min.bytes fetch.max.bytes fetch.max.wait.ms max.partition.fetch.bytes max.poll.records
-    max.poll.interval.ms receive.buffer.bytes send.buffer.bytes request.timeout.ms session.timeout.ms
-    heartbeat.interval.ms default.api.timeout.ms connections.max.idle.ms metadata.max.age.ms
-    reconnect.backoff.ms reconnect.backoff.max.ms retry.backoff.ms retry.backoff.max.ms
-    socket.connection.setup.timeout.ms isolation.level group.id check.crcs
-    schema.registry.url schema.registry.basic.auth.user.info
-"""
-
-KAFKA_SETTINGS = frozenset(_KAFKA.split())
-"""Kafka client settings that are suggested for a misspelt key; other keys are allowed, too."""
 
 
 SCHEMA_FILE = "headrace.schema.json"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -53,7 +52,7 @@ def _load(
             f"the file with the {what} of {table.short} is damaged: {file}",
             facts=(f"{type(error).__name__}: {error}", "nothing was changed"),
             remedies=(
-                f"delete the file:   rm {shlex.quote(str(file))}",
+                f"delete the file:   {file.remove_command}",
                 *(f"and add its entry again:   {again(name)}" for name in dict.fromkeys(named)),
                 *([] if named else ["and add its entries again, as in the examples:   headrace pin --help"]),
             ),

@@ -172,10 +172,9 @@ class _Needs:
 
 def delete_stored(table: Location, files: Iterable[StoredFile]) -> None:
     """Delete files of a table's folder, with the checksum files that Hadoop writes beside them."""
-    for one in files:
-        (table / one.path).delete()
-        path = PurePosixPath(one.path)
-        (table / str(path.with_name(f".{path.name}.crc"))).delete()
+    paths = [PurePosixPath(one.path) for one in files]
+    table.delete_files(str(path) for path in paths)
+    table.delete_files(str(path.with_name(f".{path.name}.crc")) for path in paths)
 
 
 _VERSIONED = re.compile(

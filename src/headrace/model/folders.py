@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from urllib.parse import unquote
 
 _SPECIAL = re.compile(r"[*?\[{]")
+_S3 = ("s3", "s3a")
+"""Schemes of Hadoop's that name the same objects: two spellings of a lake would be two leases."""
 _SINK_LOG = "_spark_metadata"
 
 
@@ -158,9 +160,12 @@ class FileFolder:
 
 
 def plain_path(uri: str) -> str:
-    """A path as it is, and a ``file:`` URI as its path; another URI is returned unchanged. As Hadoop does, a
-    URI is read as a path: ``#`` and ``?`` are characters of names."""
+    """A path as it is, a ``file:`` URI as its path, and a URI of S3 in one spelling and without
+    percent-encoding; another URI is returned unchanged. As Hadoop does, a URI is read as a path: ``#`` and
+    ``?`` are characters of names."""
     scheme, _, path = uri.partition(":")
+    if scheme.lower() in _S3 and path.startswith("//"):
+        return f"s3:{unquote(path)}"
     if scheme.lower() != "file":
         return uri
     if path.startswith("//"):

@@ -19,6 +19,7 @@ from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.maintenance import MaintenanceSettings
 from headrace.model.mappings import PathMap, TableMap
 from headrace.model.names import TableName
+from headrace.model.object_storage import S3Settings
 from headrace.model.secrets import Redactor
 from headrace.model.triggers import Trigger
 
@@ -86,6 +87,7 @@ class ProjectSettings:
     duplicate_keys: DuplicateKeys = "fail"
     # The Spark master; `None` runs locally on all cores, or uses that of the session.
     master: str | None = None
+    s3: S3Settings = field(default_factory=S3Settings)  # how buckets of S3 are reached
     memory: str | None = None  # the heap size of the JVM; ``None`` chooses it by the memory of the machine
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)

@@ -39,6 +39,7 @@ class EventTable:
     def __init__(self, path: Location) -> None:
         self.path = path
         self._table: DeltaTable | None = None
+        self._options: dict[str, str] = {}
 
     def append(self, rows: Sequence[Row]) -> None:
         """Append rows in one commit; the first call creates the table."""
@@ -90,8 +91,10 @@ class EventTable:
         return 0
 
     def _open(self) -> DeltaTable:
-        if self._table is None:
-            self._table = open_delta(self.path)
+        options = dict(self.path.files.table_options)
+        # Credentials expire in a continuous run.
+        if self._table is None or options != self._options:
+            self._table, self._options = open_delta(self.path), options
         return self._table
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, assert_never
 
 from headrace.errors import SourceLocation
@@ -29,6 +28,7 @@ from headrace.plan.stages import Change, Plan, PlannedFlow, PlannedRefresh, Plan
 from headrace.sinks.registry import describe_sink
 from headrace.sources.bad_records import VALUE_LIMIT
 from headrace.sources.source import Source
+from headrace.storage.locate import locate
 
 WIDTH = 100
 _SIGNS = {"create": "+", "alter": "~", "recompute": "~", "remove": "-", "keep": "="}
@@ -67,8 +67,9 @@ class Explanation:
         created = {change.dataset for change in changes if change.kind == "create"}
         is_new = bool(stored) and all(one.name in created for one in stored)
         flows = len([flow for one in datasets for flow in self.plan.feeding(one.name)])
-        root = Path(project.storage.root.path)
-        storage = f"./{root.relative_to(project.root)}" if root.is_relative_to(project.root) else root
+        root = project.storage.root
+        inside = root.below(locate(project.root))
+        storage = "/".join((".", *inside)) if inside else root
         profile = "" if project.profile == "dev" else f" · profile {project.profile}"
         return (
             f"{project.name}{profile} · {counted(len(datasets), 'dataset')}, "

@@ -137,6 +137,7 @@ class Engine:
             from headrace.runtime.defaults import is_local
             from headrace.runtime.python_packages import package_settings
             from headrace.runtime.session import open_spark
+            from headrace.storage.s3.spark import find_support
 
             settings = self.settings
             conf = {k: v for k, v in settings.configuration.items() if k.startswith("spark.")}
@@ -152,6 +153,7 @@ class Engine:
                 log_file=self.spark_log,
                 redactor=settings.redactor,
                 shared=self._is_shared,
+                storage=find_support(settings),
             )
             spark = self._running.spark
             _LOG.info("Spark %s on %s", spark.version, spark.sparkContext.master)

@@ -24,6 +24,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.read import Rows, Selection, find_dataset, find_table, read_rows
 from headrace.project.engine import Engine
+from headrace.storage.locate import reach_s3
 from headrace.storage.table_log import readable_versions
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class StoredPipeline:
         from headrace.verify.kafka.offsets import KafkaAccess
         from headrace.verify.proof import verify_pipeline
         from headrace.verify.report import GRADES
+        from headrace.verify.systems import LOCAL, S3Buckets
 
         if require is not None and require not in GRADES:
             raise ArgumentInvalidError(
@@ -91,6 +93,7 @@ class StoredPipeline:
                 require=require,
                 sample=sample,
                 access={"kafka": kafka},
+                systems={**LOCAL, "s3": S3Buckets(reach_s3)},
             )
 
     def read(

@@ -132,7 +132,9 @@ class Updates:
         from headrace.project.noop_check import require_spark
         from headrace.run.task_metrics import WorkMeter, record_costs
         from headrace.run.update import execute
+        from headrace.storage.guarantee import check_guarantee
 
+        check_guarantee(self.settings.storage.root)
         settings, plan = plan_with_retries(
             lambda: self._engine.reach(datasets, record=not datasets, keep=True), stop
         )

@@ -34,6 +34,7 @@ from headrace.sources.registry import kind_of
 from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_offsets
+from headrace.storage.s3.spark import check_session
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -257,6 +258,7 @@ class FlowRunner:
             writer = writer.trigger(availableNow=True)
         elif trigger.interval_s:
             writer = writer.trigger(processingTime=f"{trigger.interval_s * 1000:.0f} milliseconds")
+        check_session(session, opened.path)
         query = writer.start()
         self.reports.started(self.planned, opened.identity.checkpoint)
         return query

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -232,7 +231,7 @@ def _with_move(
     return error.with_(
         location=facts.location,
         remedies=(
-            f"move the folder out of the storage:   mv {shlex.quote(str(path))} {shlex.quote(away)}",
+            f"move the folder out of the storage:   {path.move_command(away)}",
             *(f"then {remedy}" for remedy in then),
         ),
         params={**error.params, "flow": facts.flow},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -244,7 +243,7 @@ def _refuse_other_files(table: StreamingTable, path: Location) -> None:
             location=table.location,
             facts=(f"{path} holds {first}", "nothing was read or written"),
             remedies=(
-                f"move the folder away:   mv {shlex.quote(str(path))} {table.name.name}-files",
+                f"move the folder away:   {path.move_command(table.name.name + '-files')}",
                 "then run again:   headrace run",
             ),
             params={"dataset": str(table.name), "path": str(path)},

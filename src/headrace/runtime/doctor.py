@@ -236,12 +236,16 @@ def _refused(error: HeadraceError) -> Check:
 def _storage(project: ProjectSettings) -> Check:
     stored = project.storage.root
     if stored.files.scheme != "file":
+        remedy = f"change `storage` in {project.file}"
         try:
-            stored.entries()
+            broken = stored.files.find_unsafe(stored.path)
+        except HeadraceError as error:
+            return Check("storage", "fail", f"[{error.code}] {error.summary}", error.remedies[0])
         except OSError as error:
-            remedy = f"change `storage` in {project.file}"
             return Check("storage", "fail", f"{stored} cannot be read: {error}", remedy)
-        return Check("storage", "ok", str(stored))
+        if broken is not None:
+            return Check("storage", "fail", f"{stored} is not safe for tables: {broken}", remedy)
+        return Check("storage", "ok", f"{stored}; its conditional writes hold")
     root = Path(stored.path)
     if root.exists() and not root.is_dir():
         return Check("storage", "fail", f"{root} is not a folder", f"change `storage` in {project.file}")

@@ -26,7 +26,7 @@ from headrace.errors import SparkStartError, UsageError
 from headrace.runtime.java import Java
 from headrace.runtime.places import cache_folder, replace_file
 
-JarSet = Literal["spark", "broker"]
+JarSet = Literal["spark", "broker", "s3"]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, error_lin
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.runtime.places import Scratch, logs_folder
 from headrace.runtime.processes import once
+from headrace.runtime.storage_support import NO_STORAGE, StorageSupport
 
 _STOP_TIMEOUT_S = 20.0  # the time that Spark has to stop before its JVM is killed
 _LOCAL_STOP_TIMEOUT_S = 5.0  # the same for a local master, which has nothing to hand back
@@ -74,19 +75,56 @@ def open_spark(
     log_file: Path | None = None,
     redactor: Redactor | None = None,
     shared: bool = True,
+    storage: StorageSupport = NO_STORAGE,
 ) -> RunningSpark:
     """Returns the session of this process, or opens one if there is none: in an engine, or in a new JVM. The
-    settings of a session of the user (``spark-submit``, a notebook) are not changed."""
+    settings of a session of the user (``spark-submit``, a notebook) are not changed. `storage`: what the
+    object storage of the pipeline needs."""
+    running = _open(name, conf or {}, master, memory, log_file, redactor, shared, storage)
+    if storage is NO_STORAGE:
+        return running
+    try:
+        end_sharing = storage.share(running.spark)
+    except BaseException:
+        running.stop()
+        raise
+
+    def close() -> None:
+        end_sharing()
+        running.stop()
+
+    return replace(running, _close=once(close))
+
+
+def _open(
+    name: str,
+    conf: Mapping[str, str],
+    master: str | None,
+    memory: str | None,
+    log_file: Path | None,
+    redactor: Redactor | None,
+    shared: bool,
+    storage: StorageSupport,
+) -> RunningSpark:
     foreign = _find_foreign()
     if foreign is not None:
+        _check_storage(foreign, storage)
         return RunningSpark(foreign, owned=False)
-    if shared and (found := _attach(conf or {}, master, memory, redactor)) is not None:
+    conf = {**conf, **storage.settings}
+    if shared and (found := _attach(conf, master, memory, redactor, storage)) is not None:
         return found
     java, jars = find_java(), ensure_jars("spark")
     cache = aot.find_cache(java, jars)
 
     start = partial(
-        start_spark, name, conf=conf or {}, master=master, memory=memory, log_file=log_file, redactor=redactor
+        start_spark,
+        name,
+        conf=conf,
+        master=master,
+        memory=memory,
+        log_file=log_file,
+        redactor=redactor,
+        storage=storage,
     )
     if cache is None:
         return start()
@@ -100,7 +138,11 @@ def open_spark(
 
 
 def _attach(
-    conf: Mapping[str, str], master: str | None, memory: str | None, redactor: Redactor | None
+    conf: Mapping[str, str],
+    master: str | None,
+    memory: str | None,
+    redactor: Redactor | None,
+    storage: StorageSupport = NO_STORAGE,
 ) -> RunningSpark | None:
     """Returns a session in an engine; None if the command needs a JVM of its own, or there is no engine."""
     from headrace.runtime.engine.choice import choose_engine
@@ -108,10 +150,11 @@ def _attach(
     from headrace.runtime.engine.session import open_session
 
     try:
-        choice = choose_engine(conf, master, memory, redactor)
+        choice = choose_engine(conf, master, memory, redactor, storage)
         if choice is None:
             return None
         ensure_jars("spark")
+        storage.ensure_jars()
         attached = attach(choice, meanwhile=import_pyspark)
         spark, close = open_session(attached, choice.conf)
     except (NoEngineError, OSError) as error:
@@ -133,14 +176,17 @@ def start_spark(
     redactor: Redactor | None = None,
     extra_options: Sequence[str] = (),
     end_timeout_s: float | None = None,
+    storage: StorageSupport = NO_STORAGE,
 ) -> RunningSpark:
     """Starts a session in a new JVM; callers use `open_spark`. `end_timeout_s`: the time that the JVM has to
     end after Spark has stopped. By default a local JVM is killed at once: its only remaining task would be to
     remove its folder."""
     java, jars = find_java(), ensure_jars("spark")
+    # Last: the AOT cache is valid for a class path that begins with its own.
+    all_jars = (*jars, *storage.ensure_jars())
     scratch = Scratch()
     log = (log_file or _default_log(name)).absolute()
-    settings = build_settings(name, master or conf.get("spark.master"), scratch.path, conf, jars)
+    settings = build_settings(name, master or conf.get("spark.master"), scratch.path, conf, all_jars)
     master = settings["spark.master"]
     heap = memory or settings.get("spark.driver.memory") or choose_heap()
     settings["spark.driver.memory"] = heap
@@ -148,7 +194,7 @@ def start_spark(
     options = (f"-Djava.io.tmpdir={scratch.folder('tmp')}", *extra_options)
     # Every user of the machine can read a command line; secrets go through the gateway.
     secret = {key: settings.pop(key) for key in [*settings] if is_secret_key(key)}
-    command = build_command(java, jars, heap=heap, log_file=log, settings=settings, extra_options=options)
+    command = build_command(java, all_jars, heap=heap, log_file=log, settings=settings, extra_options=options)
     try:
         environment = jvm_environment(settings, redactor or Redactor())
         jvm = start_jvm(command, log, environment, meanwhile=import_pyspark)
@@ -290,6 +336,27 @@ def _check_delta(spark: SparkSession) -> None:
                 "start it with   " + " ".join(f"--conf {setting}" for setting in missing),
                 "in a script, pass the same settings to the builder of the session with .config(..)",
             ],
+            params={"missing": missing},
+        )
+
+
+def _check_storage(spark: SparkSession, storage: StorageSupport) -> None:
+    """Raises an error if a session would write to object storage without what fences a second writer."""
+    wrong = [key for key in storage.required if spark.conf.get(key, None) != storage.settings[key]]
+    from py4j.java_gateway import JavaClass
+
+    jvm: Any = spark.sparkContext._jvm
+    found: Any = jvm
+    for part in filter(None, storage.marker.split(".")):
+        found = getattr(found, part)
+    missing = [f"--conf {key}={storage.settings[key]}" for key in wrong]
+    if storage.marker and not isinstance(found, JavaClass):
+        missing.append(f"--jars {','.join(map(str, storage.ensure_jars()))}")
+    if missing:
+        raise DeltaNotConfiguredError(
+            "the Spark session of this process cannot write to this object storage safely",
+            facts=["Headrace does not change the settings of an existing session"],
+            remedies=["start it with   " + " ".join(missing)],
             params={"missing": missing},
         )
 

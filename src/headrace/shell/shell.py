@@ -287,7 +287,7 @@ class Streams:
                 location=location,
                 remedies=[
                     "stop it there, or remove its lease if it has ended:   "
-                    f"rm {self._definitions.lease(name)}"
+                    f"{self._definitions.lease(name).remove_command}"
                 ],
                 params=params,
             )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -44,7 +43,7 @@ def _reading(path: Location, schema: str, consequence: str) -> Iterator[Mapping[
             facts=(f"{type(error).__name__}: {error}",),
             remedies=(
                 "restore the file from a backup",
-                f"or remove it; {consequence}:   rm {shlex.quote(str(path))}",
+                f"or remove it; {consequence}:   {path.remove_command}",
             ),
             params={"path": str(path)},
         ) from error

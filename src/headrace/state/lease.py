@@ -10,7 +10,6 @@ import contextlib
 import json
 import logging
 import os
-import shlex
 import socket
 import threading
 import time
@@ -428,7 +427,7 @@ def _unreadable(location: Location, flow: str, problem: str) -> LeaseUnreadableE
         f"it is not known whether another process runs flow {flow}: its lease cannot be used",
         facts=(f"{location}: {problem}", "nothing was read or written"),
         remedies=(
-            f"if no process runs the flow, remove the lease:   rm {shlex.quote(str(location))}",
+            f"if no process runs the flow, remove the lease:   {location.remove_command}",
             "then run again:   headrace run",
         ),
         params={"flow": flow, "lease": str(location)},

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -125,11 +126,10 @@ class Ledger:
     def folds(self) -> tuple[dict[str, Any], ...]:
         """All folds, in the order of their versions."""
         found = []
-        for name in self.folder.list_files():
-            if not (name[0].isdigit() and name.endswith(".json")):
-                continue
+        names = [one for one in self.folder.list_files() if one[0].isdigit() and one.endswith(".json")]
+        for name, data in self.folder.read_files(names).items():
             try:
-                found.append((self.folder / name).read_json())
+                found.append(json.loads(data))
             except ValueError as error:
                 raise corrupt(self.folder / name, error) from error
         return tuple(found)

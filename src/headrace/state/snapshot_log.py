@@ -6,6 +6,7 @@ A marker is added when all others are applied: Spark orders files by their times
 
 from __future__ import annotations
 
+import json
 import uuid
 from dataclasses import dataclass, field
 
@@ -26,9 +27,8 @@ class SnapshotLog:
     def load(self) -> tuple[SnapshotMarker, ...]:
         """All markers, the oldest first."""
         names = self._names()
-        for name in names:
-            if name not in self._loaded:
-                self._loaded[name] = load_marker(self.folder / name)
+        new = self.folder.read_files([name for name in names if name not in self._loaded])
+        self._loaded.update({name: SnapshotMarker.from_json(json.loads(data)) for name, data in new.items()})
         return tuple(self._loaded[name] for name in names)
 
     def add(self, marker: SnapshotMarker) -> None:

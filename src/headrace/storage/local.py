@@ -7,7 +7,7 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -45,6 +45,18 @@ class LocalFiles:
 
     def open(self, path: str) -> BinaryIO:
         return Path(path).open("rb")
+
+    def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
+        return [_read(path) for path in paths]
+
+    def walk(self, folder: str) -> Iterator[tuple[str, int]]:
+        for entry in self.entries(folder):
+            path = f"{folder.rstrip('/')}/{entry.name}"
+            if entry.is_folder:
+                yield from self.walk(path)
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    yield path, entry.size
 
     def exists(self, path: str) -> bool:
         return Path(path).exists()
@@ -109,6 +121,10 @@ class LocalFiles:
     def delete(self, path: str) -> None:
         Path(path).unlink(missing_ok=True)
 
+    def delete_all(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.delete(path)
+
     def resolve(self, path: str) -> str:
         return os.path.realpath(path)
 
@@ -121,6 +137,9 @@ class LocalFiles:
 
     def copy(self, path: str, new: str) -> None:
         self.replace(new, Path(path).read_bytes())
+
+    def find_unsafe(self, folder: str) -> str | None:
+        return None
 
     def free_bytes(self, path: str) -> int | None:
         for folder in (Path(path), *Path(path).parents):
@@ -159,6 +178,13 @@ def lock_shared(stream: IO[Any]) -> None:
     # A file system without locks: the files' age and number decide what is removed.
     with contextlib.suppress(OSError):
         fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 @contextlib.contextmanager

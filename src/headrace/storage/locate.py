@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from headrace.errors import SourceLocation, StorageUnsupportedError
 from headrace.model.folders import plain_path
+from headrace.model.object_storage import S3Reach, S3Settings
 from headrace.storage.local import LocalFiles
 from headrace.storage.location import Files, Location
 
+S3 = "s3"
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LOCAL = LocalFiles()
-KINDS: Mapping[str, Files] = {_LOCAL.scheme: _LOCAL}
-"""The kinds of storage, by URI scheme."""
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(/.*|)", re.DOTALL)
+
+
+def open_s3(bucket: str) -> Files:
+    """The files of a bucket."""
+    from headrace.storage.s3.buckets import BUCKETS
+
+    return BUCKETS.files(bucket)
+
+
+KINDS: Mapping[str, Callable[[str], Files]] = {_LOCAL.scheme: lambda _: _LOCAL}
+"""Opens the files of each kind of storage, by URI scheme; called with the host of a URI."""
+
+_REFUSED = {
+    "gs": "Google Cloud Storage is not supported yet: its conditional writes are not tested",
+    **dict.fromkeys(
+        ("abfs", "abfss", "wasb", "wasbs", "az"),
+        "Azure is not supported: no test server has the file endpoint that Spark uses there",
+    ),
+}
 
 
 def locate(text: str | Path, folder: Path | None = None, source: SourceLocation | None = None) -> Location:
@@ -25,17 +47,55 @@ def locate(text: str | Path, folder: Path | None = None, source: SourceLocation 
     scheme = urlsplit(text).scheme
     if not scheme:
         return Location(os.path.normpath((folder or Path.cwd()) / Path(text).expanduser()), _LOCAL)
-    if (path := plain_path(text)) != text:
+    path = plain_path(text)
+    if not is_uri(path):
         return Location(os.path.normpath(path), _LOCAL)
-    if scheme != _LOCAL.scheme and (kind := KINDS.get(scheme)) is not None:
-        return Location(text.rstrip("/"), kind)
+    if (found := split_uri(path)) is not None and found[0] in KINDS:
+        scheme, host, key = found
+        return Location(f"{scheme}://{host}/{key}".rstrip("/"), KINDS[scheme](host))
+    known = _REFUSED.get(scheme)
     raise StorageUnsupportedError(
         f"the location `{text}` is not supported",
         location=source,
-        facts=("supported: a local path, and file:///PATH", "nothing was read or written"),
+        facts=(
+            *(() if known is None else (known,)),
+            "supported: a local path, and file:///PATH",
+            "nothing was read or written",
+        ),
         remedies=("give a local path, such as ./lake",),
         params={"storage": text, "scheme": scheme, "supported": sorted(KINDS)},
     )
+
+
+def use_s3(
+    settings: S3Settings, storage: str | None, learn: Callable[[str], None], source: SourceLocation | None
+) -> None:
+    """Use the settings of a spec for the buckets of this process, first for that of its storage. `learn` is
+    called with each secret that is found."""
+    from headrace.storage.s3.buckets import BUCKETS
+
+    found = split_uri(plain_path(storage or ""))
+    bucket = found[1] if found is not None and found[0] == S3 else None
+    BUCKETS.use(settings, bucket, learn, source)
+
+
+def reach_s3(bucket: str) -> S3Reach:
+    """How a bucket is reached at this moment."""
+    from headrace.storage.s3.buckets import BUCKETS
+
+    return BUCKETS.files(bucket).access.reach(bucket)
+
+
+def split_uri(text: str) -> tuple[str, str, str] | None:
+    """The scheme, the host and the path of a URI that is not of this machine, in one spelling for each
+    location; ``None`` for another text. As in Hadoop, ``#`` and ``?`` are characters of names."""
+    found = _URI.fullmatch(text)
+    if found is None or found[1].lower() == _LOCAL.scheme:
+        return None
+    scheme = found[1].lower()
+    parts = [part for part in found[3].split("/") if part not in ("", ".")]
+    is_wrong = ".." in parts or (scheme == S3 and not _BUCKET.fullmatch(found[2]))
+    return None if is_wrong else (scheme, found[2], "/".join(parts))
 
 
 def locate_supported(text: str, folder: Path | None = None) -> Location | None:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import errno
 import json
+import random
+import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-from headrace.errors import StorageUnsupportedError, StorageUnwritableError
+from headrace.errors import HeadraceError, StorageUnsupportedError, StorageUnwritableError
 from headrace.model.folders import Entry
 
 if TYPE_CHECKING:
@@ -53,6 +55,14 @@ class Files(Protocol):
     def open(self, path: str) -> BinaryIO:
         """Open a file to read it, also from the middle."""
 
+    def read_all(self, paths: Sequence[str]) -> Sequence[bytes | None]:
+        """Return the contents of files, ``None`` for each missing one; at the same time, where that is
+        faster."""
+
+    def walk(self, folder: str) -> Iterator[tuple[str, int]]:
+        """Return all files of a folder and of the folders in it, with their bytes and without order, but not
+        files that vanish meanwhile."""
+
     def exists(self, path: str) -> bool:
         """Return whether there is a file or a folder at this path."""
 
@@ -84,11 +94,18 @@ class Files(Protocol):
     def make_folder(self, path: str) -> None:
         """Make a folder where the kind of storage has folders; an existing one is fine."""
 
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """Delete files, in no order; missing ones are fine."""
+
     def delete_folder(self, path: str) -> None:
         """Delete a folder with everything in it; a missing one is fine."""
 
     def copy(self, path: str, new: str) -> None:
         """Write a copy of a file in one step; replaces a file with the new path."""
+
+    def find_unsafe(self, folder: str) -> str | None:
+        """Try what keeps two writers apart, and return the first promise that this storage breaks; ``None``
+        if it is safe. Nothing is left in the folder."""
 
     def free_bytes(self, path: str) -> int | None:
         """Return how much can still be written beside a path, which may be missing; ``None`` if unknown."""
@@ -134,11 +151,24 @@ class Location:
         return Path(self.path).as_uri() if self.files.scheme == "file" else self.path
 
     @property
+    def remove_command(self) -> str:
+        """The command that removes the file by hand."""
+        tool = "rm" if self.files.scheme == "file" else f"aws {self.files.scheme} rm"
+        return f"{tool} {shlex.quote(self.path)}"
+
+    def move_command(self, new: str) -> str:
+        """The command that moves the folder out of the storage by hand."""
+        tool = "mv" if self.files.scheme == "file" else f"aws {self.files.scheme} mv --recursive"
+        return f"{tool} {shlex.quote(self.path)} {shlex.quote(new)}"
+
+    @property
     def local_path(self) -> Path:
         """The path on a local disk."""
         if self.files.scheme != "file":
             raise StorageUnsupportedError(
-                f"`{self.path}` is not on a local disk",
+                f"`{self.path}` is not on a local disk, as this command or function needs",
+                facts=("nothing was read or written",),
+                remedies=("name a folder of this machine as the storage:   --storage ./lake",),
                 params={"storage": self.path, "scheme": self.files.scheme},
             )
         return Path(self.path)
@@ -169,21 +199,18 @@ class Location:
         return self.files.look(self.path)
 
     def walk(self) -> Iterator[Location]:
-        """All files of the folder and of the folders in it."""
-        for entry in sorted(self.entries(), key=lambda entry: (entry.is_folder, entry.name)):
-            if entry.is_folder:
-                yield from (self / entry.name).walk()
-            else:
-                yield self / entry.name
+        """All files of the folder and of the folders in it, sorted by path."""
+        return (path for path, _ in sorted(self.walk_sizes()))
 
     def walk_sizes(self) -> Iterator[tuple[Location, int]]:
         """All files of the folder and of the folders in it, with their bytes, without files that vanish."""
-        for entry in self.entries():
-            if entry.is_folder:
-                yield from (self / entry.name).walk_sizes()
-            else:
-                with suppress(FileNotFoundError):
-                    yield self / entry.name, entry.size
+        for path, size in self.files.walk(self.path):
+            yield Location(path, self.files), size
+
+    def read_files(self, names: Sequence[str]) -> dict[str, bytes]:
+        """The contents of files of the folder by their names, without missing ones."""
+        found = self.files.read_all([f"{self.path.rstrip('/')}/{name}" for name in names])
+        return {name: data for name, data in zip(names, found, strict=True) if data is not None}
 
     def entries(self) -> Sequence[Entry]:
         return self.files.entries(self.path)
@@ -213,7 +240,7 @@ class Location:
     def update_json(self, change: Callable[[Any], Any]) -> None:
         """Change the JSON value of a file; a change of another process at the same time is not lost. `change`
         may be called several times, with ``None`` if the file is missing or is not JSON."""
-        while True:
+        for pause_s in _pauses():
             try:
                 held = self.read_bytes()
             except FileNotFoundError:
@@ -225,7 +252,7 @@ class Location:
             text = json.dumps(change(value))
             if self.create(text) if held is None else self.swap(held, text):
                 return
-            time.sleep(0.01)
+            time.sleep(pause_s)
 
     def swap(self, expected: bytes, text: str) -> bool:
         with self._writing():
@@ -234,6 +261,11 @@ class Location:
     def delete(self) -> None:
         with self._writing():
             self.files.delete(self.path)
+
+    def delete_files(self, names: Iterable[str]) -> None:
+        """Delete files of the folder by their names, in no order."""
+        with self._writing():
+            self.files.delete_all([f"{self.path.rstrip('/')}/{name}" for name in names])
 
     def make_folder(self) -> None:
         with self._writing():
@@ -283,8 +315,18 @@ class Location:
     def _writing(self) -> Iterator[None]:
         try:
             yield
+        except HeadraceError:
+            raise
         except OSError as error:
             raise self.unwritable(error) from error
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds to wait for the writes of other processes, longer each time: each attempt costs requests."""
+    longest_s = 0.01
+    while True:
+        yield random.uniform(0.2, 1.0) * longest_s
+        longest_s = min(2 * longest_s, 2.0)
 
 
 def open_delta(table: Location, version: int | None = None) -> DeltaTable:

@@ -34,7 +34,8 @@ def mapped_path(path: str, settings: ProjectSettings, location: SourceLocation |
             params={"path": path, "prefix": prefix},
         )
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", path):
-        return path
+        # The names of files in Spark's logs begin with the scheme of the path.
+        return re.sub(r"^s3a://", "s3://", path, flags=re.IGNORECASE)
     return os.path.normpath(settings.data_folder / path)
 
 

@@ -189,10 +189,13 @@ def _opened(settings: ProjectSettings, keep: Keep) -> RunningSpark:
 def _configure(session: SparkSession, settings: ProjectSettings) -> None:
     """Set the pipeline's settings and the defaults of Headrace that a running session can still change."""
     from headrace.runtime.defaults import build_session_settings, find_named_master
+    from headrace.runtime.storage_support import CHECKPOINT_FILES
 
     chosen = build_session_settings(find_named_master(session.sparkContext))
     for key, value in {**chosen, **settings.configuration}.items():
-        if not key.startswith("spark.") or session.conf.isModifiable(key):
+        # What fences streams on object storage serves local ones, too.
+        is_free = key != CHECKPOINT_FILES or key in settings.configuration
+        if not key.startswith("spark.") or (is_free and session.conf.isModifiable(key)):
             session.conf.set(key, value)
 
 

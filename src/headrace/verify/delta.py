@@ -162,7 +162,7 @@ def _find_upstream(storage: Storage, source: SourceRange) -> StoredPath | None:
     text = str(source.identity.get("path", ""))
     *_, schema, name = ["", "", *plain_path(text).rstrip("/").split("/")]
     moved = storage.table(TableName(schema, name)) if name else None
-    candidates = dict.fromkeys((moved, StoredPath.find(text)))
+    candidates = dict.fromkeys((moved, storage.root.find(text)))
     there = [path for path in candidates if path is not None and list_versions(path)]
     if len(there) > 1:
         there = [path for path in there if _table_id(path) == source.table_id] or there

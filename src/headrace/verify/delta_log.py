@@ -140,7 +140,7 @@ class TableLog:
 
     def file_path(self, path: str) -> StoredPath:
         is_absolute = path.startswith("/") or _ABSOLUTE.match(path)
-        return (StoredPath.find(path) if is_absolute else None) or self.path / path
+        return (self.path.find(path) if is_absolute else None) or self.path / path
 
 
 def list_versions(table: StoredPath) -> list[int]:

@@ -93,7 +93,8 @@ class FilesReader(SourceReader):
 
     def judge_records(self, evidence: Evidence, lineage: Lineage) -> GradeReport | None:
         judged = self._judge(evidence, lineage, ())
-        return _judge_folder(lineage, judged.read, is_known=not judged.reasons)
+        folders = StoredFolders(self.context.storage.root)
+        return _judge_folder(lineage, judged.read, folders, is_known=not judged.reasons)
 
     def _judge(self, evidence: Evidence, lineage: Lineage, logs: Sequence[CheckpointLog]) -> _ListJudgement:
         key = str(evidence.ledgers)
@@ -306,18 +307,21 @@ def _file_entries(folder: StoredPath) -> dict[str, int]:
     return found
 
 
-def _judge_folder(lineage: Lineage, read: Mapping[str, ListedFile], *, is_known: bool) -> GradeReport:
+def _judge_folder(
+    lineage: Lineage, read: Mapping[str, ListedFile], folders: StoredFolders, *, is_known: bool
+) -> GradeReport:
     """Compare the files that a flow has read with the files in its folders now."""
     sources = lineage.last_sources
     try:
-        now = {file.path: file for source in sources for file in _folder(source).files()}
+        now = {file.path: file for source in sources for file in _folder(source, folders).files()}
     except OSError as error:
         return unjudged_records(f"the folder cannot be listed: {error}")
     if not is_known:
         return unjudged_records("the ledger does not hold the names of all files that were read")
     there = dict(now)
     # The files in the folders that the flow has read; a folder that was removed since has none.
-    for folder in {_folder(source) for source in lineage.sources} - {_folder(source) for source in sources}:
+    older, newest = ({_folder(one, folders) for one in group} for group in (lineage.sources, sources))
+    for folder in older - newest:
         with contextlib.suppress(OSError):
             there.update({file.path: file for file in folder.files() if file.path not in now})
     known = {plain_path(uri): file for uri, file in read.items() if not file.lost}
@@ -332,8 +336,8 @@ def _judge_folder(lineage: Lineage, read: Mapping[str, ListedFile], *, is_known:
     return _report(sources, known, {"changed": changed, "gone": gone, "pending": pending, "lost": lost})
 
 
-def _folder(source: SourceRange) -> FileFolder:
-    return FileFolder.of_identity(source.identity, StoredFolders())
+def _folder(source: SourceRange, folders: StoredFolders) -> FileFolder:
+    return FileFolder.of_identity(source.identity, folders)
 
 
 def _report(

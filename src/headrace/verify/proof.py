@@ -56,6 +56,7 @@ from headrace.verify.report import DatasetProof, Finding, FlowProof, Grade, Grad
 from headrace.verify.sampled_keys import judge_sample
 from headrace.verify.source_range import Kinds
 from headrace.verify.stored import Storage, StoredPath
+from headrace.verify.systems import LOCAL, Systems
 
 
 def verify_pipeline(
@@ -66,9 +67,10 @@ def verify_pipeline(
     require: Grade | None = None,
     sample: int | None = None,
     access: Mapping[str, Any] | None = None,  # how to reach the systems of each kind of source
+    systems: Systems = LOCAL,  # the kinds of storage
 ) -> Proof:
     """Check that every record was processed exactly once, from tables, ledger, checkpoints and sources."""
-    storage = Storage(StoredPath.at(settings.storage.root.path))
+    storage = Storage(StoredPath.at(settings.storage.root.path, systems))
     kinds = known_kinds()
     tables = _load_tables(storage, settings, datasets, since, kinds)
     if not tables.evidence and not any(one.findings or one.kind == "sink" for one in tables.unread):

@@ -7,28 +7,19 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
 from headrace.model.names import TableName
+from headrace.verify.systems import LOCAL, Systems
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyarrow.fs import FileInfo, FileSystem
 
 
-def _local() -> FileSystem:
-    from pyarrow.fs import LocalFileSystem
-
-    return LocalFileSystem()
-
-
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(/.*)", re.DOTALL)
-
-SYSTEMS: Mapping[str, Callable[[], FileSystem]] = {"file": _local}
-"""Opens the file system of each kind of storage, by URI scheme."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +38,33 @@ class StoredPath:
 
     path: str  # as `pyarrow.fs` names it: without the scheme
     scheme: str = "file"
-    system: FileSystem = field(default_factory=_local, repr=False, compare=False)
+    systems: Systems = field(default_factory=lambda: LOCAL, repr=False, compare=False)
 
     @classmethod
-    def at(cls, text: str) -> StoredPath:
+    def at(cls, text: str, systems: Systems = LOCAL) -> StoredPath:
         """The location of an absolute path or a URI; raises `KeyError` for an unsupported kind of storage."""
         scheme, path = _split(text)
-        return cls(path, scheme, SYSTEMS[scheme]())
+        if scheme not in systems:
+            raise KeyError(scheme)
+        return cls(path, scheme, systems)
 
-    @classmethod
-    def find(cls, text: str) -> StoredPath | None:
-        """The location of an absolute path or a URI; ``None`` for an unsupported kind of storage."""
-        return cls.at(text) if _split(text)[0] in SYSTEMS else None
+    def find(self, text: str) -> StoredPath | None:
+        """The location of another absolute path or URI; ``None`` for an unsupported kind of storage."""
+        return self.at(text, self.systems) if _split(text)[0] in self.systems else None
+
+    @property
+    def system(self) -> FileSystem:
+        return self.systems[self.scheme].files(self._host)
+
+    @property
+    def _host(self) -> str:
+        return self.path.partition("/")[0]
 
     def __str__(self) -> str:
         return self.path if self.scheme == "file" else f"{self.scheme}://{self.path}"
 
     def __truediv__(self, name: str) -> StoredPath:
-        return StoredPath(posixpath.join(self.path, name), self.scheme, self.system)
+        return StoredPath(posixpath.join(self.path, name), self.scheme, self.systems)
 
     @property
     def name(self) -> str:
@@ -72,7 +72,7 @@ class StoredPath:
 
     @property
     def parent(self) -> StoredPath:
-        return StoredPath(posixpath.dirname(self.path), self.scheme, self.system)
+        return StoredPath(posixpath.dirname(self.path), self.scheme, self.systems)
 
     def relative(self, text: str) -> str:
         """A path or a URI, relative to this folder if it lies in it."""
@@ -130,7 +130,8 @@ class StoredPath:
         """The Delta table in the folder, by `deltalake`, which the writers do not use."""
         from deltalake import DeltaTable
 
-        return DeltaTable(str(self), version=version)
+        options = self.systems[self.scheme].table_options(self._host)
+        return DeltaTable(str(self), version=version, storage_options=dict(options))
 
 
 @dataclass(frozen=True)
@@ -164,13 +165,16 @@ def query(table: DeltaTable, sql: str) -> Any:
 class StoredFolders:
     """The folders that the files of a stream lie in."""
 
+    def __init__(self, root: StoredPath) -> None:
+        self._root = root
+
     def entries(self, folder: str) -> list[StoredFile]:
         """The files and folders of a folder; none if it does not exist."""
-        found = StoredPath.find(folder)
+        found = self._root.find(folder)
         return [] if found is None else found.entries()
 
     def exists(self, path: str) -> bool:
-        found = StoredPath.find(path)
+        found = self._root.find(path)
         return found is not None and found.exists()
 
 

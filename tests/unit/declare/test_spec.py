@@ -150,7 +150,7 @@ def test_a_file_address_is_a_local_path(write: Write) -> None:
     assert settings.storage.root.local_path == Path("/srv/my lake")
 
 
-@pytest.mark.parametrize("storage", ["s3a://bucket/x", "hdfs:///x", "abfss://c@a.dfs/x", "file://host/x"])
+@pytest.mark.parametrize("storage", ["gs://bucket/x", "hdfs:///x", "abfss://c@a.dfs/x", "file://host/x"])
 def test_storage_elsewhere_is_refused(write: Write, storage: str) -> None:
     with pytest.raises(StorageUnsupportedError) as caught:
         load_project(write({}, f"name: a\nstorage: {storage}\n"))

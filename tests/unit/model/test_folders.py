@@ -86,7 +86,7 @@ def test_paths_behind_uris() -> None:
     assert plain_path("file:///in/a%20b%25%23%3F.json") == "/in/a b%#?.json"
     assert plain_path("file:/in/a") == "/in/a"
     assert plain_path("/in/a%20b") == "/in/a%20b"
-    assert plain_path("s3a://bucket/a") == "s3a://bucket/a"
+    assert plain_path("s3a://bucket/a%20b") == "s3://bucket/a b"
 
 
 @pytest.mark.parametrize(

@@ -102,11 +102,8 @@ def test_a_storage_that_is_no_folder_of_this_machine_is_read(
 ) -> None:
     project = make_project()
     stored = replace(project, storage=replace(project.storage, root=object_location(tmp_path / "lake")))
-    assert find(run_checks(stored), "storage") == Check("storage", "ok", f"memory://{tmp_path}/lake")
-    (tmp_path / "lake").symlink_to("lake")  # a loop, which nobody can read
-    found = find(run_checks(stored), "storage")
-    assert (found.state, "cannot be read" in found.text) == ("fail", True)
-    assert found.remedy is not None
+    text = f"memory://{tmp_path}/lake; its conditional writes hold"
+    assert find(run_checks(stored), "storage") == Check("storage", "ok", text)
 
 
 def test_the_doctor_needs_no_pyspark() -> None:

@@ -13,6 +13,7 @@ import pytest
 from headrace.errors import StorageUnsupportedError, StorageUnwritableError
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
+from object_server import open_buckets
 
 
 def test_what_is_written_is_read(location: Location) -> None:
@@ -41,7 +42,7 @@ def test_a_folder_lists_its_own_files_and_folders(location: Location) -> None:
         (location / name).replace(name)
     assert location.list_files() == ["a", "b"]
     assert location.list_folders() == ["x"]
-    assert (location / "x").list_files() == ["c"]
+    assert (location / "x").list_files() == (location / "x/").list_files() == ["c"]
     assert (location / "x").exists()
     assert (location / "nowhere").list_files() == (location / "nowhere").list_folders() == []
     assert (location / "a").list_files() == []
@@ -144,7 +145,17 @@ def test_a_file_uri_is_a_local_path(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("s3://bucket/x", "s3:/bucket/x", "S3://bucket/x", "s3a://b/x", "gs://b/x", "abfss://c@a/x", "az:x"),
+        *(
+            "s3://bucket/x",
+            "s3a://b/x",
+            "s3:/bucket/x",
+            "s3:///x",
+            "s3://b/../x",
+            "s3n://b/x",
+            "gs://b/x",
+            "abfss://c@a/x",
+            "az:x",
+        ),
         *("hdfs://n:8020/x", "https://h/x", "memory://x", "file://elsewhere/x", "file:lake"),
     ],
 )
@@ -153,6 +164,13 @@ def test_a_uri_of_another_kind_is_refused(text: str) -> None:
         locate(text)
     assert caught.value.params["storage"] == text
     assert caught.value.params["supported"] == ["file"]
+
+
+@pytest.mark.parametrize("text", ["s3://b/x y", "s3a://b/x y/", "S3A://b//x y", "s3://b/./x y"])
+def test_a_location_in_s3_has_one_spelling(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_buckets(monkeypatch)
+    assert locate(text).path == "s3://b/x y"
+    assert locate(text) == locate(locate(text).uri)
 
 
 def test_special_characters_of_a_uri_are_part_of_its_path() -> None:

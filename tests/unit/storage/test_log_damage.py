@@ -55,8 +55,7 @@ def test_a_healthy_log_is_never_called_damaged(table: Location, tmp_path: Path) 
     with file(table, f"{0:020d}.json").open("a") as commit:
         commit.write("\n")
     assert load_commit(table, 0).version == 0, "a blank line at the end is no damage"
-    stored = StoredPath.find(table.path)
-    assert stored is not None
+    stored = StoredPath.at(table.path)
     assert delta_log.load_commit(stored, 0).user_metadata == ODD
 
 
@@ -128,7 +127,7 @@ def test_a_failure_can_name_a_log_on_an_object_store(
     table: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = object_location(Path(table.path))
-    monkeypatch.setitem(KINDS, stored.files.scheme, stored.files)
+    monkeypatch.setitem(KINDS, stored.files.scheme, lambda _: stored.files)
     file(table, f"{1:020d}.json").write_bytes(b"garbage")
     text = f"java.io.IOException: cannot read {stored}/_delta_log/00000000000000000001.json"
     found = find_damage_named(text)

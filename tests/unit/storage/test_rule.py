@@ -15,7 +15,6 @@ THIS_MACHINE = {
     "observe/log.py": "logs",
     "plan/catalog.py": "the scratch catalog",
     "plan/evaluate.py": "the pipeline's files",
-    "plan/explain.py": "the pipeline's files",
     "plan/logical.py": "the pipeline's files",
     "plan/intercept.py": "the pipeline's files",
     "plan/build.py": "the pipeline's files",

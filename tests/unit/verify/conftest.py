@@ -18,7 +18,6 @@ from headrace.errors import BrokerUnreachableError
 from headrace.model.kafka_settings import KafkaConnection
 from headrace.model.ranges import RecordMark
 from headrace.storage.layout import Storage
-from headrace.verify import stored
 from headrace.verify.kafka import offsets
 from headrace.verify.kafka.offsets import HeldOffsets, KafkaAccess, Topic
 from headrace.verify.proof import verify_pipeline
@@ -26,6 +25,7 @@ from headrace.verify.report import DatasetProof, GradeReport, Proof
 from headrace.verify.source_range import Partition
 from headrace.verify.spans import Spans
 from headrace.verify.stored import StoredPath
+from headrace.verify.systems import LOCAL, LocalDisks
 
 
 @dataclass
@@ -110,20 +110,23 @@ At = Callable[[Path], StoredPath]
 def at(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> At:
     """Finds what a test has written: on the disk, and in a storage without folders, to which it is copied."""
 
-    def copied() -> fs.FileSystem:
-        memory = fs._MockFileSystem(datetime.fromtimestamp(0, UTC))
-        memory.create_dir(str(tmp_path))
-        fs.copy_files(str(tmp_path), str(tmp_path), fs.LocalFileSystem(), memory)
-        return memory
+    class Copied(LocalDisks):
+        def __init__(self) -> None:
+            self._memory = fs._MockFileSystem(datetime.fromtimestamp(0, UTC))
+            self._memory.create_dir(str(tmp_path))
+            fs.copy_files(str(tmp_path), str(tmp_path), fs.LocalFileSystem(), self._memory)
+
+        def files(self, host: str) -> fs.FileSystem:
+            return self._memory
 
     def open_original(path: StoredPath, version: int | None = None) -> DeltaTable:
         # `deltalake` cannot read what `pyarrow` holds in memory.
         return DeltaTable(path.path, version=version)
 
     if request.param == "memory":
-        monkeypatch.setattr(stored, "SYSTEMS", {**stored.SYSTEMS, "memory": copied})
         monkeypatch.setattr(StoredPath, "open_table", open_original)
-    return lambda path: StoredPath.at(f"{request.param}://{path}")
+        return lambda path: StoredPath.at(f"memory://{path}", {**LOCAL, "memory": Copied()})
+    return lambda path: StoredPath.at(f"file://{path}")
 
 
 @pytest.fixture
@@ -131,6 +134,7 @@ def lake(tmp_path: Path, at: At) -> Lake:
     lake = Lake(tmp_path / "lake")
     root = replace(lake.settings.storage.root, path=f"{at(tmp_path).scheme}://{tmp_path}/lake")
     lake.settings = replace(lake.settings, storage=Storage(root))
+    lake.systems = lambda: at(tmp_path).systems
     return lake
 
 
@@ -150,7 +154,9 @@ class Verifier:
 
     def __call__(self, others: Sequence[KafkaConnection] = (), **settings: Any) -> Proof:
         kafka = KafkaAccess(own=self.lake.nowhere, others=others)
-        return verify_pipeline(self.lake.settings, access={"kafka": kafka}, **settings)
+        return verify_pipeline(
+            self.lake.settings, access={"kafka": kafka}, systems=self.lake.systems(), **settings
+        )
 
     def dataset(self, name: str = "bronze", **settings: Any) -> DatasetProof:
         return next(one for one in self(**settings).datasets if one.dataset.name == name)

@@ -76,7 +76,7 @@ def append(
 
 
 def judge(lake: Lake, shards: Shards) -> dict[str, GradeReport]:
-    (dataset,) = verify_pipeline(lake.settings, access={"shards": shards}).datasets
+    (dataset,) = verify_pipeline(lake.settings, access={"shards": shards}, systems=lake.systems()).datasets
     (flow,) = dataset.flows
     return {report.grade: report for report in flow.grades}
 
@@ -267,7 +267,9 @@ def test_records_of_a_new_kind_are_read_again_for_a_sample(
     flow = table.flow()
     monkeypatch.setattr(table, "write", lambda _: write_current(table, current))
     append(flow, "a", 0, 3)
-    (dataset,) = verify_pipeline(lake.settings, access={"shards": shards}, sample=10).datasets
+    (dataset,) = verify_pipeline(
+        lake.settings, access={"shards": shards}, systems=lake.systems(), sample=10
+    ).datasets
     assert dataset.sample is not None
     assert dataset.sample.verdict == verdict
     said = [dataset.sample.text, *dataset.sample.reasons, *(one.text for one in dataset.sample.findings)]

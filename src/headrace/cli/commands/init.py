@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     name="source",
 )
 @option("--target NAME", "With --from: the target of the bundle.")
-def init(invocation: Invocation, folder: Path, source: Path | None, target: str | None) -> Result:
+@option("--storage PATH", "The storage of the new pipeline; default: the folder lake beside its spec.")
+def init(
+    invocation: Invocation, folder: Path, source: Path | None, target: str | None, storage: str | None
+) -> Result:
     """Write a new pipeline: a spec, three small tables, a test, and a workflow that runs it.
 
     With --from, the command writes only the spec. The spec lists the Databricks tables and paths that the
@@ -38,7 +41,7 @@ def init(invocation: Invocation, folder: Path, source: Path | None, target: str 
         return _from(source, folder, target)
     from headrace.project.template.files import TOPIC, pipeline_name, write_template
 
-    written = write_template(folder)
+    written = write_template(folder, storage)
     steps = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
     steps += [
         f"headrace broker topics create {TOPIC} --partitions 4",

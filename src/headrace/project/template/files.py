@@ -49,9 +49,13 @@ def own_requirement() -> str:
     return "headrace[test] @ " + (f"{vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else url)
 
 
-def write_template(folder: Path) -> tuple[Path, ...]:
-    """Write the example pipeline, with the name of its folder; existing files are not changed."""
+def write_template(folder: Path, storage: str | None = None) -> tuple[Path, ...]:
+    """Write the example pipeline, with the name of its folder; existing files are not changed. `storage`: a
+    path or a URI of its storage."""
     texts = {**template_files(pipeline_name(folder)), **files_around()}
+    if storage is not None:
+        line = f"storage: {json.dumps(locate(storage).path)}\n"
+        texts["headrace.yml"] = texts["headrace.yml"].replace("storage: ./lake\n", line, 1)
     another = f"{folder.absolute().name}-2" if folder == Path() else f"{folder}-2"
     remedy = f"write it to another folder:   headrace init {shlex.quote(another)}"
     return write_new({folder / place: text for place, text in texts.items()}, remedy)

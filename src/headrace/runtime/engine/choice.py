@@ -16,6 +16,7 @@ from headrace.runtime.defaults import build_session_settings, default_master, is
 from headrace.runtime.jars import locked_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import choose_heap
+from headrace.runtime.storage_support import NO_STORAGE, StorageSupport
 
 VARIABLE = "HEADRACE_ENGINE"  # ``off``: each command starts a JVM of its own
 IDLE_VARIABLE = "HEADRACE_ENGINE_IDLE"  # after how many minutes without a command the engine ends
@@ -70,6 +71,7 @@ class EngineChoice:
     secrets: tuple[str, ...]  # the texts that the log of Spark leaves out
     folder: Path  # the working directory, to which relative paths refer
     environment: Mapping[str, str]
+    storage: StorageSupport = NO_STORAGE
 
     @property
     def key(self) -> str:
@@ -80,7 +82,7 @@ class EngineChoice:
             *(str(java.home), java.version, [str(jar.coordinate) for jar in locked_jars("spark")]),
             *(self.master or default_master(), self.master is None, self.memory),
             *(sorted(self.conf.items()), sorted(self.secrets)),
-            *(str(self.folder), sorted(self.environment.items())),
+            *(str(self.folder), sorted(self.environment.items()), self.storage.identity),
         )
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
@@ -96,7 +98,11 @@ def is_engine_on() -> bool:
 
 
 def choose_engine(
-    conf: Mapping[str, str], master: str | None, memory: str | None, redactor: Redactor | None
+    conf: Mapping[str, str],
+    master: str | None,
+    memory: str | None,
+    redactor: Redactor | None,
+    storage: StorageSupport = NO_STORAGE,
 ) -> EngineChoice | None:
     """Returns the engine for these settings, or None if they need a JVM of their own."""
     master = master or conf.get("spark.master")
@@ -106,15 +112,17 @@ def choose_engine(
         # Derby, which a metastore can be, locks its folder for one process.
         return None
     defaults = build_session_settings(master)
+    passing = Redactor(storage.passing()).forms
     own = {key: value for key, value in conf.items() if key in defaults or belongs_to_session(key)}
     return EngineChoice(
         master=master,
         memory=memory or conf.get("spark.driver.memory") or choose_heap(),
         conf={key: value for key, value in conf.items() if key not in own},
         overrides={key: value for key, value in own.items() if defaults.get(key) != value},
-        secrets=tuple(sorted(redactor.forms)) if redactor is not None else (),
+        secrets=() if redactor is None else tuple(sorted(redactor.forms - passing)),
         folder=Path.cwd(),
         environment={key: value for key, value in os.environ.items() if belongs_to_jvm(key)},
+        storage=storage,
     )
 
 

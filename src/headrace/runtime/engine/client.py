@@ -260,6 +260,8 @@ def _start(key: str, choice: EngineChoice, meanwhile: Callable[[], None]) -> Eng
         "master": choice.master,
         "memory": choice.memory,
         "secrets": choice.secrets,
+        "jar_sets": choice.storage.jar_sets,
+        "jars": [str(jar) for jar in choice.storage.own_jars],
         "log": str(log),
     }
     write_private(request, json.dumps(asked))

@@ -35,6 +35,7 @@ from headrace.runtime.java import find_java
 from headrace.runtime.places import Scratch
 from headrace.runtime.processes import is_running
 from headrace.runtime.session import RunningSpark, open_spark
+from headrace.runtime.storage_support import StorageSupport
 
 IDLE_MINUTES = 15.0
 MOST_IDLE = (
@@ -328,6 +329,7 @@ def main() -> None:
         log_file=Path(asked["log"]),
         redactor=Redactor(asked["secrets"]),
         shared=False,
+        storage=StorageSupport(tuple(asked["jar_sets"]), tuple(map(Path, asked["jars"]))),
     )
     try:
         server = EngineServer(running, asked["key"])

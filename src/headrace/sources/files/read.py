@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError, did_you_mean
 from headrace.model.declarations import RESCUED, Drift
-from headrace.model.folders import FileFolder
+from headrace.model.folders import FileFolder, plain_path
 from headrace.model.notes import nearest_path
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession, T
 from headrace.sources.bad_records import (
@@ -38,6 +38,13 @@ ANY_FILE_NAME: Final = {
 }
 """Options with which Spark reads files whose name has a colon. By default, Hadoop looks for a file of
 checksums beside each file, and cannot build the path of that file if the name has a colon."""
+
+
+def any_file_name(path: str | None) -> Mapping[str, str]:
+    """`ANY_FILE_NAME` for local files; none for files on S3, whose client needs Hadoop's own class of local
+    files for its buffers."""
+    return {} if path is not None and plain_path(path).startswith("s3://") else ANY_FILE_NAME
+
 
 _NATIVE_JSON = frozenset({"multiline", "mode", "columnnameofcorruptrecord", "encoding", "charset"})
 """Options that need Spark's own reader of JSON files."""

@@ -16,7 +16,7 @@ from headrace.sources.answers import Sample, SourceSeen
 from headrace.sources.files.by_header import HeaderedFiles, find_groups
 from headrace.sources.files.headers import HeaderRules
 from headrace.sources.files.options import FORMAT_OPTION, SPARKS_OPTIONS
-from headrace.sources.files.read import ANY_FILE_NAME
+from headrace.sources.files.read import any_file_name
 from headrace.sources.requests import (
     ADAPTIVE,
     Reader,
@@ -131,7 +131,11 @@ class FilesReader(Reader):
         if request.streaming:
             _refuse_for_files(request, location)
             # A reader's options override the session's settings of the same names.
-            options |= {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", **ANY_FILE_NAME}
+            options |= {
+                "ignoreMissingFiles": "false",
+                "ignoreCorruptFiles": "false",
+                **any_file_name(request.path),
+            }
             if not request.has("maxFileAge"):
                 options["maxFileAge"] = FILES_MAX_AGE
             if not request.has("maxFilesPerTrigger", "maxBytesPerTrigger"):

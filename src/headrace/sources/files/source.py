@@ -52,7 +52,7 @@ from headrace.sources.systems import Past, Seeding, StreamRead, Systems
 from headrace.state.facts import ListOrigin, SourceFacts
 from headrace.state.history import History, PastRead
 from headrace.state.identity import SourceIdentity, folder_of, load_identity
-from headrace.storage.locate import locate, locate_supported
+from headrace.storage.locate import is_uri, locate, locate_supported
 from headrace.storage.location import Location
 
 _BYTES, _FILES = "maxBytesPerTrigger", "maxFilesPerTrigger"
@@ -77,7 +77,8 @@ class FileSource(Source):
 
     def label(self, root: Path) -> str:
         path = Path(self.path)
-        shown = f"./{path.relative_to(root)}" if path.is_relative_to(root) else path
+        elsewhere = self.path if is_uri(self.path) else path
+        shown = f"./{path.relative_to(root)}" if path.is_relative_to(root) else elsewhere
         return f"{self.format} files {shown}"
 
     def common_input(self, other: Source, facts: Mapping[int, SourceFacts]) -> str | None:
@@ -254,7 +255,10 @@ class FilesKind(SourceKind):
     ) -> Sequence[FilePart]:
         assert isinstance(source, FileSource)
         paths = source.files(one, checkpoint)
-        return [FilePart(path=file_uri(f"file:{path}"), source=one.index) for path in paths]
+        return [
+            FilePart(path=file_uri(f"file:{path}" if path.startswith("/") else path), source=one.index)
+            for path in paths
+        ]
 
     def range_of(self, one: SourceRange, parts: Sequence[Part]) -> SourceRange:
         return range_of(one, parts)
@@ -372,7 +376,8 @@ def _listed(read: PastRead, lists: FileLists) -> tuple[ReadFile, ...]:
 
 
 def _plain(path: str) -> str:
-    return os.path.normpath(plain_path(path))
+    plain = plain_path(path)
+    return plain.rstrip("/") if is_uri(plain) else os.path.normpath(plain)
 
 
 KIND = FilesKind()

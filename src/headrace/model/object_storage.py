@@ -1,0 +1,61 @@
+"""How the buckets of object storage are reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class S3Settings:
+    """The settings of S3 in a spec. AWS's environment variables and files decide what has no value here."""
+
+    endpoint: str | None = None  # the URL of a store that is compatible with S3; ``None`` is AWS
+    region: str | None = None
+    profile: str | None = None  # a profile of AWS's files of settings and credentials
+    role_arn: str | None = None  # a role to assume with the credentials that were found
+    path_style: bool | None = None  # whether the bucket is in the path of a URL and not in its host
+    access_key_id: str | None = field(default=None, repr=False)
+    secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class S3Reach:
+    """How a bucket is reached at one moment."""
+
+    bucket: str
+    region: str
+    endpoint: str | None  # the URL of the store without the bucket; ``None`` is AWS
+    path_style: bool
+    access_key_id: str = field(repr=False)
+    secret_access_key: str = field(repr=False)
+    session_token: str | None = field(repr=False)
+
+    @property
+    def allows_http(self) -> bool:
+        return self.endpoint is not None and self.endpoint.startswith("http:")
+
+    @property
+    def bucket_endpoint(self) -> str | None:
+        """The URL with the bucket in its host, unless it is in the path."""
+        if self.endpoint is None or self.path_style:
+            return self.endpoint
+        scheme, _, host = self.endpoint.partition("://")
+        return f"{scheme}://{self.bucket}.{host}"
+
+    @property
+    def table_options(self) -> dict[str, str]:
+        """The options of `deltalake`. A commit creates its file conditionally, whatever the environment
+        says."""
+        given = {
+            "aws_access_key_id": self.access_key_id,
+            "aws_secret_access_key": self.secret_access_key,
+            "aws_session_token": self.session_token,
+            "aws_region": self.region,
+            "aws_endpoint": self.bucket_endpoint,
+            "aws_virtual_hosted_style_request": str(not self.path_style).lower(),
+            "aws_allow_http": str(self.allows_http).lower(),
+            "aws_conditional_put": "etag",
+            "aws_s3_allow_unsafe_rename": "false",
+        }
+        return {name: value for name, value in given.items() if value is not None}

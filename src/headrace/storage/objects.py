@@ -1,0 +1,283 @@
+"""Files in an object store: objects, whose names have the folders as a part."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from headrace.errors import StorageAccessError
+from headrace.storage.location import FileState
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_WHOLE_BYTES = 8 * 1024 * 1024
+"""Objects up to this size are read with one request."""
+
+_WRITE_ID = "headrace-write-id"
+_CODE, _MESSAGE = (re.compile(rf"<{name}>([^<]*)</{name}>") for name in ("Code", "Message"))
+_TRIES = 5
+_READERS = 16
+"""Requests at the same time where many objects are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectEntry:
+    """An object of a listing, or the part of names that several objects share."""
+
+    name: str
+    is_folder: bool
+    size: int = 0
+    modified_ms: int = 0
+
+
+class ObjectFiles:
+    """The objects of a kind of object store, as `headrace.storage.location.Files` describes them. A path is
+    ``scheme://bucket/key``.
+
+    A client repeats a request whose answer was lost, and can meet the object of its own first request. So
+    each conditional write has an id in the metadata of its object, which tells whose object it is.
+    """
+
+    silence_s = 60.0
+
+    def __init__(self, scheme: str, open_store: Callable[[str], ObjectStore]) -> None:
+        self.scheme = scheme
+        self._open_store = open_store
+        self._stores: dict[str, ObjectStore] = {}
+
+    @cached_property
+    def _client(self) -> Any:
+        # Most commands need no object store, and obstore takes 30 ms to import.
+        import obstore
+
+        return obstore
+
+    @property
+    def table_options(self) -> Mapping[str, str]:
+        return {}
+
+    def open(self, path: str) -> BinaryIO:
+        with _as_os_errors(path):
+            store, key = self._find(path)
+            found = self._client.get(store, key)
+            if found.meta["size"] > _WHOLE_BYTES:
+                return cast(BinaryIO, self._client.open_reader(store, key))
+            return io.BytesIO(bytes(found.bytes()))
+
+    def read_all(self, paths: Sequence[str]) -> list[bytes | None]:
+        def read(path: str) -> bytes | None:
+            try:
+                with self.open(path) as file:
+                    return file.read()
+            except FileNotFoundError:
+                return None
+
+        if len(paths) < 2:
+            return [read(path) for path in paths]
+        with ThreadPoolExecutor(min(_READERS, len(paths))) as pool:
+            return list(pool.map(read, paths))
+
+    def walk(self, folder: str) -> Iterator[tuple[str, int]]:
+        with _as_os_errors(folder):
+            store, key = self._find(folder)
+            root = path_root(folder)
+            for page in self._client.list(store, f"{key}/" if key else None):
+                yield from ((f"{root}/{one['path']}", one["size"]) for one in page)
+
+    def exists(self, path: str) -> bool:
+        return self.look(path) is not None or bool(self.entries(path))
+
+    def look(self, path: str) -> FileState | None:
+        with _as_os_errors(path):
+            try:
+                found = self._client.head(*self._find(path))
+            except FileNotFoundError:
+                return None
+        return FileState(found["size"], _milliseconds(found), str(found["e_tag"]))
+
+    def entries(self, folder: str) -> list[ObjectEntry]:
+        with _as_os_errors(folder):
+            store, key = self._find(folder)
+            found = self._client.list_with_delimiter(store, f"{key}/" if key else None)
+        folders = [ObjectEntry(_name(prefix.rstrip("/")), True) for prefix in found["common_prefixes"]]
+        return folders + [
+            ObjectEntry(_name(one["path"]), False, one["size"], _milliseconds(one))
+            for one in found["objects"]
+        ]
+
+    def create(self, path: str, data: bytes) -> bool:
+        return self._put(path, data, "create")
+
+    def replace(self, path: str, data: bytes) -> None:
+        with _as_os_errors(path):
+            self._client.put(*self._find(path), data)
+
+    def swap(self, path: str, expected: bytes, data: bytes) -> bool:
+        with _as_os_errors(path):
+            try:
+                found = self._client.get(*self._find(path))
+            except FileNotFoundError:
+                return False
+            tag = found.meta["e_tag"]
+            if bytes(found.bytes()) != expected:
+                return False
+        return self._put(path, data, {"e_tag": tag})
+
+    def delete(self, path: str) -> None:
+        with _as_os_errors(path), contextlib.suppress(FileNotFoundError):
+            self._client.delete(*self._find(path))
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        if paths:
+            with _as_os_errors(paths[0]), contextlib.suppress(FileNotFoundError):
+                store, _ = self._find(paths[0])
+                self._client.delete(store, [self._find(path)[1] for path in paths])
+
+    def resolve(self, path: str) -> str:
+        return path
+
+    def make_folder(self, path: str) -> None:
+        """Folders of an object store are parts of names."""
+
+    def delete_folder(self, path: str) -> None:
+        with _as_os_errors(path):
+            store, key = self._find(path)
+            for found in self._client.list(store, f"{key}/"):
+                self._client.delete(store, [one["path"] for one in found])
+
+    def copy(self, path: str, new: str) -> None:
+        store, key = self._find(path)
+        to_store, to_key = self._find(new)
+        with _as_os_errors(path):
+            if store is to_store:
+                self._client.copy(store, key, to_key)
+            else:
+                self._client.put(to_store, to_key, self._client.get(store, key).bytes())
+
+    def find_unsafe(self, folder: str) -> str | None:
+        name = f"probe-{uuid.uuid4().hex}"
+        path = f"{folder}/{name}"
+        try:
+            if not self.create(path, b"first"):
+                return "it refuses to create an object that does not exist"
+            if name not in [entry.name for entry in self.entries(folder)]:
+                return "a listing lacks an object that was just created"
+            if self.create(path, b"second"):
+                return "it creates an object that exists (If-None-Match)"
+            stale = self.look(path)
+            if not self.swap(path, b"first", b"third"):
+                return "it refuses to replace an object that nobody has changed (If-Match)"
+            if stale is None or self._put(path, b"fourth", {"e_tag": stale.mark}):
+                return "it replaces an object that was changed meanwhile (If-Match)"
+            with self.open(path) as file:
+                return None if file.read() == b"third" else "a read does not give what was written last"
+        finally:
+            self.delete(path)
+
+    def free_bytes(self, path: str) -> int | None:
+        return None
+
+    def _find(self, path: str) -> tuple[ObjectStore, str]:
+        bucket, _, key = path.removeprefix(f"{self.scheme}://").partition("/")
+        if bucket not in self._stores:
+            self._stores[bucket] = self._open_store(bucket)
+        return self._stores[bucket], key.rstrip("/")
+
+    def _put(self, path: str, data: bytes, mode: Any) -> bool:
+        """Write an object on a condition; return whether this call has written it. After a refusal or an
+        unclear answer, the object itself tells whose it is."""
+        from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+
+        store, key = self._find(path)
+        own = uuid.uuid4().hex
+        with _as_os_errors(path):
+            for _ in range(_TRIES):
+                try:
+                    self._client.put(store, key, data, mode=mode, attributes={_WRITE_ID: own})
+                    return True
+                except (AlreadyExistsError, PreconditionError):
+                    if (found := self._write_id(store, key)) is not None or mode != "create":
+                        return found == own
+                    # The answer meant another write at the same time, of which nothing is left.
+                except FileNotFoundError:
+                    if mode == "create":
+                        raise
+                    # The object to be replaced was deleted.
+                    return False
+                except BaseError:
+                    with contextlib.suppress(BaseError):
+                        if self._write_id(store, key) == own:
+                            return True
+                    raise
+        raise OSError(errno.EAGAIN, "the store refused a conditional write several times", path)
+
+    def _write_id(self, store: ObjectStore, key: str) -> str | None:
+        """The id of the write that has made an object, empty without one; ``None`` for a missing object."""
+        try:
+            found = self._client.get(store, key, options={"head": True})
+        except FileNotFoundError:
+            return None
+        return str(found.attributes.get(_WRITE_ID, ""))
+
+
+def path_root(path: str) -> str:
+    """The scheme and the bucket of a path."""
+    scheme, _, rest = path.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}"
+
+
+@contextmanager
+def _as_os_errors(path: str) -> Iterator[None]:
+    from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+
+    try:
+        yield
+    except FileNotFoundError as error:
+        if "NoSuchBucket" in str(error):
+            # Not an empty storage.
+            raise _refused("the bucket does not exist", path, error) from error
+        raise
+    except (PermissionDeniedError, UnauthenticatedError) as error:
+        raise _refused("the store refuses the access", path, error) from error
+    except BaseError as error:
+        if "NoSuchBucket" in str(error):
+            raise _refused("the bucket does not exist", path, error) from error
+        if "Received redirect without LOCATION" in str(error) or "PermanentRedirect" in str(error):
+            raise _refused("the bucket is in another region", path, error) from error
+        raise OSError(errno.EIO, _text(error), path) from error
+
+
+def _refused(reason: str, path: str, error: Exception) -> StorageAccessError:
+    return StorageAccessError(
+        f"{path_root(path)} cannot be used: {reason}",
+        facts=(f"path {path}", f"the store's answer: {_text(error)}"),
+        remedies=("check the bucket, the credentials and their permissions:   headrace doctor",),
+        params={"path": path},
+    )
+
+
+def _text(error: Exception) -> str:
+    """An error of the client in one line: the store's code and message, if there are any."""
+    text = str(error)
+    if (code := _CODE.search(text)) is not None:
+        message = _MESSAGE.search(text)
+        return code[1] if message is None else f"{code[1]}: {message[1]}"
+    return text.partition("\n")[0]
+
+
+def _milliseconds(meta: Mapping[str, Any]) -> int:
+    return int(meta["last_modified"].timestamp() * 1000)
+
+
+def _name(key: str) -> str:
+    return key.rpartition("/")[2]

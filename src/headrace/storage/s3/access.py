@@ -1,0 +1,185 @@
+"""Credentials, endpoint and region of S3, found as AWS's own tools find them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import PackageMissingError, StorageAccessError
+from headrace.model.object_storage import S3Reach, S3Settings
+
+if TYPE_CHECKING:
+    from botocore.session import Session
+
+INSTALL = "pip install 'headrace[s3]'"
+
+_DEFAULT_REGION = "us-east-1"
+_SESSION_NAME = "headrace"
+_RENEWED = timedelta(minutes=5)
+"""Credentials that expire at a time that is not known are asked for again after this time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Credentials:
+    """Credentials of S3 at one moment."""
+
+    access_key_id: str = field(repr=False)
+    secret_access_key: str = field(repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    expires: datetime | None = None  # in UTC; ``None`` for credentials that do not expire
+
+
+class S3Access:
+    """Finds the credentials of S3 once, renews those that expire, and knows the endpoint of each bucket."""
+
+    def __init__(self, settings: S3Settings) -> None:
+        self.settings = settings
+        self._learners: list[Callable[[str], None]] = []
+        self._told: set[str] = set()
+        self._lock = threading.Lock()
+
+    def tell(self, learn: Callable[[str], None]) -> None:
+        """Call a function with each secret that is found, so that it can be redacted."""
+        with self._lock:
+            self._learners.append(learn)
+            for secret in self._told:
+                learn(secret)
+
+    @cached_property
+    def region(self) -> str:
+        # botocore reads only AWS_DEFAULT_REGION, other clients read AWS_REGION.
+        found = self.settings.region or os.environ.get("AWS_REGION")
+        return str(found or self._session.get_config_variable("region") or _DEFAULT_REGION)
+
+    @cached_property
+    def endpoint(self) -> str | None:
+        """The URL of the store without the bucket; ``None`` for AWS."""
+        known = os.environ
+        found = self.settings.endpoint or known.get("AWS_ENDPOINT_URL_S3") or known.get("AWS_ENDPOINT_URL")
+        found = found or self._session.get_scoped_config().get("endpoint_url")
+        return str(found).rstrip("/") if found else None
+
+    @property
+    def path_style(self) -> bool:
+        """Whether the bucket is in the path of a URL: by default for stores other than AWS."""
+        given = self.settings.path_style
+        return self.endpoint is not None if given is None else given
+
+    @property
+    def allows_http(self) -> bool:
+        return self.endpoint is not None and self.endpoint.startswith("http:")
+
+    def reach(self, bucket: str) -> S3Reach:
+        """How a bucket is reached at this moment."""
+        found = self.credentials()
+        return S3Reach(
+            bucket=bucket,
+            region=self.region,
+            endpoint=self.endpoint,
+            path_style=self.path_style,
+            access_key_id=found.access_key_id,
+            secret_access_key=found.secret_access_key,
+            session_token=found.session_token,
+        )
+
+    def credentials(self) -> Credentials:
+        """The credentials of this moment; those that expire soon are renewed first.
+
+        Raises:
+            StorageAccessError: No credentials were found, or they cannot be renewed.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        with self._lock:
+            try:
+                source = self._source
+                found = source.get_frozen_credentials()
+            except (BotoCoreError, ClientError) as error:
+                raise self._failed(f"the credentials of S3 cannot be read: {error}") from error
+            for secret in (found.secret_key, found.token):
+                if secret and secret not in self._told:
+                    self._told.add(secret)
+                    for learn in self._learners:
+                        learn(secret)
+        return Credentials(
+            access_key_id=found.access_key,
+            secret_access_key=found.secret_key,
+            session_token=found.token,
+            expires=_expires(source),
+        )
+
+    @cached_property
+    def _session(self) -> Session:
+        try:
+            import botocore.session
+            import obstore  # noqa: F401 - both are needed
+        except ModuleNotFoundError as error:
+            raise PackageMissingError(
+                f"object storage needs the Python package `{error.name}`, which is not installed",
+                remedies=[INSTALL],
+                params={"package": error.name},
+            ) from error
+        from botocore.exceptions import ProfileNotFound
+
+        session = botocore.session.Session(profile=self.settings.profile)
+        try:
+            session.get_scoped_config()
+        except ProfileNotFound as error:
+            raise self._failed(f"AWS's files have no profile `{session.profile}`") from error
+        return session
+
+    @cached_property
+    def _source(self) -> Any:
+        """The credentials of botocore, which renew themselves."""
+        from botocore.credentials import (
+            AssumeRoleCredentialFetcher,
+            Credentials as FixedCredentials,
+            DeferredRefreshableCredentials,
+        )
+
+        given = self.settings
+        if given.access_key_id and given.secret_access_key:
+            found = FixedCredentials(
+                given.access_key_id, given.secret_access_key, given.session_token, method="spec"
+            )
+        else:
+            found = self._session.get_credentials()
+        if found is None:
+            raise self._failed("no credentials of S3 were found")
+        if given.role_arn is None:
+            return found
+        fetcher = AssumeRoleCredentialFetcher(
+            partial(self._session.create_client, region_name=self.region),
+            found,
+            given.role_arn,
+            extra_args={"RoleSessionName": _SESSION_NAME},
+        )
+        return DeferredRefreshableCredentials(method="assume-role", refresh_using=fetcher.fetch_credentials)
+
+    def _failed(self, summary: str) -> StorageAccessError:
+        return StorageAccessError(
+            summary,
+            facts=(
+                "looked for, in this order: `object_storage: {s3: {..}}` of the spec, the environment "
+                "(AWS_ACCESS_KEY_ID), the profile, web identity, container, instance",
+            ),
+            remedies=(
+                "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+                "or name a profile in the spec:   object_storage: {s3: {profile: NAME}}",
+            ),
+            params={"profile": self.settings.profile, "role_arn": self.settings.role_arn},
+        )
+
+
+def _expires(source: Any) -> datetime | None:
+    from botocore.credentials import RefreshableCredentials
+
+    if not isinstance(source, RefreshableCredentials):
+        return None
+    known: datetime | None = getattr(source, "_expiry_time", None)
+    return datetime.now(UTC) + _RENEWED if known is None else known.astimezone(UTC)

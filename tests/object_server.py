@@ -1,0 +1,100 @@
+"""A real S3 server of this machine: moto, in a process of its own."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from headrace.storage import locate
+from headrace.storage.s3 import buckets
+
+KEY, SECRET = "planted-key", "pl4nted/s3+secret"
+REGION = "us-east-1"
+_SERVER = """
+from threading import Lock
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+
+app, lock = DomainDispatcherApplication(create_backend_app), Lock()
+
+def serve(environ, start_response):
+    with lock:
+        return [b"".join(app(environ, start_response))]
+
+run_simple("127.0.0.1", 0, serve, threaded=True)
+"""
+"""One request after another: moto looks at a condition and writes in two steps."""
+
+_READY = re.compile(r"Running on (http://\S+)")
+
+
+@dataclass(frozen=True)
+class ObjectServer:
+    url: str
+    _numbers: Iterator[int] = field(default_factory=itertools.count, repr=False)
+
+    @property
+    def client(self) -> Any:
+        """A client that shares no code with Headrace's own."""
+        import botocore.session
+
+        return botocore.session.Session().create_client(
+            "s3",
+            endpoint_url=self.url,
+            region_name=REGION,
+            aws_access_key_id=KEY,
+            aws_secret_access_key=SECRET,
+        )
+
+    def make_bucket(self) -> str:
+        name = f"bucket-{os.getpid()}-{next(self._numbers)}"
+        self.client.create_bucket(Bucket=name)
+        return name
+
+    def reach(self, patch: pytest.MonkeyPatch) -> None:
+        """Let this process, and those that it starts, find the server as they would find AWS."""
+        for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
+            patch.delenv(name, raising=False)
+        patch.setenv("AWS_ENDPOINT_URL_S3", self.url)
+        patch.setenv("AWS_REGION", REGION)
+        patch.setenv("AWS_ACCESS_KEY_ID", KEY)
+        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        patch.setenv("AWS_CONFIG_FILE", os.devnull)
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+        open_buckets(patch)
+
+
+def open_buckets(patch: pytest.MonkeyPatch) -> None:
+    """Let this process use S3, as a process that has used no bucket yet."""
+    patch.setattr(buckets, "BUCKETS", buckets.Buckets())
+    patch.setattr(locate, "KINDS", {**locate.KINDS, locate.S3: locate.open_s3})
+
+
+@contextmanager
+def running_server() -> Iterator[ObjectServer]:
+    command = [sys.executable, "-c", _SERVER]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            found = next(filter(None, map(_READY.search, process.stderr)))
+            # The server writes a line for each request.
+            _drain(process.stderr)
+            yield ObjectServer(found[1])
+        finally:
+            process.terminate()
+
+
+def _drain(stream: Any) -> None:
+    import threading
+
+    threading.Thread(target=lambda: [None for _ in stream], daemon=True).start()
