@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from headrace.storage import locate
 from headrace.storage.s3 import buckets
 
 KEY, SECRET = "planted-key", "pl4nted/s3+secret"
@@ -62,7 +61,6 @@ class ObjectServer:
 def open_buckets(patch: pytest.MonkeyPatch) -> None:
     """Let this process use S3, as a process that has used no bucket yet."""
     patch.setattr(buckets, "BUCKETS", buckets.Buckets())
-    patch.setattr(locate, "KINDS", {**locate.KINDS, locate.S3: locate.open_s3})
 
 
 @contextmanager
