@@ -148,7 +148,7 @@ def test_a_damaged_file_of_pins_names_what_must_be_pinned_again(desk: ReadTable)
     with pytest.raises(PinInvalidError) as caught:
         load_readers(desk.storage, ORDERS)
     assert [one.rpartition(":   ")[2] for one in caught.value.remedies] == [
-        f"rm {file}",
+        file.remove_command,
         "headrace pin orders --reader bi --max-lag 7d",
     ]
     desk.storage.pins(ORDERS).replace("{")
