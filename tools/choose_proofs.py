@@ -44,7 +44,16 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "model": ("secrets",),
     "project": ("erase", "ingest", "library", "upstream"),
     "run": ("kill", "limits", "narrowing", "once", "replay", "stateful", "stop", "clock", "unmounted"),
-    "runtime": ("broker", "cluster", "engine", "engine_clients", "metastore", "orphan", "sessions"),
+    "runtime": (
+        "broker",
+        "cluster",
+        "engine",
+        "engine_clients",
+        "metastore",
+        "orphan",
+        "s3_cluster",
+        "sessions",
+    ),
     "shell": ("sql_shell",),
     "sinks": (
         *("auto_cdc", "change_images", "changed_columns", "changes", "history", "history_in_order"),
@@ -74,6 +83,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
         ),
         "table",
     ),
+    "storage": ("s3_races",),
     "verify": ("reset_offsets", "table", "topic"),
 }
 """The names of the proofs that say most about a package of the source."""

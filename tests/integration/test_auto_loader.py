@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 def loader(name, **options):
     reader = spark.readStream.format("cloudFiles").option("cloudFiles.format", options.pop("format", "json"))
     options = {f"cloudFiles.{key}": value for key, value in options.items()}
-    return reader.options(**options).load(f"/Volumes/{name}")
+    return reader.options(**options).option("sampleSize", 9).load(f"/Volumes/{name}")
 
 
 @dlt.table
@@ -98,6 +98,9 @@ def test_files_are_read_with_the_defaults_of_databricks(tmp_path: Path) -> None:
     with Pipeline.load(root) as pipeline:
         notes = [note.text for note in pipeline.plan().notes]
         assert any("`cloudFiles.schemaLocation`: no effect here" in note for note in notes)
+        assert any(
+            "csv files have no option `sampleSize`: it has no effect, here as" in note for note in notes
+        )
         assert pipeline.run().errors == ()
         (volumes / "json" / "2.json").write_text('{"id": "x", "n": 2, "new": 3}\n')
         assert pipeline.run().errors == ()

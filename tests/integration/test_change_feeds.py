@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from headrace.errors import HeadraceError
 from headrace.project.pipeline import Pipeline
@@ -124,6 +125,29 @@ def test_a_run_enables_the_feed_of_a_table_that_a_flow_reads(site: Site) -> None
     site.write(visits.replace("@hr.table(spark_conf=", off) + feed.replace("feed()", "other()"))
     with Pipeline.load(site.root) as pipeline:
         assert "CHANGE_FEED_MISSING" in [error.code for error in pipeline.plan().refusals]
+
+
+def test_a_line_of_the_spec_enables_the_feed_for_another_pipeline(site: Site, tmp_path: Path) -> None:
+    site.put("a.json", {"id": 1, "page": "p"})
+    site.run_well()
+    path = site.storage.table(site.name())
+    reader = Site(tmp_path / "reader")
+    reader.write(f'import headrace as hr\n\n@hr.table\ndef feed():\n    return hr.read_changes("{path}")\n')
+    with Pipeline.load(reader.root) as pipeline:
+        (error,) = pipeline.plan().refusals
+    assert (error.code, error.params["writer"]) == ("CHANGE_FEED_MISSING", "site")
+    line = error.remedies[0].partition(":   ")[2]
+    site.write_spec(**YAML(typ="safe").load(line))
+    with Pipeline.load(site.root) as pipeline:
+        assert "delta.enableChangeDataFeed" in [one.name for one in pipeline.plan().changes or ()]
+    site.run_well()
+    reader.run_well()
+    site.put("b.json", {"id": 2, "page": "q"})
+    site.run_well()
+    reader.run_well()
+    found = sorted((row["id"], row["_change_type"]) for row in reader.rows("feed"))
+    assert found == [(1, "insert"), (2, "insert")]
+    assert reader.verify().proven
 
 
 def test_what_vacuum_or_new_columns_have_removed_is_refused(

@@ -63,7 +63,8 @@ def clicks():
 @dlt.view(name="countries")
 @dlt.expect_or_drop("is named", "countries.name <> 'xx'")
 def some_countries():
-    return spark.read.table("samples.shop.countries").where("id < 9")
+    countries = spark.read.table("samples.shop.countries")
+    return countries.where("id NOT IN (SELECT id FROM samples.shop.countries WHERE name = 'xx')")
 
 
 @dlt.table
@@ -165,7 +166,7 @@ def test_tables_and_paths_of_another_system_are_read_where_the_spec_maps_them(
     assert rows(root, "mapped/visits", "id") == [(7,)]
     assert rows(root, "mapped/pages", "id, name") == [(2, "de")]
     assert rows(root, "mapped/named", "name, country") == [("ada", "fr"), ("bob", "de"), ("zoe", "de")]
-    assert rows(root, "mapped/old", "name, country, id") == [("ada", "fr", 2), ("ada", "fr", 2)]
+    assert rows(root, "mapped/old", "name, country, id") == [("ada", "fr", 2)]
 
 
 def test_a_temporary_view_has_a_bare_name(write: Write) -> None:

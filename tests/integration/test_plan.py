@@ -357,8 +357,11 @@ def test_the_hidden_column_of_files_is_refused_where_a_table_is_streamed(fault: 
         'spark.sql("SELECT * FROM LIVE.orders")',
         'spark.sql("WITH o AS (SELECT * FROM orders) SELECT * FROM o")',
         'spark.sql("SELECT id, amount FROM range(3) JOIN orders USING (id)")',
-        'spark.range(3).where("id IN (SELECT id FROM orders)") if False else spark.sql('
-        '"SELECT * FROM range(3) WHERE id IN (SELECT id FROM orders)")',
+        'spark.sql("SELECT * FROM range(3) WHERE id IN (SELECT id FROM orders)")',
+        'spark.sql("SELECT id, (SELECT max(id) FROM LIVE.orders) AS top FROM range(3)")',
+        'spark.range(3).where("id IN (SELECT id FROM LIVE.orders)")',
+        'spark.range(3).selectExpr("id", "(SELECT max(id) FROM LIVE.orders) AS top")',
+        'spark.range(3).withColumn("known", F.expr("id IN (SELECT id FROM LIVE.orders)"))',
         'spark.sql("SELECT * FROM orders VERSION AS OF 3")',
         'spark.sql("SELECT * FROM {frame}", frame=spark.table("orders"))',
         'spark.sql("SELECT * FROM orders WHERE id > :low", {"low": 3})',
@@ -435,6 +438,7 @@ SHAPES = [
     '.toDF("a", "b", "c", "d")',
     'orders.join(spark.createDataFrame([(1, "x")], "id LONG, y STRING"), "id").hint("broadcast")',
     'orders.join(spark.createDataFrame(pandas.DataFrame({"id": [1]})), "id")',
+    'orders.join(spark.createDataFrame([(1, 450), (2, 1.5)], "id LONG, y FLOAT"), "id")',
     'orders.withColumn("e", F.explode(F.split("text", ",")))',
     'orders.select(F.parse_json("text").alias("v"), F.current_timestamp().alias("now"), F.rand().alias("r"))',
     "orders.unionByName(orders).intersect(orders).exceptAll(orders)",
@@ -587,6 +591,17 @@ def a():
     assert (error.code, error.params["setting"]) == ("OPTION_UNKNOWN", given)
     assert error.summary == f"Unknown Spark setting `{given}`"
     assert any(f"`{meant}`" in remedy for remedy in error.remedies)
+
+
+def test_a_default_property_that_would_repeat_batches_is_refused(fault: Fault) -> None:
+    setting = "spark.databricks.delta.properties.defaults.setTransactionRetentionDuration"
+    code = f"""{ORDERS}
+@hr.materialized_view(spark_conf={{"{setting}": "1 day"}})
+def a():
+    return spark.range(3)
+"""
+    error = fault(code)
+    assert (error.code, error.params["property"]) == ("PROPERTY_FORBIDDEN", setting)
 
 
 def test_a_table_without_the_statistics_of_its_files_is_refused(fault: Fault) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from cluster import Cluster
 from headrace.cli.main import run as run_command
 from proof.driver import start
 from proof.shop import Shop
-from waiting import until
+from waiting import DEADLINE_S, until
 
-PYTHON = "python3.11"
+PYTHON = f"python3.{sys.version_info.minor}"
+SLOW_S = 2 * DEADLINE_S  # driver, executors and Python workers start one after the other
 
 GREETINGS = """
 import headrace as hr
@@ -27,7 +29,7 @@ from shops.names import greeting
 PLACE = ["topic", "partition", "offset"]
 SALE = "id LONG, name STRING, sales DECIMAL(12,2)"
 
-@F.udf("string")
+@F.udf("string", useArrow=False)
 def greeted(name):
     from dateutil.easter import easter
     from shops import later
@@ -114,14 +116,13 @@ def make(
 def test_code_and_packages_reach_workers_of_another_environment(
     cluster: Cluster, make: Callable[..., Shop]
 ) -> None:
-    shop = make(GREETINGS, cluster={"packages": ["python-dateutil", "pyarrow"]})
+    shop = make(GREETINGS, cluster={"packages": ["python-dateutil"]})
     (modules := shop.root / "shops").mkdir()
     (modules / "names.py").write_text("def greeting(name):\n    return f'Hello {name}'\n")
     (modules / "later.py").write_text("def again(text):\n    return text + '! '\n")
     shop.produce(500)
     with start(shop, "--profile", "prod", verb=("submit",)) as driver:
-        until(lambda: bool(cluster.executors()) or driver.process.poll() is not None, "an executor works")
-        assert driver.end() == 0, driver.said()
+        assert driver.process.wait(SLOW_S) == 0, driver.said()
     shop.check()
     names = {record.sale["name"] for record in shop.ledger.records}
     people = deltalake.DeltaTable(shop.table("people")).to_pyarrow_table().to_pylist()
@@ -154,13 +155,9 @@ class Gate:
         (self._folder / "open").touch()
 
 
-def probe(shop: Shop) -> int:
-    """The exit code of the command that probes call."""
-    named = ["--project", str(shop.root), "--profile", "prod"]
-    return run_command(["status", *named, "--exit-code"])
-
-
-def test_executors_follow_the_backlog(cluster: Cluster, make: Callable[..., Shop], tmp_path: Path) -> None:
+def test_executors_follow_the_backlog_and_a_lost_one_a_lost_worker_and_a_killed_driver_double_nothing(
+    cluster: Cluster, make: Callable[..., Shop], tmp_path: Path
+) -> None:
     gate = Gate(tmp_path / "gate")
     shop = make(
         GATED.replace("{gate}", str(tmp_path / "gate")),
@@ -170,73 +167,39 @@ def test_executors_follow_the_backlog(cluster: Cluster, make: Callable[..., Shop
             "executors": {"min": 1, "max": 2, "backlog": "2 s", "idle": "3 s"},
         },
     )
-    with start(shop, "--profile", "prod", "--continuous") as driver:
 
-        def await_executors(number: int) -> None:
-            until(
-                lambda: len(cluster.executors()) == number or driver.process.poll() is not None,
-                f"the run has {number} executors",
-            )
-            assert driver.process.poll() is None, driver.said()
-
-        # A standalone cluster starts on every worker; those above `min` are given back.
-        await_executors(2)
-        await_executors(1)
-        shop.produce(300)
-        until(lambda: bool(gate.tasks()), "a task waits")
-        await_executors(2)
-        gate.open()
-        await_executors(1)
-        until(lambda: len(shop.bronze()) == 300, "the rows are there")
-        assert probe(shop) == 0
-        driver.process.terminate()
-        assert driver.end() == 143, driver.said()
-    assert probe(shop) == 1, "a probe has to find out that the run was stopped"
-    shop.check()
-    events = deltalake.DeltaTable(shop.root / "lake" / "events").to_pyarrow_table().to_pylist()
-    decisions = [event["message"] for event in events if event["event_type"] == "cluster"]
-    assert [one.partition(":")[0] for one in decisions] == [
-        "The run wants 1 executor instead of 2",
-        "The run wants 2 executors instead of 1",
-        "The run wants 1 executor instead of 2",
-    ], decisions
-    assert "a batch takes" in decisions[1]
-
-
-def test_a_lost_executor_a_lost_worker_and_a_killed_driver_lose_and_double_nothing(
-    cluster: Cluster, make: Callable[..., Shop], tmp_path: Path
-) -> None:
-    gate = Gate(tmp_path / "gate")
-    code = GATED.replace("{gate}", str(tmp_path / "gate"))
-    shop = make(code, cluster={"packages": ["python-dateutil"]})
+    def wait(holds: Callable[[], bool], what: str) -> None:
+        until(lambda: holds() or driver.process.poll() is not None, what, SLOW_S)
+        assert driver.process.poll() is None, driver.said()
 
     def await_task() -> int:
         """Wait until the gate holds a task of a batch, and return its worker's number."""
-        until(lambda: bool(gate.executors()) or driver.process.poll() is not None, "a task is held")
-        assert driver.process.poll() is None, driver.said()
+        wait(lambda: bool(gate.executors()), "a task is held")
         held = gate.executors()
         return next(number for number, one in cluster.executors().items() if one.pid in held)
 
     def await_rows() -> None:
-        wanted = len(shop.ledger.records)
-        until(lambda: len(shop.bronze()) == wanted or driver.process.poll() is not None, "the rows are there")
-        assert driver.process.poll() is None, driver.said()
+        wait(lambda: len(shop.bronze()) == len(shop.ledger.records), "the rows are there")
 
     # What the gate holds has not ended, so each fault comes in the middle of a batch.
     shop.produce(300)
     with start(shop, "--profile", "prod", "--continuous") as driver:
-        number, attempts = await_task(), gate.tasks()
+        number = await_task()
+        wait(lambda: len(cluster.executors()) == 2, "a long batch gets a second executor")
+        attempts = gate.tasks()
         killed = cluster.executors()[number]
         killed.kill()
-        until(lambda: cluster.executors().get(number, killed).pid != killed.pid, "another executor starts")
+        wait(lambda: cluster.executors().get(number, killed).pid != killed.pid, "another executor starts")
         gate.open()
         await_rows()
         assert gate.tasks() > attempts, "no task was repeated"
+        wait(lambda: len(cluster.executors()) == 1, "an idle run gives an executor back")
+        named = ["--project", str(shop.root), "--profile", "prod"]
+        assert run_command(["status", *named, "--exit-code"]) == 0
 
         gate.close()
         shop.produce(300)
         cluster.lose_worker(await_task())
-        assert len(cluster.executors()) == 1
         gate.open()
         await_rows()
 
@@ -248,9 +211,16 @@ def test_a_lost_executor_a_lost_worker_and_a_killed_driver_lose_and_double_nothi
         driver.wait_until_gone()
     assert len(shop.bronze()) == before, "the batch was committed before the kill"
     gate.open()
-    until(lambda: not cluster.executors(), "the executor of the killed driver has ended")
+    until(lambda: not cluster.executors(), "the executor of the killed driver has ended", SLOW_S)
     with start(shop, "--profile", "prod", name="again") as driver:
-        assert driver.end() == 0, driver.said()
+        assert driver.process.wait(SLOW_S) == 0, driver.said()
     shop.check()
-    checkpoint = shop.checkpoint()
-    assert {path.name for path in (checkpoint / "commits").glob("[0-9]*")} >= {"0", "1", "2"}
+    assert {path.name for path in (shop.checkpoint() / "commits").glob("[0-9]*")} >= {"0", "1", "2"}
+    events = deltalake.DeltaTable(shop.root / "lake" / "events").to_pyarrow_table().to_pylist()
+    rows = sorted(
+        (event["timestamp"], event["message"]) for event in events if event["event_type"] == "cluster"
+    )
+    decisions = [message for _, message in rows]
+    assert decisions[0].startswith("The run wants 1 executor instead of"), decisions
+    assert decisions[1].startswith("The run wants 2 executors instead of 1: flow bronze: "), decisions
+    assert decisions[2].startswith("The run wants 1 executor instead of 2: for 3.0 s, fewer"), decisions

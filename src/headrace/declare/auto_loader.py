@@ -75,7 +75,11 @@ class _Files:
         files.check_format(format)
         given = declared_schema(self.arguments, self.read.schema)
         options = self._options(format, has_schema=given is not None)
-        check_options(format, options)
+        passes = self.read.options.get(READ_FILES) != "read_files"
+        for name in check_options(self.arguments.call, format, options, passes_unknown=passes):
+            del options[name]
+            text = f"{format} files have no option `{name}`: it has no effect, here as on Databricks"
+            self.read.note(f"{self.arguments.call}: {text}")
         if given is not None and set(folder.partition_columns()) - set(given.fieldNames()):
             folder = replace(folder, recursive=True)
         schema = None if given is None else _without(given, loader.rescued or RESCUED)

@@ -17,7 +17,13 @@ from headrace.model.broker_map import split_addresses
 from headrace.model.kafka_settings import EMBEDDED
 from headrace.model.mappings import FOREIGN_PATH
 from headrace.model.project import code_language
-from headrace.syntax.ipynb import InvalidNotebookError, NotebookCell, cell_file, parse_notebook
+from headrace.syntax.ipynb import (
+    InvalidNotebookError,
+    NotebookCell,
+    cell_file,
+    comment_commands,
+    parse_notebook,
+)
 from headrace.syntax.tokens import find_cells
 
 _IDENTIFIER = r"(?:`[^`\n]+`|\w+)"
@@ -170,6 +176,7 @@ class _Reading:
                 self.sql(cell.source, name, 1)
 
     def python(self, text: str, path: str) -> None:
+        text = comment_commands(text)
         tree = _parsed(text)
         self._tree(tree, KnownTexts(tree, self._values), path)
         for cell in find_cells(text):

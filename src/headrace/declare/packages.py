@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headrace.errors import SourceLocation
 from headrace.model.project import ProjectSettings, code_language
-from headrace.syntax.ipynb import InvalidNotebookError, cell_file, parse_notebook
+from headrace.syntax.ipynb import InvalidNotebookError, cell_file, comment_commands, parse_notebook
 from headrace.syntax.locations import display_path
 from headrace.syntax.tokens import find_cells
 
@@ -29,7 +29,7 @@ def _installed(file: Path, shown: str) -> Iterator[tuple[SourceLocation, str]]:
     text = file.read_text(encoding="utf-8", errors="replace")
     match code_language(file):
         case "python":
-            for cell in find_cells(text):
+            for cell in find_cells(comment_commands(text)):
                 command, _, given = cell.argument.partition(" ")
                 if cell.magic == "pip" and command == "install" and given.strip():
                     yield SourceLocation(shown, cell.line), given.strip()

@@ -72,7 +72,7 @@ def read_files(
     with arguments.located():
         chosen = arguments.settings("options", options)
         files.check_format(arguments.text("format", format))
-        check_options(format, chosen)
+        check_options(arguments.call, format, chosen)
         location = folder_path(active, arguments, path)
         folder = FileFolder(
             path=location.path,

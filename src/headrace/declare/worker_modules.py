@@ -2,13 +2,15 @@
 
 Functions are pickled by value, because a worker cannot import a pipeline's modules by name. An import in the
 body of a function runs on the worker, so the texts of such modules go with the function. So do the texts of
-modules that the body names literally: ``importlib.import_module("helper")``.
+modules that the body names literally: ``importlib.import_module("helper")``. Functions with
+``functools.lru_cache`` go by value, too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dis
+import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -148,6 +150,17 @@ def ship_imported_modules() -> None:
         return state, slots
 
     cloudpickle._function_getstate = with_modules
+    cloudpickle.Pickler._dispatch_table[functools._lru_cache_wrapper] = _with_cache
+
+
+def _with_cache(cached: Any) -> Any:
+    """Pickle a function with a cache by value: by default, it is its name, which a worker cannot import."""
+    function = getattr(cached, "__wrapped__", None)
+    if not isinstance(function, FunctionType) or not isinstance(_global(function, MARK), PipelineModules):
+        return cached.__reduce__()
+    given = cached.cache_parameters()
+    names: Any = functools
+    return type(cached), (function, given["maxsize"], given["typed"], names._CacheInfo), vars(cached)
 
 
 def _global(function: FunctionType, name: str) -> Any:

@@ -1,20 +1,27 @@
-"""Patches of Spark's functions for arguments that only Databricks has."""
+"""Patches of Spark's functions: arguments that only Databricks has, and subqueries in texts."""
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
 from headrace.errors import FeatureUnsupportedError
-from headrace.plan.intercept import current_interception
+from headrace.model.queries import Edit
+from headrace.plan.intercept import Interception, current_interception, suspended
+from headrace.plan.modes import Loading
+from headrace.plan.sql_queries import read_sql
 from headrace.sources.formats import RegisteredAvro, registry_decoder
 from headrace.syntax.locations import called_name, caller
+from headrace.syntax.sql import SqlText
 
 SCHEMA_REMEDIES = (
     "give the fields:   from_json(value, 'id LONG, name STRING')",
     "headrace infer TOPIC writes the schema of a topic's records to a file",
 )
+
+_SELECT = re.compile(r"\bselect\b", re.IGNORECASE)
 
 
 def patch_functions() -> None:
@@ -24,7 +31,38 @@ def patch_functions() -> None:
 
     from_json = _with_schema(builtin.from_json)
     names.from_json = builtin.from_json = from_json
+    names.expr = builtin.expr = _with_subqueries(builtin.expr)
     avro.from_avro = _with_registry(avro.from_avro)
+
+
+def call_with_texts(
+    interception: Interception, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Call a method whose arguments are texts of expressions, or one list of them."""
+    read = functools.partial(_read_expression, interception)
+    given = [list(map(read, one)) if isinstance(one, list) else read(one) for one in args]
+    named = {key: read(value) for key, value in kwargs.items()}
+    # PySpark's `where` calls `filter`.
+    with suspended():
+        return original(self, *given, **named)
+
+
+def _read_expression(interception: Interception, text: Any) -> Any:
+    """The text of an expression, whose subqueries read tables as other reads of the query do."""
+    if not isinstance(text, str) or not _SELECT.search(text) or isinstance(interception.mode, Loading):
+        return text
+    select = "SELECT "
+    sql = SqlText(text, caller(interception.root)).with_edits(Edit(0, 0, select)).with_edits()
+    return read_sql(interception, interception.current_session(), sql).edited.removeprefix(select)
+
+
+def _with_subqueries(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def expr(str: Any) -> Any:
+        interception = current_interception()
+        return original(str if interception is None else _read_expression(interception, str))
+
+    return expr
 
 
 def _with_schema(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,14 +20,15 @@ from typing import Any
 from headrace.errors import ArgumentInvalidError
 from headrace.model.texts import option_text
 from headrace.plan import table_patches
-from headrace.plan.function_patches import patch_functions
+from headrace.plan.function_patches import call_with_texts, patch_functions
 from headrace.plan.intercept import Interception, current_interception, suspended
+from headrace.plan.local_rows import accepting_numbers
 from headrace.plan.modes import Bounded
 from headrace.plan.names import split_name
 from headrace.plan.sql_queries import USE, run_text, use_in_python
 from headrace.runtime.gateway import named_frame
 from headrace.runtime.lazy_pyspark import T
-from headrace.runtime.quiet import is_quiet
+from headrace.runtime.quiet import silence_loggers
 from headrace.sources.delta.starting import reads_feed
 from headrace.sources.formats import FormatRead, format_reader
 from headrace.sources.registry import kind_for
@@ -90,7 +91,7 @@ def install() -> None:
             _patch_frames()
             _patch_tables()
             patch_functions()
-            _silence_loggers()
+            silence_loggers()
             _installed = True
 
 
@@ -100,8 +101,8 @@ def _patch_sessions() -> None:
 
     _patch(SparkSession, "table", _session_table)
     _patch(SparkSession, "sql", _session_sql)
-    for name in ("createDataFrame", "range"):
-        _patch(SparkSession, name, _in_session)
+    _patch(SparkSession, "createDataFrame", _create_frame)
+    _patch(SparkSession, "range", _in_session)
     for name in ("read", "readStream"):
         _patch_property(SparkSession, name, _in_session)
     _patch(Catalog, "setCurrentCatalog", functools.partial(_use, "CATALOG"))
@@ -140,6 +141,8 @@ def _patch_frames() -> None:
     for name in ("createTempView", "createOrReplaceTempView"):
         _patch(DataFrame, name, _create_view)
     _patch(DataFrame, "dropDuplicatesWithinWatermark", _drop_duplicates)
+    for name in ("filter", "where", "selectExpr"):
+        _patch(DataFrame, name, call_with_texts)
     _patch(GroupedData, "pivot", _pivot)
 
 
@@ -159,14 +162,6 @@ def _patch_tables() -> None:
         _patch(DeltaTable, name, functools.partial(_action, f"DeltaTable.{name}()"))
     for name in ("executeCompaction", "executeZOrderBy"):
         _patch(DeltaOptimizeBuilder, name, functools.partial(_action, f"DeltaTable.optimize().{name}()"))
-
-
-def _silence_loggers() -> None:
-    """PySpark prints each failed analysis to stderr as JSON of several kilobytes, before it raises."""
-    from pyspark.logger import PySparkLogger
-
-    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-        PySparkLogger.getLogger(name).addFilter(lambda _: not is_quiet())
 
 
 def _wrapped(original: Method, treat: Method) -> Method:
@@ -242,6 +237,10 @@ def _in_session(interception: Interception, original: Method, self: Any, *args: 
             return original(interception.session, *args, **kwargs)
         finally:
             SparkSession._activeSession = before
+
+
+def _create_frame(interception: Interception, original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
+    return _in_session(interception, accepting_numbers(original), self, *args, **kwargs)
 
 
 def _session_in_use(interception: Interception, original: Method, self_or_class: Any) -> Any:

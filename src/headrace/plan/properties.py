@@ -30,6 +30,10 @@ KEYS: Final = "headrace.keys"  # the keys by which changes are applied to a tabl
 SCD_TYPE: Final = "headrace.scd_type"
 """``1``: the table has the current row of each key. ``2``: it has the history of each key."""
 
+PROPERTY_DEFAULTS: Final = "spark.databricks.delta.properties.defaults."
+"""The prefix of the settings that give new tables a property."""
+_FEED_DEFAULT = f"{PROPERTY_DEFAULTS}enableChangeDataFeed"
+
 USER_SETTABLE: Final = frozenset({COORDINATES, TIMESTAMP})
 """Properties under the prefix `headrace.` that a user may set."""
 
@@ -94,7 +98,9 @@ def table_properties(
     if needs_feed:
         properties[FEED_PROPERTY] = "true"
     given = {key: value for key, value in dataset.table_properties.items() if not _is_ours(key)}
-    return {**properties, **given}
+    # Delta gives new tables the properties of such settings; the feed is also for tables that exist.
+    feed = settings.configuration.get(_FEED_DEFAULT)
+    return {**({} if feed is None else {FEED_PROPERTY: feed}), **properties, **given}
 
 
 _DELTA_PROPERTIES: Final = tuple(

@@ -19,6 +19,7 @@ from headrace.errors import (
     HeadraceError,
     OptionUnknownError,
     OptionUnsupportedError,
+    PropertyForbiddenError,
     StreamingUnsupportedError,
 )
 from headrace.model.declarations import (
@@ -33,6 +34,7 @@ from headrace.model.project import ProjectSettings
 from headrace.model.state_mismatch import StateMismatch, find_mismatch
 from headrace.plan.intercept import suspended
 from headrace.plan.logical import LogicalPlan
+from headrace.plan.properties import FORBIDDEN, PROPERTY_DEFAULTS
 from headrace.plan.stages import Plan, PlannedFlow, RunFlowStage
 from headrace.plan.validate import check_appends
 from headrace.runtime.lazy_pyspark import SparkSession
@@ -298,7 +300,7 @@ def _described(operator: Location) -> Iterator[Location]:
 
 
 _FAMILIES = ("spark.sql.", "spark.databricks.delta.")  # prefixes of which Spark and Delta list all names
-_OPEN = ("spark.sql.catalog.", "spark.databricks.delta.properties.defaults.")
+_OPEN = ("spark.sql.catalog.", PROPERTY_DEFAULTS)
 """Prefixes within them under which users choose the names."""
 _ALIKE = 0.95
 """How similar to a known name an unknown one must be, by `difflib`, to count as misspelt: some settings are
@@ -315,6 +317,15 @@ def find_wrong_settings(
         if not isinstance(declared, StreamingTable | MaterializedView):
             held = declared.spark_conf.items()
             given += [(key, value, str(declared.name), declared.location) for key, value in held]
+    for key, _, name, location in given:
+        if reason := FORBIDDEN.get(key.replace(PROPERTY_DEFAULTS, "delta.", 1)):
+            yield PropertyForbiddenError(
+                f"`{key}` gives tables a property which is not allowed",
+                location=location,
+                facts=(reason,),
+                remedies=("remove the setting",),
+                params={"name": name, "property": key},
+            )
     listed = [one for one in given if one[0].startswith(_FAMILIES) and not one[0].startswith(_OPEN)]
     if not listed:
         return

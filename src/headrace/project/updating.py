@@ -157,8 +157,11 @@ class Updates:
             context = self._engine.context(
                 settings, plan, update, emit, stop, remedies, continuous=continuous
             )
-            scaling = self._scaling(settings, update, emitters, emit) if continuous else nullcontext()
-            with closing(context), watching_servers(plan, settings, update, emit), scaling:
+            with (
+                closing(context),
+                watching_servers(plan, settings, update, emit),
+                self._scaling(settings, update, emitters, emit) if continuous else nullcontext(),
+            ):
                 result = execute(plan, context)
             if result.outcome == "failed":
                 # Even if the next run has nothing to do, it starts Spark, and the event log says so.

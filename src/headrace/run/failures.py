@@ -51,6 +51,7 @@ from headrace.sources.records import BadRecord
 from headrace.sources.registry import KINDS, kind_of, show_record
 from headrace.sources.source import Source
 from headrace.storage.log_damage import find_damage, find_damage_named
+from headrace.syntax.locations import innermost
 
 _TRANSIENT = re.compile(
     r"TimeoutException|Connection refused|SocketTimeout|No route to host|FAILED_TO_FETCH"
@@ -169,9 +170,12 @@ class Failures:
         facts = [failed.cause, *([] if raised is None else [raised]), *of_ansi]
         if reading is not None:
             facts.append(f"the last batch that started is {reading}")
+        root = None if self.settings is None else self.settings.root
+        # The function of a sink, which is not that of the flow.
+        line = None if carried is None else innermost(carried.__traceback__, root)
         return FlowFailedError(
             f"{name} failed",
-            location=declared.location,
+            location=line or declared.location,
             facts=(*facts, *failed.logged),
             remedies=(*settings, "print the stack trace:   headrace run --debug"),
             params=failed.params,

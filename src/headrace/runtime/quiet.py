@@ -22,3 +22,11 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         _quiet.reset(token)
+
+
+def silence_loggers() -> None:
+    """PySpark prints each failed analysis to stderr as JSON of several kilobytes, before it raises."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).addFilter(lambda _: not is_quiet())

@@ -12,13 +12,14 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from headrace.errors import HeadraceError, LogUnreadableError
-from headrace.storage.locate import locate
+from headrace.storage.locate import locate, locate_supported
 from headrace.storage.location import Location
 
 _LOG = "_delta_log"
 _COMMIT = re.compile(r"\d{20}\.json")
 _CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..*(?:parquet|json)|\d{20}\.checkpoint\.parquet")
 _UNREAD = re.compile(r"\bfile \S*?([^/\s]+\.parquet): .*?([^:]+)$")
+_URI = re.compile(r"\b[a-zA-Z][a-zA-Z0-9+.-]*://")
 _READ = ("protocol", "metaData", "txn")  # small columns of a checkpoint
 _CHARACTERS = 60
 
@@ -52,6 +53,8 @@ def find_damage_named(text: str) -> LogUnreadableError | None:
     """The error for a log that the text of a failure names; ``None`` if it names none, or all is readable."""
     for line in unquote(text).splitlines():
         before, found, _ = line.partition(f"/{_LOG}")
+        if found and (table := _table_of_uri(before)) is not None:
+            return find_damage(table)
         # A path can have spaces, so that the text does not show where it starts.
         paths = (before[start:] for start, letter in enumerate(before) if found and letter == "/")
         for path in paths:
@@ -66,6 +69,13 @@ def data_file_faults(text: str) -> tuple[str, ...]:
     lines = text.strip().splitlines()[:2]
     found = next(filter(None, map(_UNREAD.search, lines)), None)
     return tuple(lines) if found is None else (f"its file {found[1]}: {found[2].strip()}",)
+
+
+def _table_of_uri(text: str) -> Location | None:
+    """The table of the URI that ends a text; ``None`` for a path of this machine."""
+    begins = [one.start() for one in _URI.finditer(text)]
+    located = locate_supported(text[begins[-1] :]) if begins else None
+    return None if located is None or located.files.scheme == "file" else located
 
 
 def log_unreadable(file: Location, fault: str) -> LogUnreadableError:

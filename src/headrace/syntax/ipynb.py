@@ -1,4 +1,7 @@
-"""Notebooks in Jupyter's format: their cells, and the source locations within a cell."""
+"""Notebooks in Jupyter's format: their cells, and the source locations within a cell.
+
+Commands of the notebook in a Python file that Databricks exported are found as those in such a cell.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.syntax.tokens import WHOLE_CELL, cell_bounds
+
 _CELL = re.compile(r"#cell(\d+)$")
 _MAGIC = re.compile(r"%{1,2}(\w+)[ \t]*(.*)")
 _LINE_MAGIC = re.compile(r"(?:%{1,2}|!)\s*\w.*")
-_WHOLE = frozenset({"sql", "run", "md", "sh", "bash", "script", "scala", "r", "fs", "html", "javascript"})
-"""The magic commands that a whole cell belongs to; others are for their line."""
+_SHELL = re.compile(r"^!\s*")
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,25 @@ def find_line(path: Path, line: int) -> str | None:
     return next((one[line - 1] for one in lines if 0 < line <= len(one)), None)
 
 
+def comment_commands(text: str) -> str:
+    """The text of an exported Python notebook, with bare commands such as ``%pip`` as comments.
+
+    Databricks exports a cell with a command and Python code in this way. All lines keep their numbers.
+    """
+    lines = text.split("\n")
+    for first, stop in cell_bounds(lines):
+        cell = lines[first : stop - 1]
+        begins = next((line for line in cell if line.strip() and not line.startswith("#")), "")
+        if (found := _MAGIC.fullmatch(begins)) and found[1].lower() in WHOLE_CELL:
+            start = cell.index(begins)
+            cell[start:] = [f"# MAGIC {line}" for line in cell[start:]]
+        else:
+            for line, command in list(_without_commands(cell)):
+                cell[line - 1] = f"# MAGIC {_SHELL.sub('%sh ', command)}"
+        lines[first : stop - 1] = cell
+    return "\n".join(lines)
+
+
 def _language(metadata: dict[str, dict[str, object]]) -> str:
     """The language of cells without a magic command."""
     for key in ("application/vnd.databricks.v1+notebook", "language_info", "kernelspec"):
@@ -90,7 +113,7 @@ def _parse_cell(number: int, text: str, language: str) -> NotebookCell:
     magic, argument = "sql" if language == "sql" else "python", ""
     if (found := _MAGIC.fullmatch(lines[first])) is not None:
         word = found[1].lower()
-        if word in _WHOLE or word in ("python", "python3"):
+        if word in WHOLE_CELL or word == "python3":
             magic, argument = word.removesuffix("3"), found[2].strip()
             # The statements of an SQL cell can begin behind the command.
             kept = argument if magic == "sql" else ""
@@ -103,7 +126,10 @@ def _parse_cell(number: int, text: str, language: str) -> NotebookCell:
 
 def _without_commands(lines: list[str]) -> Iterator[tuple[int, str]]:
     """Blank the lines with commands for the notebook or the shell, where Python finds an error."""
-    while (index := _first_error(lines)) is not None and _LINE_MAGIC.fullmatch(lines[index]):
+    while any(map(_LINE_MAGIC.fullmatch, lines)):
+        index = _first_error(lines)
+        if index is None or not _LINE_MAGIC.fullmatch(lines[index]):
+            return
         stop = index + 1
         while lines[stop - 1].endswith("\\") and stop < len(lines):
             stop += 1

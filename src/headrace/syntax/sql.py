@@ -119,7 +119,9 @@ def parse_sql(session: SparkSession, text: str) -> SqlStatement:
     writes = next(filter(None, (_writes(session, one) for one in statements)), None)
     has_options = writes is not None or _WITH.search(text) is not None
     found = (_relation(node, text, has_options=has_options) for node in walked)
-    return SqlStatement(relations=tuple(one for one in found if one is not None), writes=writes)
+    # The parser gives a subquery of a SELECT list more than once.
+    unique = {one.start: one for one in found if one is not None}
+    return SqlStatement(relations=tuple(unique.values()), writes=writes)
 
 
 def _statements(plan: Any) -> Iterator[Any]:

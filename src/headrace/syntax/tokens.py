@@ -296,6 +296,10 @@ class Cursor:
 
 _CELL_ENDS = re.compile(r"^(?:#|--) COMMAND -+\s*$")
 _MAGIC = re.compile(r"^(?:#|--) MAGIC %(\w+)[ \t]*(.*)$")
+WHOLE_CELL = frozenset(
+    {"sql", "run", "md", "sh", "bash", "script", "scala", "r", "fs", "html", "javascript", "python"}
+)
+"""The magic commands that a whole cell belongs to; others are for their line."""
 _REMEDIES = {
     "pip": "install the packages in the environment of Headrace",
     "python": "move the code to a Python file",
@@ -304,7 +308,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell whose lines are comments of the file."""
+    """A cell, or one line of it, whose lines are comments of the file."""
 
     magic: str  # the word behind ``%``
     argument: str
@@ -312,18 +316,28 @@ class Cell:
     stop: int
 
 
-def find_cells(text: str) -> Iterator[Cell]:
-    """The cells of a notebook that begin with a magic command."""
-    lines = text.split("\n")
+def cell_bounds(lines: list[str]) -> Iterator[tuple[int, int]]:
+    """The numbers of the lines before and behind each cell of an exported notebook."""
     ends = [number for number, line in enumerate(lines, 1) if _CELL_ENDS.match(line)]
-    for first, stop in pairwise([0, *ends, len(lines) + 1]):
+    return pairwise([0, *ends, len(lines) + 1])
+
+
+def find_cells(text: str) -> Iterator[Cell]:
+    """The cells of a notebook that begin with a magic command, and the lines with commands between code."""
+    lines = text.split("\n")
+    for first, stop in cell_bounds(lines):
+        begun = False
         for number in range(first + 1, stop):
             line = lines[number - 1]
             if found := _MAGIC.match(line):
-                yield Cell(found[1].lower(), found[2].strip(), number, stop)
-                break
-            if line.strip() and not line.startswith(("#", "--")):
-                break
+                cell = Cell(found[1].lower(), found[2].strip(), number, stop)
+                if not begun or cell.magic not in ("sql", "run", "md"):
+                    yield cell
+                if not begun and cell.magic in WHOLE_CELL:
+                    break
+                begun = True
+            elif line.strip() and not line.startswith(("#", "--")):
+                begun = True
 
 
 def build_note(cell: Cell, path: str) -> Note:

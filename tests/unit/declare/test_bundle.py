@@ -257,10 +257,11 @@ def test_the_error_for_a_missing_package_names_it(bundle: Path) -> None:
         load_declarations(load_project(bundle), lambda: pytest.fail())
     assert caught.value.remedies[0] == "install it beside Headrace:   pip install faker==30.1"
     assert caught.value.facts[0].endswith("databricks.yml:24:36 installs faker==30.1")
-    (bundle.parent / "src" / "orders.py").write_text(f"{source}import barcodes.types")
-    with pytest.raises(PipelineFileFailedError) as caught:
-        load_declarations(load_project(bundle), lambda: pytest.fail())
-    assert caught.value.facts == ("src/orders.py:2 installs python-barcodes",)
+    for written in (source, source.replace("# MAGIC ", "")):
+        (bundle.parent / "src" / "orders.py").write_text(f"{written}import barcodes.types")
+        with pytest.raises(PipelineFileFailedError) as caught:
+            load_declarations(load_project(bundle), lambda: pytest.fail())
+        assert caught.value.facts == ("src/orders.py:2 installs python-barcodes",)
 
 
 def test_a_folder_is_read_where_its_pipeline_is(tmp_path: Path) -> None:

@@ -242,8 +242,10 @@ def test_what_was_probably_meant_is_said(write: Write, line: str, remedy: str) -
 def test_functions_of_a_pipeline_reach_workers_that_cannot_import_them(write: Write) -> None:
     root = write(
         {
-            "shapes.py": "def double(x): return 2 * x\n",
-            "transformations/a.py": "import pyspark\nimport shapes\n"
+            "shapes.py": "import functools\n@functools.cache\n"
+            "def double(x): return 2 + double(x - 1) if x else 0\n",
+            "transformations/a.py": "import pyspark\nimport shapes\nfrom functools import lru_cache\n"
+            "@lru_cache(maxsize=9)\n"
             "def quadruple(x): return shapes.double(shapes.double(x))\n" + TABLE.format("t"),
         }
     )
@@ -255,7 +257,10 @@ def test_functions_of_a_pipeline_reach_workers_that_cannot_import_them(write: Wr
         "sys.stdout.write(cloudpickle.dumps(sys.modules['transformations.a'].quadruple).hex())"
     )
     sent = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    worker = f"import pickle; assert pickle.loads(bytes.fromhex({sent!r}))(3) == 12"
+    worker = (
+        f"import pickle; found = pickle.loads(bytes.fromhex({sent!r})); assert found(3) == found(3) == 12\n"
+        "assert (found.__name__, found.cache_info().hits, found.cache_info().maxsize) == ('quadruple', 1, 9)"
+    )
     subprocess.run([sys.executable, "-c", worker], check=True)
 
 
@@ -795,9 +800,53 @@ def test_a_python_notebook_loads_as_it_is(load: Load_of_notebooks) -> None:
     ]
     assert [(note.text, note.location.line) for note in declared.notes] == [
         ("the cell `%pip` is not run", 7),
+        ("the cell `%pip` is not run", 8),
         ("the cell `%sh` is not run", 39),
         ("the statement SELECT is not run", 35),
         ("`%run ./nowhere` is not run: there is no such file", 44),
+    ]
+
+
+BARE = """# Databricks notebook source
+%pip install tool \\
+  other
+
+# COMMAND ----------
+
+# DBTITLE 1,Shared code
+%run ./shared/names
+
+# COMMAND ----------
+
+import dlt
+!ls
+TEXT = '''
+%sql
+'''
+%pip install -r requirements.txt
+@dlt.table(name=bronze("orders"), comment=TEXT)
+def orders():
+    return spark.readStream.table("source")
+
+# COMMAND ----------
+
+%sql
+CREATE MATERIALIZED VIEW revenue AS
+SELECT * FROM bronze_orders
+"""
+
+
+def test_commands_of_a_python_notebook_need_no_magic_comments(load: Load_of_notebooks) -> None:
+    declared = load({"transformations/a.py": BARE, "transformations/shared/names.py": SHARED})
+    assert {one.name.name: one.location.line for one in declared.datasets} == {
+        "bronze_orders": 19,
+        "revenue": 25,
+    }
+    assert next(one.comment for one in declared.datasets if one.name.name == "bronze_orders") == "\n%sql\n"
+    assert [(note.text, note.location.line) for note in declared.notes] == [
+        ("the cell `%pip` is not run", 2),
+        ("the cell `%sh` is not run", 13),
+        ("the cell `%pip` is not run", 17),
     ]
 
 

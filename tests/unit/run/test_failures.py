@@ -447,3 +447,16 @@ def test_a_batch_without_its_jdbc_driver_names_the_line_for_the_spec() -> None:
     assert error.summary.endswith("the JDBC driver was not found: com.mysql.cj.jdbc.Driver")
     assert "com.mysql:mysql-connector-j" in error.remedies[0]
     assert not any("java.base" in one for one in error.facts)
+
+
+def test_a_failure_in_the_function_of_a_sink_has_the_line_that_raised_it(tmp_path: Path) -> None:
+    file = tmp_path / "transformations" / "sinks.py"
+    names: dict[str, Any] = {"__name__": "sinks"}
+    exec(compile("def send(rows, batch):\n    raise ValueError('no such table')\n", str(file), "exec"), names)
+    storage = Storage(Location(str(tmp_path / "lake"), LocalFiles()))
+    spec = tmp_path / "headrace.yml"
+    settings = ProjectSettings(name="shop", file=spec, profile="dev", storage=storage, libraries=())
+    with pytest.raises(ValueError, match="no such table") as raised:
+        names["send"](None, 0)
+    error = Failures(settings=settings).as_error(Exception("a batch failed"), FLOW, raised.value)
+    assert (error.code, str(error.location)) == ("FLOW_FAILED", "transformations/sinks.py:2")

@@ -10,11 +10,12 @@ from pathlib import Path
 import deltalake
 import pyarrow as pa
 import pytest
+from stores import object_location
 
 from headrace.errors import LogUnreadableError
 from headrace.observe.read import read_rows
 from headrace.plan.stored import load_stored_at
-from headrace.storage.locate import locate
+from headrace.storage.locate import KINDS, locate
 from headrace.storage.location import Location
 from headrace.storage.log_damage import data_file_faults, find_damage, find_damage_named, naming_damage
 from headrace.storage.table_log import load_commit
@@ -120,6 +121,18 @@ def test_rows_are_not_read_without_those_of_an_empty_commit(table: Location) -> 
         checkpoint.unlink()
     with pytest.raises(LogUnreadableError, match="is empty"):
         read_rows(table)
+
+
+def test_a_failure_can_name_a_log_on_an_object_store(
+    table: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = object_location(Path(table.path))
+    monkeypatch.setitem(KINDS, stored.files.scheme, lambda _: stored.files)
+    file(table, f"{1:020d}.json").write_bytes(b"garbage")
+    text = f"java.io.IOException: cannot read {stored}/_delta_log/00000000000000000001.json"
+    found = find_damage_named(text)
+    assert found is not None and found.params["table"] == str(stored)
+    assert find_damage_named(text.replace("orders", "sales")) is None
 
 
 def test_only_the_log_that_a_failure_names_is_looked_at(table: Location) -> None:

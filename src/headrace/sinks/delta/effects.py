@@ -23,12 +23,25 @@ HELD_ROWS = "__headrace_held_rows"
 """The column with the number of rows that the table has where it may have one."""
 HELD_AT = "__headrace_held_at"
 """The column with the position of the table's row; NULL if there is none, or if positions cannot be used."""
-_DELETED, _UPSERT, _HELD, _DEAD, _VALUE = (
+_DELETED, _UPSERT, _HELD, _DEAD, _VALUE, _ORDER = (
     "__headrace_deleted",
     "__headrace_upsert",
     "__headrace_held",
     "__headrace_dead",
     "__headrace_value_",
+    "__headrace_order",
+)
+_HELD_AT, _IS_HELD_ALIVE, _IS_NEWER, _NEWEST_AT = (
+    "__headrace_row_at",
+    "__headrace_is_held_alive",
+    "__headrace_is_newer",
+    "__headrace_newest_at",
+)
+_SINCE, _IS_LEFT, _IS_TAKEN, _AGE = (
+    "__headrace_since_",
+    "__headrace_is_left_",
+    "__headrace_is_taken_",
+    "__headrace_age_",
 )
 
 
@@ -113,17 +126,18 @@ def newest_truncate(found: list[DataFrame]) -> DataFrame | None:
 def newest_values(records: DataFrame, keys: list[str]) -> DataFrame:
     """Of each key the newest delete, the newest upsert, the newest values, and the number of records."""
     is_upsert, sequence = F.col(OPERATION) == UPSERT, F.col(SEQUENCE)
-    # Records with equal sequences come from one record of the source, which the query has multiplied.
-    order = F.struct(sequence, row_hash(records))
     own = {name.casefold() for name in keys}
     row = F.struct(*(quoted_column(name) for name in records.columns if name.casefold() not in own))
+    # Records with equal sequences come from one record of the source, which the query has multiplied.
+    ordered = records.withColumn(_ORDER, F.struct(sequence, row_hash(records)))
+    order = F.col(_ORDER)
     values = []
     for number, name in enumerate(_fields(records.schema[COLUMN_SEQUENCES].dataType)):
         value = F.col(quoted_column(name))
         given = F.struct(value.alias("value"), sequence.alias("at"))
         found = F.max_by(given, F.when(is_upsert & value.isNotNull(), order))
         values.append(found.alias(f"{_VALUE}{number}"))
-    return records.groupBy(*map(quoted_column, keys)).agg(
+    return ordered.groupBy(*map(quoted_column, keys)).agg(
         F.count(F.lit(1)).alias(RECORDS),
         F.max(F.when(~is_upsert, sequence)).alias(_DELETED),
         F.max_by(row, F.when(is_upsert, order)).alias(_UPSERT),
@@ -155,17 +169,17 @@ def deletes_of(effects: DataFrame, keys: list[str]) -> DataFrame:
 
 
 def _compared(found: DataFrame, table: StructType, keys: list[str]) -> DataFrame:
+    """The rows after the batch. A value that several others need is a column of its own: in the place of each
+    of its uses, the expressions of a table with many columns would be too long for Spark to compile."""
     held, upsert, is_held = F.col(_HELD), F.col(_UPSERT), F.col(HELD_ROWS).isNotNull()
-    dead = F.greatest(_DELETED, _DEAD)
+    dead, held_at, given_at = F.col(_DEAD), F.col(_HELD_AT), upsert[SEQUENCE]
+    is_newer, newest_at = F.col(_IS_NEWER), F.col(_NEWEST_AT)
 
     def is_alive(sequence: Column) -> Column:
         return sequence.isNotNull() & (dead.isNull() | (sequence > dead))
 
     # Another writer may have left the sequence out: then it is less than all others.
     lowest = F.struct(*(F.lit(None) for _ in range(4))).cast(table[SEQUENCE].dataType)
-    held_at, given_at = F.when(is_held, F.coalesce(held[SEQUENCE], lowest)), upsert[SEQUENCE]
-    is_newer = is_alive(given_at) & (~is_alive(held_at) | (given_at > held_at))
-    newest_at = F.when(is_newer, given_at).when(is_alive(held_at), held_at)
     given = {name.casefold() for name in _fields(found.schema[_UPSERT].dataType)}
     columns = {
         name: F.when(is_newer, upsert[name] if name.casefold() in given else F.lit(None)).otherwise(
@@ -176,16 +190,35 @@ def _compared(found: DataFrame, table: StructType, keys: list[str]) -> DataFrame
     }
     is_changed, ages = is_newer, {}
     kept = {name.casefold() for name in _fields(table[COLUMN_SEQUENCES].dataType)}
+    all_since, all_left, all_taken, all_ages = {}, {}, {}, {}
     for number, name in enumerate(_fields(found.schema[_UPSERT].dataType[COLUMN_SEQUENCES].dataType)):
         value, at = F.col(f"{_VALUE}{number}.value"), F.col(f"{_VALUE}{number}.at")
+        since, is_left, is_taken, age = (
+            F.col(f"{one}{number}") for one in (_SINCE, _IS_LEFT, _IS_TAKEN, _AGE)
+        )
         # The sequence of a column is kept where it is not that of the row.
-        since = F.coalesce(held[COLUMN_SEQUENCES][name], held_at) if name.casefold() in kept else held_at
-        is_left = held[name].isNotNull() & is_alive(since)
-        is_taken = is_alive(at) & (~is_left | (at > since))
+        own = F.coalesce(held[COLUMN_SEQUENCES][name], held_at) if name.casefold() in kept else held_at
+        all_since[f"{_SINCE}{number}"] = own
+        all_left[f"{_IS_LEFT}{number}"] = held[name].isNotNull() & is_alive(since)
+        all_taken[f"{_IS_TAKEN}{number}"] = is_alive(at) & (~is_left | (at > since))
+        all_ages[f"{_AGE}{number}"] = F.when(is_taken, at).when(is_left, since)
         column = next(one for one in columns if one.casefold() == name.casefold())
         columns[column] = F.when(is_taken, value).when(is_left, held[name])
-        ages[name.casefold()] = F.when(is_taken, at).when(is_left, since)
+        ages[name.casefold()] = age
         is_changed = is_changed | is_taken | (held[name].isNotNull() & ~is_left)
+    steps = (
+        {_DEAD: F.greatest(_DELETED, _DEAD), _HELD_AT: F.when(is_held, F.coalesce(held[SEQUENCE], lowest))},
+        {
+            _IS_NEWER: is_alive(given_at) & (~is_alive(held_at) | (given_at > held_at)),
+            _IS_HELD_ALIVE: is_alive(held_at),
+            **all_since,
+        },
+        {_NEWEST_AT: F.when(is_newer, given_at).when(F.col(_IS_HELD_ALIVE), held_at), **all_left},
+        all_taken,
+        all_ages,
+    )
+    for step in steps:
+        found = found.withColumns(step)
     columns[SEQUENCE] = newest_at
     columns[COLUMN_SEQUENCES] = F.struct(
         *(

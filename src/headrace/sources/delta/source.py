@@ -168,6 +168,7 @@ class DeltaSource(Source):
                 self.options,
                 path,
                 name=str(self.table or self.path),
+                is_outside=self.table is None,
                 properties=systems.read_table(path).properties,
                 location=self.location,
             )

@@ -17,6 +17,9 @@ ERASURES_ONLY = "headrace.changes"
 options for that."""
 FEED_PROPERTY = "delta.enableChangeDataFeed"
 """The property of tables that record a change data feed."""
+_PIPELINE = "headrace.pipeline"
+_OTHER_SPEC = 'configuration: {spark.databricks.delta.properties.defaults.enableChangeDataFeed: "true"}'
+"""The line of the spec that sets the property for all tables of a pipeline."""
 
 
 def reads_feed(options: Mapping[str, str]) -> bool:
@@ -38,21 +41,27 @@ def check_table_start(
     path: Location,
     *,
     name: str,
+    is_outside: bool,
     properties: Mapping[str, str],
     location: SourceLocation,
 ) -> None:
-    """Check that a new stream of a table can start at the version in its options."""
+    """Check that a new stream of a table can start at the version in its options. `is_outside`: whether the
+    table is not one of the pipeline."""
     chosen = {key.lower(): value.strip().lower() for key, value in options.items()}
     asks_feed = reads_feed(options)
     if asks_feed and properties.get(FEED_PROPERTY, "false").lower() != "true":
+        writer = properties.get(_PIPELINE) if is_outside else None
+        remedy = f'set the table property {FEED_PROPERTY} = "true"'
+        other = f"add this line to the spec of the pipeline {writer}, and run it:   {_OTHER_SPEC}"
         raise ChangeFeedMissingError(
             f"a stream reads the change data feed of {name}, which is not enabled",
             location=location,
+            facts=(f"the pipeline {writer} writes this table",) if writer else (),
             remedies=(
-                f'set the table property {FEED_PROPERTY} = "true"',
+                *((other, f"or {remedy} in the declaration of the table") if writer else (remedy,)),
                 "or read the rows of the table: hr.read_table_stream",
             ),
-            params={"table": name},
+            params={"table": name} | ({"writer": writer} if writer else {}),
         )
     text = chosen.get("startingversion", "latest")
     known = versions(path)

@@ -67,17 +67,24 @@ LINE_OPTIONS: Final = frozenset(
 )
 """Options that the reader of lines takes; the others are for the parser."""
 
-_OF_SPARKS_READERS = (
-    *sorted({name for names in _FORMAT_OPTIONS.values() for name in names}),
+_OF_READERS_ALONE = (
     *(BASE_PATH, "path", "ignoreInvalidPartitionPaths", "singleVariantColumn", "timeFormat"),
     *("maxNestingDepth", "maxNumLen", "maxStringLen", "useUnsafeRow", "inputBufferSize", "extension"),
     *("columnPruning", "avroSchemaUrl", "enableStableIdentifiersForUnionType", "recursiveFieldMaxDepth"),
     *("stableIdentifierPrefixForUnionType", "rowTag", "excludeAttribute", "attributePrefix", "valueTag"),
     *("ignoreSurroundingSpaces", "rowValidationXSDPath", "wildcardColName", "ignoreNamespace"),
     *("arrayElementName", "useLegacyXMLParser"),
+)
+_OF_SPARKS_READERS = (
+    *sorted({name for names in _FORMAT_OPTIONS.values() for name in names}),
+    *_OF_READERS_ALONE,
     # Options of writers, which pipelines give to both
     *("compression", "codec"),
 )
+_WITH_EFFECT = frozenset(
+    name.lower() for name in (*_OF_READERS_ALONE, "encoding", "charset", "skipRows", "parserCaseSensitive")
+)
+"""Options that change the rows of some format on Databricks, and that a reader here does not have."""
 SPARKS_OPTIONS: Final = KnownOptions(
     stream=(*STREAM_OPTIONS, *_OF_SPARKS_READERS),
     batch=(*_CHOOSING, *_OF_SPARKS_READERS),
@@ -88,13 +95,25 @@ SPARKS_OPTIONS: Final = KnownOptions(
 pipelines set `inferSchema` for any format, and it changes nothing."""
 
 
-def check_options(format: str, options: Mapping[str, str]) -> None:
-    """Refuse an option that neither the format nor a stream of files knows."""
+def check_options(
+    call: str, format: str, options: Mapping[str, str], *, passes_unknown: bool = False
+) -> list[str]:
+    """Refuse an option that neither the format nor a stream of files knows.
+
+    With `passes_unknown`, an option that has no effect on Databricks either is returned. One that is like a
+    known option is refused.
+    """
     known = (*STREAM_OPTIONS, *_FORMAT_OPTIONS[format])
+    passed = []
     for name in options:
-        if name.lower() not in {one.lower() for one in known}:
+        if name.lower() in {one.lower() for one in known}:
+            continue
+        meant = did_you_mean(name, known)
+        if not passes_unknown or meant or "." in name or name.lower() in _WITH_EFFECT:
             raise ArgumentInvalidError(
-                f"read_files: {format} files have no option `{name}`",
-                remedies=did_you_mean(name, known, "leave it out"),
+                f"{call}: {format} files have no option `{name}`",
+                remedies=meant or ("leave it out",),
                 params={"argument": "options", "option": name},
             )
+        passed.append(name)
+    return passed

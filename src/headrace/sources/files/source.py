@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from headrace.model.folders import FileFolder, plain_path
 from headrace.model.ranges import Position, SourceRange
 from headrace.model.texts import counted
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession, T
+from headrace.runtime.quiet import quiet
 from headrace.sources.answers import Found, Lag, Seed, Unrecoverable
 from headrace.sources.bad_records import SCHEMA_MARK
 from headrace.sources.files.facts import FileFacts, FilePosition, folder_of_source
@@ -118,10 +119,7 @@ class FileSource(Source):
         reader = read.session.read.format(read.request.format).options(**options)
         if read.request.schema is not None:
             reader = reader.schema(read.request.schema)
-        paths = [] if one is None or isinstance(one.until, FileParts) else self.files(one, checkpoint)
-        # The flow's guard reports files that are gone.
-        there = [path for path in paths if locate(path).exists()]
-        if one is None or (paths and not there):
+        if one is None:
             return reader.load(self.path).where(F.lit(False))
         if not self.folder_read.is_pattern:
             # Folders named `key=value` give columns.
@@ -130,7 +128,9 @@ class FileSource(Source):
         reader = reader.option("__globPaths__", "false")
         if isinstance(one.until, FileParts):
             return one.until.choose(reader.load(list(map(plain_path, one.until.paths))), row_number())
-        return reader.load(there)
+        paths = self.files(one, checkpoint)
+        found = load_existing(reader, paths, exists=lambda path: locate(path).exists())
+        return reader.load(self.path).where(F.lit(False)) if found is None else found
 
     def files(self, one: SourceRange, checkpoint: Location) -> list[str]:
         assert isinstance(one.until, FilePosition)
@@ -283,6 +283,21 @@ class FilesKind(SourceKind):
 
     def take_over(self, old: Location, ledger: Location) -> None:
         FileLists.of_ledger(ledger).take_over(FileLists.of_ledger(old))
+
+
+def load_existing(reader: Any, paths: list[str], exists: Callable[[str], bool]) -> DataFrame | None:
+    """The rows of those files that exist; ``None`` if all are gone. The flow's guard reports the others."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        # Spark looks for each file itself: on an object store, each look is a request.
+        with quiet():
+            return reader.load(paths)
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+    there = [path for path in paths if exists(path)]
+    return reader.load(there) if there else None
 
 
 def describe_folder(folder: FileFolder) -> str:
