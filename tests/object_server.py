@@ -18,6 +18,21 @@ from headrace.storage.s3 import buckets
 
 KEY, SECRET = "planted-key", "pl4nted/s3+secret"
 REGION = "us-east-1"
+_SERVER = """
+from threading import Lock
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+
+app, lock = DomainDispatcherApplication(create_backend_app), Lock()
+
+def serve(environ, start_response):
+    with lock:
+        return [b"".join(app(environ, start_response))]
+
+run_simple("127.0.0.1", 0, serve, threaded=True)
+"""
+"""One request after another: moto looks at a condition and writes in two steps."""
+
 _READY = re.compile(r"Running on (http://\S+)")
 
 
@@ -65,7 +80,7 @@ def open_buckets(patch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def running_server() -> Iterator[ObjectServer]:
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    command = [sys.executable, "-c", _SERVER]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:

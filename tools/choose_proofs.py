@@ -68,7 +68,17 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
         ),
     ),
     "sources": (
-        *("auto_loader", "files", "folders", "recovery", "runs", "secured", "subscription", "topic"),
+        *(
+            "auto_loader",
+            "files",
+            "folders",
+            "headers",
+            "recovery",
+            "runs",
+            "secured",
+            "subscription",
+            "topic",
+        ),
         "upstream",
     ),
     "state": (

@@ -328,8 +328,7 @@ BAD: dict[str, tuple[str, str, list[str], int | None]] = {
         ['[{"id": 1, "a": [1.5]},', '{"id": 2, "a": [0.001]}]'],
         0,
     ),
-    "header": ("csv", "first STRING, last STRING", ["last,first", "Lovelace,Ada"], None),
-    "unused": ("csv", "id LONG, page STRING", ["id,page,extra", "1,a,x"], None),
+    "foreign": ("csv", "first STRING, last STRING", ["Lovelace,Ada"], 1),
     "unused_width": ("csv", "id LONG, page STRING", ["id,page", "1,a", "2,b,x"], 3),
     "columns": ("parquet", "id LONG", ["PAR1 and no more"], None),
     "objects": ("avro", "id LONG", ["no avro"], None),
@@ -358,14 +357,12 @@ bad_records="stop")
     assert set(errors) == set(BAD)
     for name, (_, _, _, line) in BAD.items():
         said = errors[name].to_dict()
-        expected = "FILE_UNREADABLE" if line is None else "RECORD_UNPARSEABLE"
+        expected = "FILE_UNREADABLE" if line is None or name == "foreign" else "RECORD_UNPARSEABLE"
         assert said["code"] == expected, said
         assert (said["params"]["path"], said["params"].get("line")) == (str(paths[name]), line or None), said
         assert site.rows(name) == []
-    header = "\n".join(errors["header"].facts)
-    assert "last, first" in header and "first, last" in header, header
-    assert "other columns in its header" in errors["unused"].summary, errors["unused"].to_dict()
-    assert "another append flow" in errors["unused"].remedies[1]
+    assert "no column of the schema" in errors["foreign"].summary, errors["foreign"].to_dict()
+    assert "headrace reset foreign" in errors["foreign"].remedies[-1]
 
 
 def test_what_is_not_there_is_named_with_the_line_that_reads_it(site: Site) -> None:

@@ -289,7 +289,9 @@ def parse_drift(arguments: Arguments, value: Any, schema: StructType | None) -> 
             )
     if schema is None:
         raise arguments.invalid(
-            "drift", "works with JSON records that have a schema", 'set format="json" and a schema'
+            "drift",
+            "works with JSON records and CSV files with a header, if they have a schema",
+            'set format="json" and a schema',
         )
     drift = Drift(actions.get(EVERY_COLUMN), {k: v for k, v in actions.items() if k != EVERY_COLUMN})
     if drift.has("rescue") and RESCUED in schema.fieldNames():

@@ -65,6 +65,7 @@ class _Files:
 
     def frame(self) -> DataFrame:
         from headrace.sources.files import read as files
+        from headrace.sources.files.headers import has_header
         from headrace.sources.files.options import check_options
 
         loader = self.loader
@@ -91,10 +92,10 @@ class _Files:
         if not self.read.streaming:
             return self._batch(folder, format, schema, options)
         is_lines = "multiline" not in {name.lower() for name, value in options.items() if value != "false"}
-        rescues = format == "json" and is_lines
+        rescues = (format == "json" and is_lines) or (format == "csv" and has_header(options))
         if not rescues:
             self._check_mode(format)
-        drift = self._drift(schema) if schema is not None and rescues else Drift()
+        drift = self._drift(schema, format) if schema is not None and rescues else Drift()
         evolving = evolving_schema(self.active, self.arguments, f"files {folder.path}", schema, drift)
         if evolving is not None and schema is not None and not loader.infers_types:
             evolving = replace(evolving, schema=_strings(evolving.schema, schema.fieldNames()))
@@ -159,7 +160,7 @@ class _Files:
     def _check_mode(self, format: str) -> None:
         """Note or refuse a mode of evolution that a reader of Spark does not have."""
         if format in ("csv", "text"):
-            # A CSV file with another header stops the flow.
+            # A CSV file without a header has no names, and one with another number of columns stops the flow.
             return
         if self.loader.mode == "failonnewcolumns":
             problem = f"failOnNewColumns works with JSON lines and CSV, not with {format} files"
@@ -194,13 +195,16 @@ class _Files:
                 "schemaHints", problem, "write such as id INT, at.day DATE"
             ) from error
 
-    def _drift(self, schema: StructType) -> Drift:
-        """The actions for JSON records that differ from the columns."""
+    def _drift(self, schema: StructType, format: str) -> Drift:
+        """The actions for JSON records and headers of CSV files that differ from the columns."""
         loader = self.loader
         if loader.rescued is None:
             return Drift("fail" if loader.mode == "failonnewcolumns" else None)
         known: dict[str, DriftAction] = dict.fromkeys(_leaves(schema), "rescue")
         match loader.mode:
+            case "addnewcolumns" if format == "csv" and self.active.registry is not None:
+                # A read at module level has no flow whose schema could grow.
+                return Drift("rescue")
             case "addnewcolumns":
                 return Drift("evolve", known)
             case "failonnewcolumns":

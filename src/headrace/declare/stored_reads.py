@@ -55,7 +55,8 @@ def read_files(
         max_files_per_trigger: The maximum number of files in a batch.
         max_bytes_per_trigger: The maximum number of bytes in a batch, but at least one file; in place
             of the limit of files. The default keeps a batch under about 30 seconds.
-        drift: What to do with a JSON record that differs from the schema, as in `read_kafka`.
+        drift: What to do with a JSON record that differs from the schema, as in `read_kafka`, or with a
+            column of a CSV file's header that the schema does not have.
         options: Further options of Spark's reader for this format.
 
     Example:
@@ -67,6 +68,7 @@ def read_files(
     active = require_pipeline("read_files")
     arguments = arguments_of("hr.read_files")
     from headrace.sources.files import read as files
+    from headrace.sources.files.headers import has_header
     from headrace.sources.files.options import check_options
 
     with arguments.located():
@@ -96,7 +98,11 @@ def read_files(
         files.check_folder(folder)
         if columns is None and format != "text":
             columns = kept_schema(active, folder, format, chosen)
-        actions = parse_drift(arguments, drift, columns if format == "json" else None)
+        by_name = format == "csv" and has_header(chosen)
+        actions = parse_drift(arguments, drift, columns if format == "json" or by_name else None)
+        if by_name and actions.has("quarantine"):
+            problem = "cannot be 'quarantine' for CSV files: a new column is in all rows of a file"
+            raise arguments.invalid("drift", problem, "write evolve, rescue or fail")
         evolving = evolving_schema(active, arguments, f"files {folder.path}", columns, actions)
         return files.read(
             active.session(),

@@ -23,7 +23,7 @@ from headrace.plan.modes import Loading
 from headrace.plan.names import NameRules, split_name
 from headrace.runtime.gateway import new_frame
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession, T
-from headrace.sources.files.read import ANY_FILE_NAME, CSV_CHECKS
+from headrace.sources.files.read import CSV_CHECKS, any_file_name
 from headrace.sources.files.reader import FILES_MAX_AGE
 from headrace.sources.schemas import load_schema
 from headrace.state.snapshot_log import SnapshotLog
@@ -59,7 +59,7 @@ class FoundSnapshots:
 
 def marker_stream(session: SparkSession, pattern: str, columns: Mapping[str, Any]) -> DataFrame:
     """The stream of a flow's markers, one in each batch; its columns are NULL: the batch replaces them."""
-    options = {"maxFilesPerTrigger": "1", "maxFileAge": FILES_MAX_AGE, **ANY_FILE_NAME}
+    options = {"maxFilesPerTrigger": "1", "maxFileAge": FILES_MAX_AGE, **any_file_name(pattern)}
     with suspended():
         reader = session.readStream.format("text").schema("value STRING").options(**options)
         markers = reader.load(pattern)
@@ -213,7 +213,9 @@ class SnapshotReader:
                 f"the format of {path} is not known", f"give its files one suffix of {KNOWN_SUFFIXES}"
             )
         with suspended():
-            reader = self._session.read.format(format).options(**ANY_FILE_NAME, **_OPTIONS.get(format, {}))
+            reader = self._session.read.format(format).options(
+                **any_file_name(str(path)), **_OPTIONS.get(format, {})
+            )
             if format not in ("csv", "json"):
                 return without_own_columns(reader.load(str(path)))
             if self._declared is not None:

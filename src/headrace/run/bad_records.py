@@ -35,8 +35,10 @@ from headrace.sources.bad_records import (
     SKIPPED,
     TOMBSTONE,
     BadRecords,
+    Evolving,
     NewFields,
 )
+from headrace.sources.files.headers import HEADERS_OPTION
 from headrace.sources.records import CARRIED
 from headrace.state.kept_schemas import SchemaVersion
 
@@ -58,15 +60,15 @@ class DriftCheck:
         names = frozenset().union(*(one.unknown for one in known))
         if self._numbers and (names or len(known) < len(counts)):
             self._take_up(session, stamp, names)
-        if new := names - self._reported:
-            self._reported |= new
-            example: Mapping[str, Any] = next((json.loads(one.example) for one in known if one.example), {})
-            self._report(stamp, tuple(sorted(new)), example, None)
+        example: Mapping[str, Any] = next((json.loads(one.example) for one in known if one.example), {})
+        self.report_ignored(stamp, names, example)
 
     @property
     def _numbers(self) -> list[int]:
         """The numbers of the schemas that the query reads with."""
-        found = (source.option(SCHEMA_NUMBER) for source in self.planned.sources)
+        # New columns of files are found in their headers, before the rows are read.
+        reads = (one for one in self.planned.sources if one.option(HEADERS_OPTION) is None)
+        found = (source.option(SCHEMA_NUMBER) for source in reads)
         return sorted(int(number) for number in found if number is not None)
 
     def _take_up(self, session: SparkSession, stamp: BatchStamp, names: frozenset[str]) -> None:
@@ -84,9 +86,15 @@ class DriftCheck:
         (row,) = read.frame.collect()
         if row.schema is None:
             return False
+        return self.add_fields(evolving, stamp, from_variant(row.schema), json.loads(row.example))
+
+    def add_fields(
+        self, evolving: Evolving, stamp: BatchStamp, fields: Mapping[str, Any], example: Mapping[str, Any]
+    ) -> bool:
+        """Add a version with new fields of a read; whether there are any that can be columns."""
         own = {name.lower() for name in evolving.schema.fieldNames()}
         taken = [one["name"] for one in self.planned.schema["fields"] if one["name"].lower() not in own]
-        found = evolve(evolving.schema.jsonValue(), from_variant(row.schema), evolving.drift, taken)
+        found = evolve(evolving.schema.jsonValue(), fields, evolving.drift, taken)
         if not found.changes:
             return False
         version = SchemaVersion(
@@ -96,12 +104,18 @@ class DriftCheck:
             flow=stamp.flow,
             checkpoint=stamp.checkpoint,
             batch=stamp.batch,
-            example=json.loads(row.example),
+            example=example,
         )
         if evolving.versions.add(version):
             self._report(stamp, version.added, version.example, version.number)
         reach("schema-added", stamp.flow, stamp.batch)
         return True
+
+    def report_ignored(self, stamp: BatchStamp, names: Iterable[str], example: Mapping[str, Any]) -> None:
+        """Report fields that have no column, each once."""
+        if new := frozenset(names) - self._reported:
+            self._reported |= new
+            self._report(stamp, tuple(sorted(new)), example, None)
 
     def _report(
         self, stamp: BatchStamp, fields: tuple[str, ...], example: Mapping[str, Any], number: int | None

@@ -13,6 +13,7 @@ from headrace.errors import CheckpointBehindTableError, QueryFailedError
 from headrace.plan.stages import PlannedFlow
 from headrace.run.failpoints import reach
 from headrace.run.failures import Reading
+from headrace.run.headers import HeaderCheck
 from headrace.run.limits import limit_tasks
 from headrace.run.narrowing import RecordSearch
 from headrace.run.reporting import BatchReporter
@@ -117,6 +118,7 @@ class BatchFunction:
     ranges: BatchRanges
     split: BatchSplit
     search: RecordSearch
+    headers: HeaderCheck
     target: FlowTarget
     tasks: int
     reporter: BatchReporter
@@ -165,17 +167,22 @@ class BatchFunction:
         writer = self.target.begin(session, stamp)
         if writer is None:
             return None
-        with writer, self._records(rows, stamp) as records, self.split.begin(records, stamp) as split:
-            try:
-                writer.write(split)
-            except (StopRequested, PlanAgain):
-                raise
-            except Exception as failure:
-                if self.snapshots is not None:
+        with writer:
+            rows, is_built_again = self.headers.by_name(rows, stamp)
+            with (
+                self._records(rows, stamp) as records,
+                self.split.begin(records, stamp, is_built_again=is_built_again) as split,
+            ):
+                try:
+                    writer.write(split)
+                except (StopRequested, PlanAgain):
                     raise
-                narrowed = self.search.narrow(failure, session, stamp.ranges)
-            else:
-                return self._commit(writer, split, stamp)
+                except Exception as failure:
+                    if self.snapshots is not None:
+                        raise
+                    narrowed = self.search.narrow(failure, session, stamp.ranges)
+                else:
+                    return self._commit(writer, split, stamp)
         again = self.target.begin(session, stamp)
         assert again is not None, "the batch was not committed"
         rest = with_checks(narrowed.rows, self.planned.expectations)

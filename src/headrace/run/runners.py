@@ -19,6 +19,7 @@ from headrace.run.checks import DatasetChecks
 from headrace.run.context import UpdateContext
 from headrace.run.failures import Failures
 from headrace.run.flow import FlowRunner, OpeningGate
+from headrace.run.headers import HeaderCheck
 from headrace.run.limits import BatchLimits, most_tasks
 from headrace.run.narrowing import RecordSearch
 from headrace.run.opening import FlowOpener, OpenedFlow
@@ -82,12 +83,21 @@ class BatchSetup:
             stop=stop,
             checkpoint=opened.path,
         )
+        find = partial(self.context.queries.find_bad_records, planned=planned, checkpoint=opened.path)
+        drift = DriftCheck(planned=planned, find=find, update=self.context.update, emit=self.context.emit)
         return BatchFunction(
             planned=planned,
             lease=lease,
             ranges=ranges,
-            split=self._split(opened, session, search),
+            split=self._split(session, search, drift),
             search=search,
+            headers=HeaderCheck(
+                planned=planned,
+                build_ranges=self.context.queries.build_ranges,
+                checkpoint=opened.path,
+                drift=drift,
+                schemas=settings.storage.schemas,
+            ),
             target=flow_target(planned, self.context, session),
             tasks=most_tasks(session),
             reporter=self._reporter(opened, limits),
@@ -108,21 +118,14 @@ class BatchSetup:
             after_batch={"the offsets": self._publish, "the limit": limits.follow},
         )
 
-    def _split(self, opened: OpenedFlow, session: SparkSession, search: RecordSearch) -> BatchSplit:
+    def _split(self, session: SparkSession, search: RecordSearch, drift: DriftCheck) -> BatchSplit:
         planned = self.surveyor.planned
-        find = partial(self.context.queries.find_bad_records, planned=planned, checkpoint=opened.path)
         return BatchSplit(
             planned=planned,
             quarantine=quarantine_of(planned.flow.target, self.surveyor.settings.storage),
             update=self.context.update,
             records=BadRecordSearch(
-                planned=planned,
-                count=ReaderCounts(session),
-                find=find,
-                read=search.read,
-                drift=DriftCheck(
-                    planned=planned, find=find, update=self.context.update, emit=self.context.emit
-                ),
+                planned=planned, count=ReaderCounts(session), find=drift.find, read=search.read, drift=drift
             ),
             target=self.surveyor.target,
             session=session,

@@ -111,16 +111,24 @@ class BatchSplit:
     session: SparkSession
     _is_first: bool = field(default=True, init=False)
 
-    def begin(self, rows: DataFrame, stamp: BatchStamp, raising: Sequence[RaisingRecord] = ()) -> SplitRows:
+    def begin(
+        self,
+        rows: DataFrame,
+        stamp: BatchStamp,
+        raising: Sequence[RaisingRecord] = (),
+        *,
+        is_built_again: bool = False,
+    ) -> SplitRows:
         """Split a batch that the flow's target does not hold yet; the caller settles it before the commit.
 
         Rejected rows are computed a second time. If that could give other rows, Spark keeps the batch
         meanwhile. So it does with rows that are not those of the streaming query: their current timestamp is
-        another one in each job.
+        another one in each job. `is_built_again`: whether the rows are of such a query.
         """
         planned = self.planned
+        is_built_again = is_built_again or bool(raising)
         reads_twice = any(one.action in ("quarantine", "fail") for one in planned.expectations)
-        is_repeatable = planned.repeatable and not raising
+        is_repeatable = planned.repeatable and not is_built_again
         kept = rows.persist() if reads_twice and not is_repeatable else None
         split = RowSplit(
             kept or rows,
@@ -137,8 +145,8 @@ class BatchSplit:
             release=None if kept is None else kept.unpersist,
             is_kept=kept is not None,
         )
-        # Rows of a batch that was narrowed come from another query, which does not count.
-        views = () if raising else planned.checked_views
+        # Such a query does not count.
+        views = () if is_built_again else planned.checked_views
         return _with_counts(found, partial(self._view_counts, stamp.flow)) if views else found
 
     def _view_counts(self, flow: str) -> tuple[ExpectationCount, ...]:

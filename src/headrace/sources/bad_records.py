@@ -6,15 +6,16 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from headrace.model.declarations import Drift
-from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, StructType, T
 from headrace.sources.decoders import TOO_LARGE, Decoder, decode_within
 from headrace.sources.records import CARRIED, BadRecord, decode_or_stop, stop_at
 
 if TYPE_CHECKING:
     from headrace.state.kept_schemas import SchemaVersions
+    from headrace.storage.location import Location
 
 
 NAMES: Final = "unknown_fields"
@@ -36,6 +37,18 @@ class Evolving:
     number: int  # the number of the version that the read has; 0 for the declared schema
     schema: StructType
     drift: Drift
+
+    def to_json(self) -> dict[str, Any]:
+        """The schema and the number; `from_json` reads them."""
+        return {"source": self.versions.source, "number": self.number, "schema": self.schema.jsonValue()}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], folder: Location, drift: Drift) -> Self:
+        from headrace.state.kept_schemas import SchemaVersions
+
+        versions = SchemaVersions(folder, value["source"])
+        schema = T.StructType.fromJson(dict(value["schema"]))
+        return cls(versions=versions, number=value["number"], schema=schema, drift=drift)
 
 
 @dataclass(frozen=True)

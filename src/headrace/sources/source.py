@@ -8,17 +8,17 @@ batches). One line of `sources/registry.py` adds it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.coordinates import RecordCoordinates
 from headrace.model.names import TableName
 from headrace.model.project import OnDataLoss, ProjectSettings
 from headrace.model.ranges import Position, SourceRange
-from headrace.runtime.lazy_pyspark import Column, DataFrame
+from headrace.runtime.lazy_pyspark import Column, DataFrame, SparkSession
 from headrace.sources.answers import Found, Server
 from headrace.sources.limits import Meter
 from headrace.sources.requests import SourceRead
@@ -26,6 +26,9 @@ from headrace.sources.systems import Past, Systems
 from headrace.state.facts import SourceFacts
 from headrace.state.identity import SourceIdentity
 from headrace.storage.location import Location
+
+if TYPE_CHECKING:
+    from headrace.sources.files.headers import HeaderGroup, HeaderRules
 
 _NOT_KEPT = frozenset({"location", "options", "adaptive"})
 """Fields that the JSON form of a source leaves out; options can hold secrets."""
@@ -167,6 +170,12 @@ class Source(ABC):
     def read_range(self, read: SourceRead, one: SourceRange | None, checkpoint: Location) -> DataFrame:
         """A range as a batch, with the columns of the stream; only where `rereads`."""
         raise NotImplementedError(self.kind)
+
+    def headers(
+        self, session: SparkSession, one: SourceRange, checkpoint: Location
+    ) -> tuple[HeaderRules, Sequence[HeaderGroup]] | None:
+        """The files of a range by their headers; ``None`` if the read does not take columns by name."""
+        return None
 
     def read_records(self, read: SourceRead, records: DataFrame) -> DataFrame:
         """Records of the quarantine, with its fields, as a batch with the columns of the stream; only where

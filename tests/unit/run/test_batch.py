@@ -121,7 +121,7 @@ def raise_it(failure: Exception, *_: Any) -> Any:
 class AcceptAll:
     """A split that gives the target every row."""
 
-    def begin(self, rows: Any, stamp: Any, raising: Any = ()) -> SplitRows:
+    def begin(self, rows: Any, stamp: Any, raising: Any = (), **_: Any) -> SplitRows:
         return SplitRows(accepted=rows)
 
 
@@ -133,6 +133,7 @@ def run(steps: Steps, *, stateful: bool = False, rows: Rows | None = None, split
         ranges=cast(Any, steps),
         split=split or AcceptAll(),
         search=cast(Any, SimpleNamespace(narrow=raise_it)),
+        headers=cast(Any, SimpleNamespace(by_name=lambda rows, stamp: (rows, False))),
         target=cast(Any, steps),
         tasks=2,
         reporter=cast(Any, steps),
@@ -204,7 +205,7 @@ class Quarantine:
 
     steps: Steps
 
-    def begin(self, rows: Any, stamp: BatchStamp) -> SplitRows:
+    def begin(self, rows: Any, stamp: BatchStamp, **_: Any) -> SplitRows:
         self.steps.calls.append(f"quarantine {stamp.checkpoint} {stamp.batch}")
 
         def counts(accepted: int) -> BatchCounts:

@@ -201,6 +201,16 @@ def test_the_limit_of_a_batch_fits_the_files_that_are_there(tmp_path: Path) -> N
     assert limit(tmp_path) == {"maxBytesPerTrigger": str(FILES_MAX_BYTES_PER_TRIGGER)}
 
 
+def test_only_local_files_are_read_without_files_of_checksums() -> None:
+    def options(path: str) -> dict[str, str]:
+        request = ReadRequest(streaming=True, format="json", path=path)
+        return kind_for(request.format).reader.options(request, HERE, DEFAULTS)
+
+    assert options("/in")["fs.file.impl"].endswith("RawLocalFileSystem")
+    # The client of S3 buffers in local files, and casts Hadoop's class of them.
+    assert not [key for key in options("s3a://bucket/in") if key.startswith("fs.")]
+
+
 def test_batch_reads_have_no_limit() -> None:
     assert given("parquet", streaming=False) == {}
     assert given("delta", streaming=False) == {}

@@ -14,11 +14,13 @@ from typing import IO, Any
 from headrace.errors import NOT_COMMITTED, FileUnreadableError, HeadraceError, RecordUnparseableError, text_of
 from headrace.model.declarations import AppendFlow, AutoCdcFlow, RefreshFlow, TemporaryView
 from headrace.model.folders import plain_path
-from headrace.runtime.lazy_pyspark import F, SparkSession, T
+from headrace.runtime.lazy_pyspark import F, SparkSession, StructType, T
 from headrace.sources.decoders import NOT_UTF8
 from headrace.sources.records import BadRecord
 
 Declared = AppendFlow | AutoCdcFlow | RefreshFlow | TemporaryView
+
+ColumnsOf = Callable[[str, StructType], StructType]
 
 _PATH = re.compile(r"(?:reading file|footer for file:?|for the file:?) (file:/\S+?)[.,]?(?=\s|$)")
 _REASON = re.compile(
@@ -35,9 +37,13 @@ _REASON_LENGTH = 300
 
 
 def explain_bad_file(
-    error: BaseException, flow: Declared, session: SparkSession | None
+    error: BaseException,
+    flow: Declared,
+    session: SparkSession | None,
+    columns_of: ColumnsOf = lambda _, declared: declared,
 ) -> HeadraceError | None:
-    """The error of a file or record that made a query fail; None if the query failed for another reason."""
+    """The error of a file or record that made a query fail; None if the query failed for another reason.
+    `columns_of`: gives the columns of a file, in its order, from the declared ones."""
     text = "\n".join(_texts(error))
     bad = BadRecord.find(text)
     if bad is not None:
@@ -51,7 +57,7 @@ def explain_bad_file(
     reason = _short(reasons[-1]) if reasons else _short(text)
     if "MALFORMED_RECORD_IN_PARSING" in text:
         place = _POSITION.search(text)
-        record = None if session is None else _bad_record(session, str(flow.name), uri)
+        record = None if session is None else _bad_record(session, str(flow.name), uri, columns_of)
         line = int(place[1]) if place else None if record is None else find_line(path, record)
         column = int(place[2]) if place else None
         where = path if line is None else f"{path}, line {line}" + (f", column {column}" if column else "")
@@ -129,21 +135,19 @@ _OTHER_HEADER = "CSV header"
 _NOT_UTF8_REMEDIES = ("write the file in UTF-8, and start again:   headrace run",)
 
 
-def _bad_record(session: SparkSession, name: str, uri: str) -> str | None:
+def _bad_record(session: SparkSession, name: str, uri: str, columns_of: ColumnsOf) -> str | None:
     """The first record that Spark cannot read in a file, read once more to find it."""
-    jvm: Any = session._jvm
     for relation, paths in file_relations(session, name):
         format = _FORMATS.get(relation.fileFormat().getClass().getSimpleName())
         if format is None or plain_path(uri) not in map(plain_path, paths):
             continue
-        options = jvm.scala.jdk.javaapi.CollectionConverters.asJava(relation.options())
-        text = jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(options)
-        chosen = {str(key): str(value) for key, value in json.loads(text).items()}
+        chosen = relation_options(session, relation)
         chosen |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
         # The path names one file, whatever special characters are in it.
         chosen["__globPaths__"] = "false"
         declared = T.StructType.fromJson(json.loads(str(relation.dataSchema().json())))
-        reader = session.read.format(format).schema(declared.add(_CORRUPT, T.StringType()))
+        columns = columns_of(plain_path(uri), declared)
+        reader = session.read.format(format).schema(columns.add(_CORRUPT, T.StringType()))
         rows = reader.options(**chosen).load(uri).where(F.col(_CORRUPT).isNotNull()).limit(1)
         return next((str(row[_CORRUPT]) for row in rows.collect()), None)
     return None
@@ -180,6 +184,14 @@ def _short(reason: str) -> str:
     words = " ".join(reason.split())
     words = re.sub(r"^[\w.$]+(?:Exception|Error): ", "", words)
     return re.sub(r"\.? ?SQLSTATE: \w+", "", words)[:_REASON_LENGTH]
+
+
+def relation_options(session: SparkSession, relation: Any) -> dict[str, str]:
+    """The options with which Spark reads files."""
+    jvm: Any = session._jvm
+    options = jvm.scala.jdk.javaapi.CollectionConverters.asJava(relation.options())
+    text = jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(options)
+    return {str(key): str(value) for key, value in json.loads(text).items()}
 
 
 def file_relations(session: SparkSession, name: str) -> Iterator[tuple[Any, list[str]]]:

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from headrace.errors import (
     NOT_COMMITTED,
@@ -20,9 +21,21 @@ from headrace.errors import (
 )
 from headrace.model.folders import plain_path
 from headrace.model.ranges import Position, SourceRange
+from headrace.runtime.lazy_pyspark import StructType
 from headrace.sources.bad_records import schema_mark
-from headrace.sources.files.bad_files import explain_bad_file, file_relations
+from headrace.sources.files.bad_files import explain_bad_file, file_relations, relation_options
+from headrace.sources.files.by_header import find_groups, header_schema
 from headrace.sources.files.facts import FilePosition, folder_of_source
+from headrace.sources.files.header_errors import misplaced_column
+from headrace.sources.files.headers import (
+    HEADERS_OPTION,
+    HeaderRules,
+    HeaderSyntax,
+    find_header,
+    find_misplaced,
+    has_header,
+    header_splitter,
+)
 from headrace.sources.files.lists import FileLists, ReadFile, covers, describe_files
 from headrace.sources.files.spark_log import SeenFiles, find_earlier, last_entry, load_entries, load_seen
 from headrace.sources.guard import FlowRun, Guard
@@ -131,7 +144,7 @@ class FileGuard(Guard):
     def explain(self, error: Exception) -> None:
         self._refuse_changed(error)
         flow = self.run.flow
-        bad = explain_bad_file(error, flow, self.run.session) if self._batch.files else None
+        bad = explain_bad_file(error, flow, self.run.session, self._columns_of) if self._batch.files else None
         if bad is None:
             return
         gone = [f for f in self._batch.files if f.lost and plain_path(f.path) == bad.params.get("path")]
@@ -140,6 +153,17 @@ class FileGuard(Guard):
         if gone:
             raise self._changed([file.path for file in gone], "gone when it was to be read") from bad
         raise bad from error
+
+    def _columns_of(self, path: str, declared: StructType) -> StructType:
+        """The columns of a file in the order of its header, where they are read by name."""
+        index = next((file.source for file in self._batch.files if plain_path(file.path) == path), None)
+        source = next((one for one in self.run.planned if one.index == index), None)
+        rules = None if source is None else HeaderRules.of(source.options)
+        if source is None or rules is None:
+            return declared
+        (group,) = find_groups(self.run.session, source.options, rules, [path])
+        layout = group.layout
+        return declared if layout is None or layout.is_planned else header_schema(layout, declared, rules)
 
     def committed(self) -> None:
         for file in self._batch.files:
@@ -213,9 +237,11 @@ class FileGuard(Guard):
 
         It reads files twice that share a batch with one whose name looks like a pattern.
         """
-        relations = file_relations(self.run.session, self.run.flow.name)
+        relations = list(file_relations(self.run.session, self.run.flow.name))
         # The files of each read, with their bytes
         listing = [(paths, int(relation.location().sizeInBytes())) for relation, paths in relations if paths]
+        for relation, names in relations:
+            self._compare_headers(relation, names)
         counts = (Counter(paths) for paths, _ in listing)
         twice = sorted({path for count in counts for path, times in count.items() if times > 1})
         if twice:
@@ -231,6 +257,29 @@ class FileGuard(Guard):
             known = {path for paths in listed for path in paths}
             changed = [file.path for file in self._batch.files if not file.lost and file.path not in known]
             raise self._changed(changed, "not there, or smaller or larger, when Spark began the batch")
+
+    def _compare_headers(self, relation: Any, paths: Sequence[str]) -> None:
+        """Refuse CSV files with a column of the schema at another position, in Spark's own reader.
+
+        It reads by position, and ignores the headers.
+        """
+        options = relation_options(self.run.session, relation)
+        given = {name.lower() for name in options}
+        if not (has_header(options) and relation.fileFormat().getClass().getSimpleName() == "CSVFileFormat"):
+            return
+        if given & {"enforceschema", HEADERS_OPTION.lower()}:
+            return
+        syntax, split = HeaderSyntax.of(options), header_splitter(self.run.session, options)
+        columns, seen = list(relation.dataSchema().fieldNames()), set[str]()
+        for path in map(plain_path, paths):
+            header = find_header(path, syntax)
+            if header is None or header.text in seen:
+                continue
+            seen.add(header.text)
+            column = find_misplaced(split(header.text), columns, str.lower)
+            if column is not None:
+                flow = self.run.flow
+                raise misplaced_column(str(flow.name), path, header.line, column, flow.location)
 
     def _doubled(self, twice: Sequence[str]) -> FileUnreadableError:
         patterns = [

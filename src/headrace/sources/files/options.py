@@ -7,6 +7,7 @@ from typing import Final
 
 from headrace.errors import ArgumentInvalidError, did_you_mean
 from headrace.sources.bad_records import SCHEMA_NUMBER, VALUE_LIMIT
+from headrace.sources.files.headers import HEADERS_OPTION
 from headrace.sources.requests import ADAPTIVE, KnownOptions
 
 FORMAT_OPTION: Final = "headrace.files.format"
@@ -61,7 +62,7 @@ _FORMAT_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "text": ("wholetext", "lineSep"),
     "orc": ("mergeSchema",),
 }
-_OWN = (FORMAT_OPTION, SCHEMA_NUMBER, VALUE_LIMIT)
+_OWN = (FORMAT_OPTION, HEADERS_OPTION, SCHEMA_NUMBER, VALUE_LIMIT)
 LINE_OPTIONS: Final = frozenset(
     name.lower() for name in (*STREAM_OPTIONS, *_FORMAT_OPTIONS["text"], *_OWN, BASE_PATH)
 )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError, did_you_mean
-from headrace.model.declarations import Drift
-from headrace.model.folders import FileFolder
+from headrace.model.declarations import RESCUED, Drift
+from headrace.model.folders import FileFolder, plain_path
 from headrace.model.notes import nearest_path
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession, T
 from headrace.sources.bad_records import (
@@ -21,11 +21,14 @@ from headrace.sources.bad_records import (
 )
 from headrace.sources.decimals import DecimalReader, has_decimals
 from headrace.sources.decoders import Decoder, InvalidUtf8, choose_decoder
+from headrace.sources.files.by_header import find_groups
+from headrace.sources.files.headers import HeaderGroup, HeaderRules, has_header
 from headrace.sources.files.options import BASE_PATH, FORMAT_OPTION, LINE_OPTIONS, STREAM_OPTIONS
 from headrace.sources.records import stop_because
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql import DataFrameReader
+    from pyspark.sql.types import DataType, StructField, StructType
 
 FileFormat = Literal["json", "csv", "parquet", "avro", "text", "orc"]
 
@@ -36,12 +39,22 @@ ANY_FILE_NAME: Final = {
 """Options with which Spark reads files whose name has a colon. By default, Hadoop looks for a file of
 checksums beside each file, and cannot build the path of that file if the name has a colon."""
 
+
+def any_file_name(path: str | None) -> Mapping[str, str]:
+    """`ANY_FILE_NAME` for local files; none for files on S3, whose client needs Hadoop's own class of local
+    files for its buffers."""
+    return {} if path is not None and plain_path(path).startswith("s3://") else ANY_FILE_NAME
+
+
 _NATIVE_JSON = frozenset({"multiline", "mode", "columnnameofcorruptrecord", "encoding", "charset"})
 """Options that need Spark's own reader of JSON files."""
 
 _SPARKS_JSON = "Spark's own JSON reader, which the options need"
 
 _CORRUPT = "_corrupt_record"
+
+_COMPARED_FILES: Final = 1000
+"""The files whose headers are compared before columns are inferred, as Auto Loader does."""
 
 CSV_CHECKS: Final = {"enforceSchema": "false", "columnPruning": "false"}
 """Options with which Spark compares the whole header of each CSV file with the columns, and the width of each
@@ -96,12 +109,13 @@ def infer_schema(
             ),
             params={"path": folder.path, "glob": folder.glob},
         )
-    stream = {name.lower() for name in STREAM_OPTIONS}
-    chosen = {name: value for name, value in options.items() if name.lower() not in stream}
-    reader = spark.read.format(format).options(**chosen, **ANY_FILE_NAME)
-    reader = reader.options(**_choosing(folder))
-    if format == "csv" and "inferschema" not in {name.lower() for name in chosen}:
-        reader = reader.option("inferSchema", "true")
+    if format == "csv" and has_header(options):
+        rules = HeaderRules(columns=(), ignores_case=_ignores_case(spark))
+        paths = sorted(file.path for file in folder.files())[:_COMPARED_FILES]
+        groups = find_groups(spark, options, rules, paths)
+        if len(groups) > 1:
+            return _infer_by_name(spark, folder, options, [one for one in groups if one.layout], rules)
+    reader = _inferring(spark, format, options).options(**_choosing(folder))
     schema: StructType = reader.load(folder.path).schema
     if not schema.fields:
         raise FilesNotFoundError(
@@ -110,6 +124,79 @@ def infer_schema(
             params={"path": folder.path},
         )
     return schema
+
+
+def _inferring(spark: SparkSession, format: str, options: Mapping[str, str]) -> DataFrameReader:
+    """A reader that infers the columns of files."""
+    stream = {name.lower() for name in STREAM_OPTIONS}
+    chosen = {name: value for name, value in options.items() if name.lower() not in stream}
+    reader = spark.read.format(format).options(**{**chosen, **ANY_FILE_NAME})
+    if format == "csv" and "inferschema" not in {name.lower() for name in chosen}:
+        reader = reader.option("inferSchema", "true")
+    return reader
+
+
+def _infer_by_name(
+    spark: SparkSession,
+    folder: FileFolder,
+    options: Mapping[str, str],
+    groups: Sequence[HeaderGroup],
+    rules: HeaderRules,
+) -> StructType:
+    """The columns of CSV files with several headers."""
+    partitions = folder.partition_columns()
+    reader = _inferring(spark, "csv", options).option("__globPaths__", "false")
+    reader = reader.options(**_choosing(folder))
+    if partitions:
+        reader = reader.option(BASE_PATH, folder.base)
+    found = merge_columns(reader, groups, rules)
+    columns = [name for name in found if name not in partitions] + [
+        name for name in partitions if name in found
+    ]
+    return T.StructType([T.StructField(name, found[name]) for name in columns])
+
+
+def merge_columns(
+    reader: DataFrameReader, groups: Sequence[HeaderGroup], rules: HeaderRules
+) -> dict[str, DataType]:
+    """The columns of the files of several headers, each with a type that all its values have."""
+    found: dict[str, tuple[str, DataType]] = {}
+    for group in groups:
+        assert group.layout is not None
+        fields = reader.load(list(group.paths)).schema.fields
+        names = [*group.layout.names, *(one.name for one in fields[len(group.layout.names) :])]
+        for name, one in zip(names, fields, strict=True):
+            first, kind = found.get(rules.fold(name), (name, one.dataType))
+            found[rules.fold(name)] = first, _common_type(kind, one.dataType)
+    return dict(found.values())
+
+
+def infer_types(
+    spark: SparkSession, options: Mapping[str, str], groups: Sequence[HeaderGroup], rules: HeaderRules
+) -> dict[str, DataType]:
+    """The types of the columns of the files of several headers, by name."""
+    left_out = ("path", "mode", "inferschema")
+    chosen = {
+        name: value
+        for name, value in options.items()
+        if name.lower() not in left_out and not name.startswith("headrace.")
+    }
+    reader = _inferring(spark, "csv", chosen).option("__globPaths__", "false")
+    return merge_columns(reader, groups, rules)
+
+
+def _common_type(one: DataType, other: DataType) -> DataType:
+    """A type that the values of both types have; text where there is no other."""
+    if one == other:
+        return one
+    numbers = (T.IntegerType(), T.LongType(), T.DoubleType())
+    if one in numbers and other in numbers:
+        return max(one, other, key=numbers.index)
+    return T.StringType()
+
+
+def _ignores_case(spark: SparkSession) -> bool:
+    return (spark.conf.get("spark.sql.caseSensitive", "false") or "false").lower() != "true"
 
 
 def read(
@@ -143,7 +230,11 @@ def read(
     ).alias("_source")
     decoder = _choose_decoder(format, schema, partitions, options, invalid_utf8, drift)
     if decoder is None:
+        if format == "csv" and schema is not None and has_header(options):
+            given |= _header_rules(spark, schema, partitions, options, drift, evolving).to_option()
         rows = _read_records(spark, folder, format, schema, given)
+        if format == "csv" and drift is not None and drift.has("rescue") and RESCUED not in rows.columns:
+            rows = rows.withColumn(RESCUED, F.lit(None).cast("string"))
         if format not in ("csv", "json") or schema is None or not has_decimals(schema):
             return rows.select("*", source)
         kept = {one.name: _exact(one, format) for one in schema.fields if one.name not in partitions}
@@ -163,6 +254,26 @@ def read(
         found.append(rules.find_bad(lines, [path], [path, F.col("value").cast("binary").alias("value")]))
     kept = {name: F.col(name) for name in partitions}
     return rules.decode(lines, [path], {**kept, "_source": source})
+
+
+def _header_rules(
+    spark: SparkSession,
+    schema: StructType,
+    partitions: Collection[str],
+    options: Mapping[str, str],
+    drift: Drift | None,
+    evolving: Evolving | None,
+) -> HeaderRules:
+    given = {name.lower(): value for name, value in options.items()}
+    added = {*partitions, given.get("columnnameofcorruptrecord", _CORRUPT)}
+    return HeaderRules(
+        columns=tuple(name for name in schema.fieldNames() if name not in added),
+        drift=drift or Drift(),
+        # Without a declared type, those of the first files were inferred, or all are strings.
+        infers_types=given.get("inferschema", "true").lower() == "true",
+        ignores_case=_ignores_case(spark),
+        evolving=None if evolving is None else evolving.to_json(),
+    )
 
 
 def _choose_decoder(

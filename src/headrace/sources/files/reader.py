@@ -13,8 +13,10 @@ from headrace.errors import SourceLocation
 from headrace.model.folders import FileFolder
 from headrace.runtime.lazy_pyspark import DataFrame
 from headrace.sources.answers import Sample, SourceSeen
+from headrace.sources.files.by_header import HeaderedFiles, find_groups
+from headrace.sources.files.headers import HeaderRules
 from headrace.sources.files.options import FORMAT_OPTION, SPARKS_OPTIONS
-from headrace.sources.files.read import ANY_FILE_NAME
+from headrace.sources.files.read import any_file_name
 from headrace.sources.requests import (
     ADAPTIVE,
     Reader,
@@ -129,7 +131,11 @@ class FilesReader(Reader):
         if request.streaming:
             _refuse_for_files(request, location)
             # A reader's options override the session's settings of the same names.
-            options |= {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", **ANY_FILE_NAME}
+            options |= {
+                "ignoreMissingFiles": "false",
+                "ignoreCorruptFiles": "false",
+                **any_file_name(request.path),
+            }
             if not request.has("maxFileAge"):
                 options["maxFileAge"] = FILES_MAX_AGE
             if not request.has("maxFilesPerTrigger", "maxBytesPerTrigger"):
@@ -137,18 +143,27 @@ class FilesReader(Reader):
         return options | (_strict_mode(request, location) if request.has(FORMAT_OPTION) else {})
 
     def sample(self, read: SourceRead, sampling: Sampling) -> Sample:
+        rules = HeaderRules.of(read.request.options)
+
         def load(paths: list[str], **options: str) -> DataFrame:
             reader = read.session.read.format(read.request.format).options(**read.request.batch_options)
             if read.request.schema is not None:
                 reader = reader.schema(read.request.schema)
             return reader.options(**options).load(paths)
 
+        def load_chosen(paths: list[str], **options: str) -> DataFrame:
+            if rules is None:
+                return load(paths, **options)
+            groups = find_groups(read.session, read.request.options, rules, paths)
+            reader = read.session.read.format(read.request.format).options(**read.request.batch_options)
+            return HeaderedFiles(reader.options(**options), read.request.schema, rules).load(groups)
+
         everything = load(list(read.paths))
         files = sorted(everything.inputFiles(), key=_age, reverse=True)
         chosen = [unquote(file) for file in files[:FILES]]
         seen = SourceSeen("files", ", ".join(read.paths), len(chosen), len(files), "files")
-        if len(chosen) == len(files):
+        if len(chosen) == len(files) and (rules is None or not files):
             return Sample(everything, seen)
         # Spark finds partition columns below the base path only. The chosen paths are not patterns.
         base = {} if set("*?[{") & set(read.paths[0]) else {"basePath": read.paths[0]}
-        return Sample(load(chosen, **base, __globPaths__="false"), seen)
+        return Sample(load_chosen(chosen, **base, __globPaths__="false"), seen)

@@ -18,8 +18,10 @@ from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession, T
 from headrace.runtime.quiet import quiet
 from headrace.sources.answers import Found, Lag, Seed, Unrecoverable
 from headrace.sources.bad_records import SCHEMA_MARK
+from headrace.sources.files.by_header import HeaderedFiles, find_groups
 from headrace.sources.files.facts import FileFacts, FilePosition, folder_of_source
 from headrace.sources.files.guard import FileGuard
+from headrace.sources.files.headers import HeaderGroup, HeaderRules
 from headrace.sources.files.lists import (
     FileLists,
     ReadFile,
@@ -126,11 +128,34 @@ class FileSource(Source):
             reader = reader.option("basePath", self.path)
         # A path names one file, even if it has special characters.
         reader = reader.option("__globPaths__", "false")
-        if isinstance(one.until, FileParts):
-            return one.until.choose(reader.load(list(map(plain_path, one.until.paths))), row_number())
-        paths = self.files(one, checkpoint)
+        parts = one.until if isinstance(one.until, FileParts) else None
+        paths = self.files(one, checkpoint) if parts is None else list(map(plain_path, parts.paths))
+
+        def choose(rows: DataFrame) -> DataFrame:
+            return rows if parts is None else parts.choose(rows, row_number())
+
+        rules = HeaderRules.of(read.request.options)
+        if rules is not None:
+            there = [path for path in paths if locate(path).exists()]
+            groups = find_groups(read.session, self.options, rules, there)
+            if not groups:
+                return reader.load(self.path).where(F.lit(False))
+            given = read.request.schema
+            schema = T.StructType.fromDDL(given) if isinstance(given, str) else given
+            return HeaderedFiles(reader, schema, rules).load(groups, choose)
+        if parts is not None:
+            return choose(reader.load(paths))
         found = load_existing(reader, paths, exists=lambda path: locate(path).exists())
         return reader.load(self.path).where(F.lit(False)) if found is None else found
+
+    def headers(
+        self, session: SparkSession, one: SourceRange, checkpoint: Location
+    ) -> tuple[HeaderRules, Sequence[HeaderGroup]] | None:
+        rules = HeaderRules.of(self.options)
+        if rules is None:
+            return None
+        there = [path for path in self.files(one, checkpoint) if locate(path).exists()]
+        return rules, find_groups(session, self.options, rules, there)
 
     def files(self, one: SourceRange, checkpoint: Location) -> list[str]:
         assert isinstance(one.until, FilePosition)

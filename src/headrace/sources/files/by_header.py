@@ -1,0 +1,142 @@
+"""Reads CSV files by the names in their headers: the files of each header with a schema in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from headrace.model.declarations import RESCUED
+from headrace.model.names import quoted_column
+from headrace.runtime.gateway import frame_of_plan
+from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession, T
+from headrace.sources.files.header_errors import repeated_name
+from headrace.sources.files.headers import (
+    HeaderGroup,
+    HeaderInvalidError,
+    HeaderRules,
+    HeaderSyntax,
+    Layout,
+    find_header,
+    group_by_header,
+    header_splitter,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrameReader
+    from pyspark.sql.types import StructType
+
+_METADATA = "_metadata"
+
+
+def find_groups(
+    session: SparkSession, options: Mapping[str, str], rules: HeaderRules, paths: Iterable[str]
+) -> list[HeaderGroup]:
+    """The files of each header, which is read from each file."""
+    syntax, split = HeaderSyntax.of(options), header_splitter(session, options)
+    try:
+        return group_by_header(paths, lambda path: find_header(path, syntax), split, rules)
+    except HeaderInvalidError as error:
+        raise repeated_name(error) from error
+
+
+@dataclass(frozen=True)
+class HeaderedFiles:
+    """Reads CSV files by the names in their headers. `schema`: the columns of the read, in their order."""
+
+    reader: DataFrameReader
+    schema: StructType
+    rules: HeaderRules
+
+    def load(
+        self, groups: Sequence[HeaderGroup], choose: Callable[[DataFrame], DataFrame] = lambda frame: frame
+    ) -> DataFrame:
+        """The rows of the files with the columns of the schema, and `RESCUED` where columns are rescued. The
+        hidden column `_metadata` stays hidden. `choose`: gives the wanted rows of a read of files."""
+        rescues = self.rules.drift.has("rescue")
+        frames = [self._load(one, choose, rescues=rescues) for one in groups]
+        rows = reduce(lambda one, two: one.union(two), frames)
+        return _hide_metadata(rows)
+
+    def _load(
+        self, group: HeaderGroup, choose: Callable[[DataFrame], DataFrame], *, rescues: bool
+    ) -> DataFrame:
+        layout = group.layout
+        if layout is None or layout.is_planned:
+            frame = self.reader.schema(self.schema).load(list(group.paths))
+            frame = choose(frame.select("*", frame.metadataColumn(_METADATA).alias(_METADATA)))
+            columns = [F.col(quoted_column(name)) for name in self.schema.fieldNames()]
+            rescued = F.lit(None).cast("string")
+        else:
+            written = header_schema(layout, self.schema, self.rules)
+            frame = self.reader.schema(written).load(list(group.paths))
+            # A header can have any names: its columns are numbered.
+            names = [_number(index) for index in range(len(layout.header))]
+            names += frame.columns[len(layout.header) :]
+            frame = frame.select("*", frame.metadataColumn(_METADATA).alias(_METADATA))
+            frame = choose(frame.toDF(*names, _METADATA))
+            columns = list(self._columns(layout))
+            rescued = _rescued(layout, self.rules)
+        more = [rescued.alias(RESCUED)] if rescues else []
+        return frame.select(*columns, *more, _METADATA)
+
+    def _columns(self, layout: Layout) -> Iterator[Column]:
+        """The columns of the schema in files that are read with `header_schema`."""
+        places = dict(zip(self.rules.columns, layout.positions, strict=True))
+        for one in self.schema.fields:
+            if one.name not in places:
+                yield F.col(quoted_column(one.name))
+            elif (place := places[one.name]) is None:
+                yield F.lit(None).cast(one.dataType).alias(one.name)
+            else:
+                yield F.col(_number(place)).alias(one.name)
+
+
+def _number(index: int) -> str:
+    return f"__headrace_{index}"
+
+
+def header_schema(layout: Layout, schema: StructType, rules: HeaderRules) -> StructType:
+    """The columns of files in the order of their header, then those that are not in the files: columns from
+    the names of folders, and the text of a malformed record."""
+    kinds = {
+        place: schema[name].dataType
+        for name, place in zip(rules.columns, layout.positions, strict=True)
+        if place is not None
+    }
+    fields = [
+        T.StructField(name, kinds.get(index, T.StringType())) for index, name in enumerate(layout.header)
+    ]
+    return T.StructType([*fields, *(one for one in schema.fields if one.name not in rules.columns)])
+
+
+def _rescued(layout: Layout, rules: HeaderRules) -> Column:
+    """The values of the columns that have none in the schema, as JSON; NULL if there are none. They include
+    new columns whose name Delta does not allow."""
+    kept = {
+        layout.names[index]: F.col(_number(index))
+        for index in layout.unknown
+        if rules.action(layout.names[index]) in ("rescue", "evolve")
+    }
+    if not kept:
+        return F.lit(None).cast("string")
+    values = F.to_json(F.struct(*(value.alias(name) for name, value in kept.items())))
+    return F.when(F.coalesce(*kept.values()).isNotNull(), values)
+
+
+def _hide_metadata(rows: DataFrame) -> DataFrame:
+    """The rows with their last column, `_metadata`, as a hidden column, as a read of files has it.
+
+    A union of reads has no hidden columns of its own.
+    """
+    visible = rows.select(*map(quoted_column, rows.columns[:-1]))
+    session = rows.sparkSession
+    jvm: Any = session._jvm
+    plan = visible._jdf.queryExecution().analyzed()
+    hidden = plan.child().output().last()
+    tag = jvm.org.apache.spark.sql.catalyst.plans.logical.Project.hiddenOutputTag()
+    plan.setTagValue(tag, jvm.PythonUtils.toSeq([hidden]))
+    return frame_of_plan(session, plan)

@@ -1,0 +1,283 @@
+"""The headers of CSV files: which columns each file has, and in which order."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, BinaryIO, Final, Self, TextIO
+
+from headrace.model.declarations import Drift, DriftAction
+from headrace.storage.locate import locate
+
+HEADERS_OPTION: Final = "headrace.files.headers"
+"""An option without effect that carries the `HeaderRules` of a read of CSV files."""
+
+_LONGEST = 1 << 24
+"""The characters of a header that are read: a file without a line end has no header that can be known."""
+_CHUNK = 1 << 16
+_BLANKS = "".join(map(chr, range(33)))
+"""What Java's ``trim`` removes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeaderRules:
+    """How a read takes the columns of its files by the names in their headers."""
+
+    columns: tuple[str, ...]  # the columns that files have, in the order of the schema
+    drift: Drift = field(default_factory=Drift)
+    infers_types: bool = False  # whether the type of a new column is inferred; else it is a string
+    ignores_case: bool = True
+    evolving: Mapping[str, Any] | None = None  # the schema, if it takes up new columns: `Evolving.to_json`
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self | None:
+        """The rules in the options of a read; ``None`` if it does not take columns by name."""
+        text = next(
+            (value for name, value in options.items() if name.lower() == HEADERS_OPTION.lower()), None
+        )
+        if text is None:
+            return None
+        value = json.loads(text)
+        drift = Drift(value["drift"]["default"], value["drift"]["columns"])
+        return cls(
+            columns=tuple(value["columns"]),
+            drift=drift,
+            infers_types=value["infers_types"],
+            ignores_case=value["ignores_case"],
+            evolving=value["evolving"],
+        )
+
+    def to_option(self) -> dict[str, str]:
+        drift = {"default": self.drift.default, "columns": dict(self.drift.columns)}
+        value = {"columns": self.columns, "drift": drift, "infers_types": self.infers_types}
+        value |= {"ignores_case": self.ignores_case, "evolving": self.evolving}
+        return {HEADERS_OPTION: json.dumps(value)}
+
+    def action(self, name: str) -> DriftAction | None:
+        """What is done with a column that the schema does not have."""
+        return self.drift.own("", name) or self.drift.default
+
+    def fold(self, name: str) -> str:
+        return name.lower() if self.ignores_case else name
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeaderSyntax:
+    """The options of Spark's CSV parser that decide where a header is, and where it ends."""
+
+    quote: str = '"'
+    comment: str = ""
+    encoding: str = "utf-8"
+    line_separator: str | None = None
+    is_multiline: bool = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        given = {name.lower(): value for name, value in options.items()}
+        encoding = given.get("encoding") or given.get("charset") or "utf-8"
+        return cls(
+            quote=given.get("quote", '"'),
+            comment=given.get("comment", "").strip("\0"),
+            # A byte order mark belongs to no name.
+            encoding="utf-8-sig" if encoding.lower().replace("-", "") == "utf8" else encoding,
+            line_separator=given.get("linesep"),
+            is_multiline=given.get("multiline", "").lower() == "true",
+        )
+
+
+def has_header(options: Mapping[str, str]) -> bool:
+    value = next((value for name, value in options.items() if name.lower() == "header"), "false")
+    return value.lower() == "true"
+
+
+@dataclass(frozen=True)
+class HeaderText:
+    """The text of a header, and the number of its first line."""
+
+    text: str
+    line: int
+
+
+def find_header(path: str, syntax: HeaderSyntax) -> HeaderText | None:
+    """The header of a file: its first line that is neither blank nor a comment.
+
+    ``None`` if the file has none, or if it cannot be read here. Then Spark compares the header, if there is
+    one, with the columns of the schema.
+    """
+    state = locate(path).look()
+    return None if state is None else _find_header(path, syntax, state.size, state.modified_ms)
+
+
+@lru_cache(maxsize=8192)
+def _find_header(path: str, syntax: HeaderSyntax, size: int, modified_ms: int) -> HeaderText | None:
+    try:
+        with _open(path) as stream:
+            return first_record(stream, syntax)
+    except (OSError, EOFError, LookupError, UnicodeError, ValueError):
+        return None
+
+
+def first_record(stream: BinaryIO, syntax: HeaderSyntax) -> HeaderText | None:
+    """The first record of a CSV file."""
+    text = io.TextIOWrapper(stream, encoding=syntax.encoding, errors="replace", newline=None)
+    try:
+        return _first_record(_lines(text, syntax.line_separator), syntax)
+    finally:
+        # The stream stays open.
+        text.detach()
+
+
+def _first_record(lines: Iterator[str], syntax: HeaderSyntax) -> HeaderText | None:
+    for number, line in enumerate(lines, 1):
+        if not line.strip(_BLANKS) or (syntax.comment and line.startswith(syntax.comment)):
+            continue
+        while syntax.is_multiline and syntax.quote and line.count(syntax.quote) % 2:
+            more = next(lines, None)
+            if more is None:
+                break
+            line += f"\n{more}"
+        return HeaderText(line, number)
+    return None
+
+
+def _lines(text: TextIO, separator: str | None) -> Iterator[str]:
+    rest, read = "", 0
+    while chunk := text.readline(_CHUNK) if separator is None else text.read(_CHUNK):
+        read += len(chunk)
+        if read > _LONGEST:
+            raise ValueError("the header is too long")
+        *whole, rest = (rest + chunk).split("\n" if separator is None else separator)
+        yield from whole
+    if rest:
+        yield rest
+
+
+@contextmanager
+def _open(path: str) -> Iterator[BinaryIO]:
+    """A file without its compression; `ValueError` for one that only Hadoop can read."""
+    end = path.rpartition(".")[2].lower()
+    if end in ("deflate", "lz4", "snappy"):
+        raise ValueError(end)
+    with locate(path).open() as packed:
+        if end == "gz":
+            yield gzip.GzipFile(fileobj=packed)  # type: ignore[misc]
+        elif end == "bz2":
+            yield bz2.BZ2File(packed)  # type: ignore[misc]
+        elif end == "zst":
+            import pyarrow as pa
+
+            yield pa.CompressedInputStream(packed, "zstd")
+        else:
+            yield packed
+
+
+class RepeatedNameError(ValueError):
+    """A header that has a name twice."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of files that have the same header. `names`: as the header has them; a column without a
+    name is called after its number, as Spark does: ``_c0``."""
+
+    header: tuple[str, ...]
+    names: tuple[str, ...]
+    # The position of each column of the schema in the files; ``None`` where they lack it
+    positions: tuple[int | None, ...]
+    unknown: tuple[int, ...]  # the positions of the columns that the schema does not have
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the files have exactly the columns of the schema, in its order, and all have a name: Spark
+        compares the header itself, and a column without a name has none there."""
+        return self.positions == tuple(range(len(self.header))) and all(self.header)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the files have no column of the schema."""
+        return all(position is None for position in self.positions)
+
+
+def lay_out(header: Sequence[str], rules: HeaderRules) -> Layout:
+    names = tuple(name or f"_c{index}" for index, name in enumerate(header))
+    known: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if known.setdefault(rules.fold(name), index) != index:
+            raise RepeatedNameError(name)
+    positions = tuple(known.get(rules.fold(name)) for name in rules.columns)
+    unknown = tuple(sorted(set(range(len(names))) - {one for one in positions if one is not None}))
+    return Layout(tuple(header), names, positions, unknown)
+
+
+def find_misplaced(header: Sequence[str], columns: Sequence[str], fold: Callable[[str], str]) -> str | None:
+    """A column of a schema that a header has at another position, where files are read by position."""
+    names = [fold(name) for name in header]
+    places = (names.index(fold(name)) if fold(name) in names else None for name in columns)
+    wrong = (index for index, place in enumerate(places) if place not in (None, index))
+    index = next((one for one in wrong if names[one : one + 1] != [fold(columns[one])]), None)
+    return None if index is None else columns[index]
+
+
+@dataclass(frozen=True)
+class HeaderGroup:
+    """Files that have the same header. `layout`: ``None`` for files whose header is not known."""
+
+    layout: Layout | None
+    paths: tuple[str, ...]
+    line: int = 1  # the line of the header in the first file
+
+
+class HeaderInvalidError(ValueError):
+    """A header that cannot be used: its file, the line, and the name that it has twice."""
+
+    def __init__(self, path: str, line: int, name: str) -> None:
+        super().__init__(path)
+        self.path, self.line, self.name = path, line, name
+
+
+def group_by_header(
+    paths: Iterable[str],
+    find: Callable[[str], HeaderText | None],
+    split: Callable[[str], Sequence[str]],
+    rules: HeaderRules,
+) -> list[HeaderGroup]:
+    """The files of each header, in the order of their first files. `split`: gives the values of a record."""
+    layouts: dict[str, Layout] = {}
+    groups: dict[Layout | None, list[str]] = {}
+    lines: dict[Layout | None, int] = {}
+    for path in paths:
+        found, layout = find(path), None
+        if found is not None:
+            try:
+                layout = layouts.get(found.text) or lay_out(split(found.text), rules)
+            except RepeatedNameError as error:
+                raise HeaderInvalidError(path, found.line, str(error)) from error
+            layouts[found.text] = layout
+            lines.setdefault(layout, found.line)
+        groups.setdefault(layout, []).append(path)
+    return [HeaderGroup(one, tuple(found), lines.get(one, 1)) for one, found in groups.items()]
+
+
+def header_splitter(session: Any, options: Mapping[str, str]) -> Callable[[str], Sequence[str]]:
+    """Splits a header with the parser of Spark, so that a read of the file finds the same names."""
+    jvm = session._jvm
+    given = jvm.java.util.HashMap()
+    for name, value in options.items():
+        given.put(name, value)
+    parameters = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(given)
+    known = jvm.org.apache.spark.sql.catalyst.csv.CSVOptions(parameters, False, "UTC")
+    parser = jvm.com.univocity.parsers.csv.CsvParser(known.asParserSettings())
+    split: dict[str, Sequence[str]] = {}
+
+    def values(text: str) -> Sequence[str]:
+        if text not in split:
+            split[text] = tuple("" if one is None else str(one) for one in parser.parseLine(text) or ())
+        return split[text]
+
+    return values
