@@ -95,6 +95,8 @@ class Registry(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.headers.get("Authorization") is None:
             self._answer(401, {"error_code": 40101, "message": "Unauthorized"})
+        elif self.path in ("/subjects/good-value/versions", "/subjects/text-value/versions"):
+            self._answer(200, [1])
         elif self.path.startswith("/subjects/good-value/"):
             self._answer(200, {"subject": "good-value", "version": 1, "id": 1, "schema": SCHEMA})
         elif self.path.startswith("/subjects/text-value/"):

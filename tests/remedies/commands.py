@@ -266,6 +266,8 @@ def a_misspelt_type_of_samples(walk: Walk) -> None:
     folder = topic_of(walk)
     command = f"headrace produce {folder.topic} --sample --limit 1 --schema 'id LONGG'"
     shown = walk.fails(command, "LONGG")
+    assert folder.broker is not None
+    folder.broker.create_topic(f"{folder.topic}-s", 1, {})
     walk.goes_well(command.replace(folder.topic, f"{folder.topic}-s").replace("LONGG", shown.suggestions[0]))
 
 

@@ -118,6 +118,7 @@ class FilesFolder(Folder):
 
     def prepare(self) -> None:
         self.ids: list[int] = []
+        self.count = -1
         (self.root / "landing").mkdir(parents=True)
         self.put(3)
 
@@ -126,7 +127,9 @@ class FilesFolder(Folder):
         new = range(len(self.ids), len(self.ids) + count)
         self.ids += new
         rows = [{"id": number, "page": f"p{number % 2}"} for number in new]
-        return self.put_text(f"{new.start:04d}.json", "".join(json.dumps(row) + "\n" for row in rows))
+        # Never the name of an earlier file: a stream does not read a path a second time.
+        self.count += 1
+        return self.put_text(f"{self.count:04d}.json", "".join(json.dumps(row) + "\n" for row in rows))
 
     def put_text(self, name: str, text: str) -> Path:
         staged = self.root / "staged"

@@ -34,7 +34,8 @@ Files = Mapping[str, str | None]
 """Texts by path in the pipeline's folder; None removes a file. `{spec}` is the text of the healthy spec,
 `{topic}` the topic of the pipeline."""
 
-_HELP = re.compile(r"^  help: (.+(?:\n {8}.+)*)", re.MULTILINE)
+# Errors of one plan are printed one below the other, each with its helps.
+_HELP = re.compile(r"^( +)help: (.+(?:\n\1 {6}.+)*)", re.MULTILINE)
 COMMAND = re.compile(r"`(headrace [^`]+)`|(?:^|   )(headrace .+)$")
 _MEANT = re.compile(r"did you mean `?([^`?\s]+)`?|write `([^`]+)`")
 _ERRORS = 3  # errors in a row, each of which names the next remedy
@@ -70,7 +71,7 @@ class Shown:
     @property
     def remedies(self) -> list[str]:
         """The lines of all helps."""
-        return [line.strip() for found in _HELP.findall(self.text) for line in found.splitlines()]
+        return [line.strip() for _, found in _HELP.findall(self.text) for line in found.splitlines()]
 
     @property
     def commands(self) -> list[str]:

@@ -15,10 +15,11 @@ from pydantic import ValidationError
 
 from headrace.declare.broker_choice import choose_broker
 from headrace.declare.bundle import BUNDLES, find_bundle, read_bundle, target_names
+from headrace.declare.kafka_names import KAFKA_SETTINGS
 from headrace.declare.spec_brokers import broker_locations, build_brokers, kafka_of
 from headrace.declare.spec_checks import build_error, build_paths, build_tables, check_kafka, check_keys
 from headrace.declare.spec_cluster import build_cluster
-from headrace.declare.spec_model import BROKERS, KAFKA_SETTINGS, Overridable, Spec
+from headrace.declare.spec_model import BROKERS, Overridable, Spec
 from headrace.declare.spec_values import (
     DOTENV,
     Filler,

@@ -11,15 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from headrace.declare.spec_model import (
-    BROKERS,
-    KAFKA_SETTINGS,
-    SETTINGS,
-    Library,
-    MaintenanceSpec,
-    Spec,
-    TableCareSpec,
-)
+from headrace.declare.kafka_names import KAFKA_SETTINGS
+from headrace.declare.spec_model import BROKERS, SETTINGS, Library, MaintenanceSpec, Spec, TableCareSpec
 from headrace.declare.spec_values import Mapped, Scalar, Sequence, Value
 from headrace.errors import SourceLocation, SpecInvalidError, SpecUnknownKeyError
 from headrace.model.kafka_settings import EMBEDDED, FILES, KafkaConnection

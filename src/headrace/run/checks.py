@@ -138,11 +138,15 @@ class DatasetChecks:
                 failed.append((check, outcome.fact))
         if failed:
             check, fact = failed[0]
+            again = f"correct the sources, then read them again:   headrace full-refresh {self.dataset.short}"
             raise DatasetCheckFailedError(
                 f"{self.dataset.short} fails the check `{check.name}`",
                 location=check.location,
                 facts=(fact, "its rows are committed"),
-                remedies=("correct its rows or its sources, and run again:   headrace run",),
+                remedies=(
+                    *([again] if check.kind == "unique" else []),
+                    "correct the rows or their sources, then run again:   headrace run",
+                ),
                 params={"dataset": str(self.dataset), "checks": [one.name for one, _ in failed]},
             )
 

@@ -52,6 +52,7 @@ from headrace.sources.registry import KINDS, kind_of, show_record
 from headrace.sources.source import Source
 from headrace.storage.log_damage import find_damage, find_damage_named
 from headrace.syntax.locations import innermost
+from headrace.syntax.raised import find_raised
 
 _TRANSIENT = re.compile(
     r"TimeoutException|Connection refused|SocketTimeout|No route to host|FAILED_TO_FETCH"
@@ -173,11 +174,16 @@ class Failures:
         root = None if self.settings is None else self.settings.root
         # The function of a sink, which is not that of the flow.
         line = None if carried is None else innermost(carried.__traceback__, root)
+        summary, place, correct = f"{name} failed", line or declared.location, list[str]()
+        if (own := find_raised(text, root)) is not None:
+            summary, place = f"{name} failed: {own.function}() raised {own.exception}", own.location
+            facts[:1] = [_unchanged(declared)]
+            correct = [f"correct {place}, then run again:   headrace run"]
         return FlowFailedError(
-            f"{name} failed",
-            location=line or declared.location,
+            summary,
+            location=place,
             facts=(*facts, *failed.logged),
-            remedies=(*settings, "print the stack trace:   headrace run --debug"),
+            remedies=(*settings, *correct, "print the stack trace:   headrace run --debug"),
             params=failed.params,
         )
 
@@ -405,9 +411,10 @@ def _shortened(text: str) -> str:
     lines = [line for line in text.splitlines() if not re.match(r"\s+at |\s*\.\.\. \d+ more|\+-|:-", line)]
     message = " ".join(" ".join(lines).split())
     root = re.findall(r"Caused by: ([^:]+: .*?)(?= Caused by: |$)", message)
-    return (root[-1] if root else message)[:_MESSAGE]
+    return _OF_STREAM.sub("", root[-1] if root else message)[:_MESSAGE]
 
 
+_OF_STREAM = re.compile(r"^(?:\w+: )?\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
 _SQL = re.compile(r"== SQL \(line \d+, position \d+\) == ")
 _PYTHON = re.compile(r'File "([^"]*)", line (\d+)')
 

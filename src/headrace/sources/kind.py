@@ -64,7 +64,9 @@ class Meaning:
 
     def explain(self, failed: FailedQuery) -> HeadraceError:
         remedy = self.remedy or f"read everything again:   headrace full-refresh {failed.target}"
-        return failed.error(self.error, self.what, (*self.facts, failed.cause), remedy)
+        # What Spark or Delta advises is for other programs.
+        cause = failed.cause.partition(" Please ")[0]
+        return failed.error(self.error, self.what, (*self.facts, cause), remedy)
 
 
 class SourceKind(ABC):

@@ -224,6 +224,18 @@ def test_a_row_that_violates_a_constraint_of_the_table_is_named(
     assert error.facts[0] == "the row has id = -1" or "pos" not in message
 
 
+def test_spark_s_message_is_shown_without_its_frame_and_its_advice() -> None:
+    message = (
+        "[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: "
+        "[DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG] Not supported (e.g. rename). "
+        "Please provide a 'schemaTrackingLocation'"
+    )
+    error = Failures(settings=None).as_error(Exception(message), FLOW)
+    assert error.code == "UPSTREAM_SCHEMA_CHANGED"
+    assert error.facts[-1].endswith("USE_SCHEMA_LOG] Not supported (e.g. rename).")
+    assert "terminated" not in str(error)
+
+
 def test_a_flow_whose_checkpoint_somebody_else_goes_on_with_has_lost_its_lease() -> None:
     assert code("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log")[0] == "LEASE_LOST"
 

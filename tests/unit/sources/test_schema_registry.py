@@ -94,6 +94,15 @@ def test_a_registry_that_cannot_answer_now_is_transient(server: Answers, status:
     assert failure(server).transient
 
 
+@pytest.mark.parametrize("answer", [{"status": "ok"}, ["one"], None])
+def test_a_server_that_is_not_a_registry_is_called_so(server: Answers, answer: Any) -> None:
+    server.paths["/subjects/o-value/versions"] = answer
+    error = failure(server)
+    assert isinstance(error, SchemaRegistryRefusedError)
+    assert error.summary == f"http://127.0.0.1:{server.server_port} does not answer like a schema registry"
+    assert error.remedies == ("correct schema.registry.url under kafka: in headrace.yml",)
+
+
 def test_a_registry_that_is_down_is_transient() -> None:
     with pytest.raises(SchemaRegistryUnreachableError):
         SchemaRegistry.at("http://127.0.0.1:9").load_versions("o-value")

@@ -29,6 +29,7 @@ USER_INFO = "schema.registry.basic.auth.user.info"
 
 _TIMEOUT_S = 10.0
 _TEMPORARY = (408, 429)
+_SHOWN = 200
 _FORBIDDEN = (401, 403)
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
@@ -57,7 +58,14 @@ class SchemaRegistry:
         """All Avro schemas of a subject, the oldest version first."""
         path = f"/subjects/{quote(subject, safe='')}/versions"
         numbers = self._get(path, subject)
-        found = [self._get(f"{path}/{int(number)}", subject) for number in sorted(numbers)]
+        if not isinstance(numbers, list) or not all(isinstance(one, int) for one in numbers):
+            raise SchemaRegistryRefusedError(
+                f"{self.url} does not answer like a schema registry",
+                facts=(f"{path}: {json.dumps(numbers)[:_SHOWN]}",),
+                remedies=(f"correct {URL} under kafka: in headrace.yml",),
+                params={"url": self.url, "status": 200},
+            )
+        found = [self._get(f"{path}/{number}", subject) for number in sorted(numbers)]
         return tuple(self._schema(one, subject) for one in found)
 
     def _schema(self, found: Mapping[str, Any], subject: str) -> RegisteredSchema:
@@ -110,7 +118,7 @@ class SchemaRegistry:
         return SchemaRegistryRefusedError(
             f"the schema registry refused the request: {answer}",
             facts=(f"registry: {self.url}",),
-            remedies=(hint,) if code in _FORBIDDEN else ("check the address of the registry",),
+            remedies=(hint,) if code in _FORBIDDEN else (f"check {URL} under kafka: in headrace.yml",),
             params={"url": self.url, "status": code},
         )
 
@@ -118,7 +126,7 @@ class SchemaRegistry:
         return SchemaRegistryUnreachableError(
             f"the schema registry at {self.url} does not answer",
             facts=(reason,),
-            remedies=("check the address, and whether the registry runs",),
+            remedies=(f"check {URL} under kafka: in headrace.yml, and whether the registry runs",),
             params={"url": self.url},
         )
 
