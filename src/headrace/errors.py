@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -33,6 +33,8 @@ class SourceLocation:
     line: int  # counted from 1; 0 for a value that is not in a file, such as an option
     column: int | None = None  # counted from 1; ``None`` where only the line is known
     length: int | None = None  # characters to underline from ``column``
+    # The name under which Python has loaded the file, if it has; `path` is what people read.
+    file: str | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         line = f":{self.line}" if self.line else ""

@@ -131,7 +131,7 @@ mistake(
     "columns that are a number",
     table(VISITS, "cluster_by=5"),
     table(VISITS, 'cluster_by=["id"]'),
-    at=(PY, "def extra"),
+    at=(PY, "@hr.table"),
 )
 mistake(
     "PIPELINE_FILE_FAILED",
@@ -145,7 +145,7 @@ mistake(
     "a table in Parquet",
     table(VISITS, 'format="parquet"'),
     table(VISITS),
-    at=(PY, "def extra"),
+    at=(PY, "@hr.table"),
 )
 mistake(
     "FEATURE_UNSUPPORTED",
@@ -219,21 +219,21 @@ mistake(
     "a property that Headrace needs",
     table(VISITS, 'table_properties={"headrace.pipeline": "mine"}'),
     table(VISITS),
-    at=(PY, "def extra"),
+    at=(PY, "@hr.table"),
 )
 mistake(
     "PROPERTY_INVALID",
     "a misspelt property",
     table(VISITS, 'table_properties={"delta.enableChangeDataFeedd": "true"}'),
     "delta.enableChangeDataFeedd",
-    at=(PY, "def extra"),
+    at=(PY, "@hr.table"),
 )
 mistake(
     "PROPERTY_INVALID",
     "a property with a wrong value",
     table(VISITS, 'table_properties={"delta.logRetentionDuration": "often"}'),
     table(VISITS, 'table_properties={"delta.logRetentionDuration": "interval 30 days"}'),
-    at=(PY, "def extra"),
+    at=(PY, "@hr.table"),
     names="delta.logRetentionDuration = interval 30 days",
 )
 mistake(
@@ -298,7 +298,7 @@ mistake(
     "a misspelt column of a layout",
     table(VISITS, 'cluster_by=["pge"]'),
     "pge",
-    at=(PY, "def extra"),
+    at=(PY, "@hr.table"),
 )
 mistake(
     "COLUMN_NOT_FOUND",

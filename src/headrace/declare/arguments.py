@@ -21,6 +21,7 @@ from headrace.runtime.lazy_pyspark import StructType, T
 from headrace.sources.schemas import SchemaFile, read_schema
 from headrace.state.kept_schemas import SchemaVersions
 from headrace.syntax.bindings import required_parameters
+from headrace.syntax.call_arguments import argument_location
 from headrace.syntax.locations import called_name, caller, function_location
 
 if TYPE_CHECKING:
@@ -38,10 +39,13 @@ class Arguments:
     call: str
     location: SourceLocation
 
-    def invalid(self, argument: str, problem: str, *remedies: str) -> ArgumentInvalidError:
+    def invalid(
+        self, argument: str, problem: str, *remedies: str, texts: Sequence[str] = ()
+    ) -> ArgumentInvalidError:
+        """The error for an argument; ``texts`` are strings in it to point at."""
         return ArgumentInvalidError(
             f"{self.call}: {argument} {problem}",
-            location=self.location,
+            location=argument_location(self.location, argument.partition(" ")[0], *texts),
             remedies=remedies,
             params={"call": self.call, "argument": argument},
         )
@@ -73,7 +77,10 @@ class Arguments:
             if not isinstance(item, str):
                 shown = str(item).lower() if isinstance(item, bool) else str(item)
                 raise self.invalid(
-                    argument, f"sets `{key}` to {_kind(item)}; it must be text", f'write "{key}": "{shown}"'
+                    argument,
+                    f"sets `{key}` to {_kind(item)}; it must be text",
+                    f'write "{key}": "{shown}"',
+                    texts=[key],
                 )
         return dict(value)
 
@@ -130,7 +137,8 @@ class Arguments:
                 argument, "must be a list of column names, not text", f'write {argument}=["{value}"]'
             )
         if not isinstance(value, Sequence) or not all(isinstance(item, str) and item for item in value):
-            raise self.invalid(argument, "must be a list of column names", f'write {argument}=["id"]')
+            problem = f"must be a list of column names, not {value!r}"
+            raise self.invalid(argument, problem, f'write {argument}=["id"]')
         return tuple(value)
 
     def schema(self, value: Any, root: Path | None) -> Any | None:
@@ -155,7 +163,7 @@ class Arguments:
             return None if name is None else "delta"
         raise FormatUnsupportedError(
             f"{self.call}: format `{name}` is not Delta",
-            location=self.location,
+            location=argument_location(self.location, "format"),
             remedies=["remove the format argument: the tables of a pipeline are Delta tables"],
             params={"call": self.call, "format": name},
         )
@@ -262,7 +270,7 @@ def checked_care(arguments: Arguments, given: Any) -> Mapping[str, Any]:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             remedy = f"did you mean `{near[0]}`?" if near else f"the keys are: {', '.join(known)}"
-            raise arguments.invalid("maintenance", f"has an unknown key `{key}`", remedy)
+            raise arguments.invalid("maintenance", f"has an unknown key `{key}`", remedy, texts=[key])
     try:
         return TableCareSpec.model_validate(dict(given)).values
     except ValidationError as error:

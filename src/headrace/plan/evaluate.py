@@ -42,6 +42,7 @@ from headrace.storage.mapped_files import mapping_files
 from headrace.storage.mapped_paths import find_unmapped
 from headrace.storage.table_log import is_table
 from headrace.syntax.bindings import required_parameters
+from headrace.syntax.call_arguments import argument_location
 from headrace.syntax.locations import innermost, located_at, pinpoint
 from headrace.syntax.sql import SqlText
 
@@ -356,7 +357,7 @@ def session_settings(
             except PySparkException as error:
                 raise QueryFailedError(
                     f"Spark refuses the setting {key} of `{name}`: {shortened(str(error))}",
-                    location=location,
+                    location=argument_location(location, "spark_conf", key),
                     remedies=[
                         "remove it from spark_conf; settings for the whole pipeline go under "
                         "`configuration` in headrace.yml"

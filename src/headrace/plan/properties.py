@@ -18,6 +18,7 @@ from headrace.plan.stages import Coordinates, OpenTableStage, RefreshViewStage
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.delta.starting import FEED_PROPERTY
 from headrace.sources.registry import STREAM_COORDINATES, widest_coordinates
+from headrace.syntax.call_arguments import argument_location
 
 PIPELINE: Final = "headrace.pipeline"
 DATASET: Final = "headrace.dataset"
@@ -155,7 +156,7 @@ def _invalid(
 ) -> PropertyInvalidError:
     return PropertyInvalidError(
         problem,
-        location=dataset.location,
+        location=argument_location(dataset.location, "table_properties", key),
         facts=facts,
         remedies=[remedy],
         params={"dataset": str(dataset.name), "property": key, "value": dataset.table_properties[key]},

@@ -20,6 +20,7 @@ from headrace.errors import (
     OptionUnknownError,
     OptionUnsupportedError,
     PropertyForbiddenError,
+    SourceLocation,
     StreamingUnsupportedError,
 )
 from headrace.model.declarations import (
@@ -41,6 +42,7 @@ from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.state.identity import generations, load_query
 from headrace.state.offset_log import load_state, offsets_path
 from headrace.storage.location import Location
+from headrace.syntax.call_arguments import argument_location
 from headrace.syntax.sql import items
 
 if TYPE_CHECKING:
@@ -321,7 +323,7 @@ def find_wrong_settings(
         if reason := FORBIDDEN.get(key.replace(PROPERTY_DEFAULTS, "delta.", 1)):
             yield PropertyForbiddenError(
                 f"`{key}` gives tables a property which is not allowed",
-                location=location,
+                location=_setting_location(location, key),
                 facts=(reason,),
                 remedies=("remove the setting",),
                 params={"name": name, "property": key},
@@ -335,7 +337,7 @@ def find_wrong_settings(
         if key == _STATISTICS and str(value).strip().lower() == "false":
             yield OptionUnsupportedError(
                 f"`{key}` is false",
-                location=location,
+                location=_setting_location(location, key),
                 facts=("`headrace verify` proves the rows of a batch by the statistics of its files",),
                 remedies=("remove the setting",),
                 params={"name": name, "option": key, "value": str(value)},
@@ -346,10 +348,14 @@ def find_wrong_settings(
         if near := difflib.get_close_matches(key, known, n=1, cutoff=_ALIKE):
             yield OptionUnknownError(
                 f"Unknown Spark setting `{key}`",
-                location=location,
+                location=_setting_location(location, key),
                 remedies=(f"did you mean `{near[0]}`?",),
                 params={"name": name, "setting": key, "suggestion": near[0]},
             )
+
+
+def _setting_location(location: SourceLocation | None, key: str) -> SourceLocation | None:
+    return None if location is None else argument_location(location, "spark_conf", key)
 
 
 def _entries(jvm: Any) -> Any:

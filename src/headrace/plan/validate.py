@@ -41,6 +41,7 @@ from headrace.plan.logical import LogicalPlan
 from headrace.plan.modes import TableAccess
 from headrace.plan.properties import COORDINATES, FORBIDDEN, TIMESTAMP, USER_SETTABLE, coordinates_of
 from headrace.sinks.registry import format_of
+from headrace.syntax.call_arguments import argument_location
 
 Stored = StreamingTable | MaterializedView
 
@@ -141,7 +142,7 @@ def _check_properties(dataset: Stored) -> Iterator[HeadraceError]:
     for key in dataset.table_properties:
         reason = forbidden.get(key.lower())
         if reason is None and key.lower().startswith("headrace.") and key not in USER_SETTABLE:
-            reason = "this prefix is reserved for Headrace"
+            reason = "the prefix headrace. is reserved"
         if reason is None and key.lower() == "delta.appendonly" and isinstance(dataset, MaterializedView):
             reason = "each refresh replaces the rows of the view, which an append-only table does not allow"
         if reason is not None:
@@ -149,13 +150,14 @@ def _check_properties(dataset: Stored) -> Iterator[HeadraceError]:
     try:
         coordinates_of(dataset.table_properties)
     except HeadraceError as error:
-        yield error.with_(location=dataset.location)
+        keys = (TIMESTAMP, COORDINATES)
+        yield error.with_(location=argument_location(dataset.location, "table_properties", *keys))
 
 
 def _forbidden(dataset: Stored, key: str, reason: str) -> PropertyForbiddenError:
     return PropertyForbiddenError(
         f"`{dataset.name.short}` sets the table property {key}, which is not allowed",
-        location=dataset.location,
+        location=argument_location(dataset.location, "table_properties", key),
         facts=[reason],
         remedies=["remove the property"],
         params={"dataset": str(dataset.name), "property": key},
@@ -250,7 +252,7 @@ def check_changed_columns(table: StreamingTable, schema: columns.Schema) -> Iter
         if columns.find(schema, path) is not None:
             yield SchemaMismatchError(
                 f"a query of `{table.name.short}` returns the column `{path}`, but {reason}",
-                location=table.location,
+                location=argument_location(table.location, reason.partition(" ")[0], path),
                 remedies=["change the query", "or remove the entry, if an earlier run has applied it"],
                 params={"dataset": str(table.name), "columns": [path]},
             )
@@ -259,7 +261,7 @@ def check_changed_columns(table: StreamingTable, schema: columns.Schema) -> Iter
         if columns.find(schema, path) is None:
             yield ColumnNotFoundError(
                 f"renamed_columns of `{table.name.short}` has the new name `{path}`, which no query returns",
-                location=table.location,
+                location=argument_location(table.location, "renamed_columns", new),
                 remedies=did_you_mean(path, columns.paths(schema), "return the column under its new name"),
                 params={"dataset": str(table.name), "argument": "renamed_columns", "column": path},
             )
@@ -299,11 +301,18 @@ def check_layout_columns(dataset: Stored, schema: columns.Schema) -> Iterator[He
         known = ", ".join(field["name"] for field in columns.fields(schema))
         yield ColumnNotFoundError(
             f"{what} of `{dataset.name.short}` names the column `{path}`, which does not exist",
-            location=dataset.location,
+            location=argument_location(dataset.location, _argument(what), path),
             facts=[f"its columns: {known}"],
             remedies=did_you_mean(path, columns.paths(schema), "use one of its columns"),
             params={"dataset": str(dataset.name), "argument": what, "column": path},
         )
+
+
+def _argument(what: str) -> str:
+    """The argument of a declaration that names a column."""
+    if what in (TIMESTAMP, COORDINATES):
+        return "table_properties"
+    return "checks" if what.startswith("the check") else what
 
 
 def _check_applies(

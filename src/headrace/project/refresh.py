@@ -38,6 +38,7 @@ from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
+from headrace.syntax.call_arguments import argument_location
 
 _ALLOWED = "pipelines.reset.allowed"  # the property with which a table forbids a full refresh, as in Lakeflow
 
@@ -272,7 +273,7 @@ def choose_datasets(datasets: Sequence[str] | None, plan: Plan) -> tuple[TableNa
             )
             raise FullRefreshNotAllowedError(
                 f"{name.short} cannot be rebuilt: it has the table property {_ALLOWED} = false",
-                location=kept[name].location,
+                location=argument_location(kept[name].location, "table_properties", _ALLOWED),
                 facts=(*added, "nothing was changed"),
                 remedies=(f"remove the property {_ALLOWED}, if its rows may be removed",),
                 params={"dataset": str(name)},

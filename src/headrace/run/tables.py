@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,6 +54,7 @@ from headrace.state.offset_log import load_state
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
+from headrace.syntax.call_arguments import argument_location
 
 
 def register_tables(plan: Plan, spark: SparkSession) -> None:
@@ -107,7 +109,7 @@ def check_table(
         _refuse_taken_names(stage, state)
         _refuse_other_history(stage, state)
         _refuse_other_types(stage, state)
-        _refuse_other_keys(stage, state)
+        _refuse_other_keys(stage, state, flows)
     alterations = find_alterations(
         table,
         stage.schema,
@@ -320,19 +322,23 @@ def _refuse_other_types(stage: OpenTableStage, state: TableState) -> None:
         )
 
 
-def _refuse_other_keys(stage: OpenTableStage, state: TableState) -> None:
+def _refuse_other_keys(stage: OpenTableStage, state: TableState, flows: Sequence[PlannedFlow]) -> None:
     """Refuse a table with rows whose changes were applied in another way, or which rows were appended to."""
     name = stage.table.name
     held, wanted = keys_of(state.properties), keys_of(stage.properties)
     was, now = _how(state.properties), _how(stage.properties)
     if was == now or not state.transactions:
         return
+    # The keys are an argument of the flow, and not of the table.
+    location = flows[0].flow.location if flows else stage.table.location
+    is_sql = location.path.endswith(".sql")
+    was_written = f"KEYS ({', '.join(held)})" if is_sql else f"keys={json.dumps(held)}"
     raise KeysChangedError(
         f"the table {name.short} was built with {was}; the file now declares {now}",
-        location=stage.table.location,
+        location=argument_location(location, "keys"),
         facts=("nothing was read or written",),
         remedies=(
-            "change the declaration back",
+            f"write {was_written} again" if held and wanted else "change the declaration back",
             f"or read everything again:   headrace full-refresh {name.short}",
         ),
         params={"dataset": str(name), "before": list(held), "keys": list(wanted)},

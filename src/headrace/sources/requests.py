@@ -12,6 +12,7 @@ from headrace.model.project import ProjectSettings
 from headrace.runtime.lazy_pyspark import SparkSession
 from headrace.sources.answers import Sample
 from headrace.sources.systems import Systems
+from headrace.syntax.call_arguments import argument_location
 
 ADAPTIVE = "headrace.limit"
 """An option that Spark ignores: it marks sources whose limit adapts to the duration of batches."""
@@ -94,7 +95,10 @@ def unsupported(
 ) -> OptionUnsupportedError:
     """An option that would lose records silently."""
     return OptionUnsupportedError(
-        problem, location=location, remedies=[remedy], params={"option": option, "value": value}
+        problem,
+        location=argument_location(location, option, option),
+        remedies=[remedy],
+        params={"option": option, "value": value},
     )
 
 
@@ -142,7 +146,7 @@ class KnownOptions:
             remedies = [self.passed_on]
         raise OptionUnknownError(
             f"Unknown option `{name}` of the `{request.format}` reader",
-            location=location,
+            location=argument_location(location, "options", name),
             facts=facts,
             remedies=remedies,
             params={"format": request.format, "option": name, "suggestion": suggestion},

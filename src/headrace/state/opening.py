@@ -31,6 +31,7 @@ from headrace.state.facts import (
 )
 from headrace.state.identity import CheckpointIdentity, SourceIdentity
 from headrace.state.starting_positions import check_positions, open_after, open_next
+from headrace.syntax.call_arguments import argument_location
 
 
 def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | None) -> Opening:
@@ -185,7 +186,7 @@ def _refuse_rename(flow: FlowFacts, table: TableFacts) -> None:
         return
     raise FlowRenamedError(
         f"flow {flow.flow} is new, and flow {orphans[0]} of {flow.short_dataset} is no longer declared",
-        location=flow.location,
+        location=argument_location(flow.location, "name", flow.flow),
         facts=(
             "if the flow was only renamed, a new checkpoint would read every record twice",
             "nothing was read or written",

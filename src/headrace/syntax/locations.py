@@ -65,7 +65,7 @@ def caller(root: Path | None) -> SourceLocation:
     if (located := _located.get()) is not None:
         return located
     if (frame := _users_frame()) is not None:
-        return SourceLocation(display_path(frame.f_code.co_filename, root), frame.f_lineno)
+        return _loaded(frame.f_code.co_filename, root, frame.f_lineno)
     return SourceLocation("<unknown>", 1)
 
 
@@ -109,9 +109,7 @@ def innermost(traceback: TracebackType | None, root: Path | None) -> SourceLocat
     found = None
     while traceback is not None:
         if _is_users(traceback.tb_frame):
-            found = SourceLocation(
-                display_path(traceback.tb_frame.f_code.co_filename, root), traceback.tb_lineno
-            )
+            found = _loaded(traceback.tb_frame.f_code.co_filename, root, traceback.tb_lineno)
         traceback = traceback.tb_next
     return found
 
@@ -128,8 +126,12 @@ def function_location(function: Callable[..., Any], root: Path | None) -> Source
     first = code.co_firstlineno
     for number in range(first, min(len(lines), first + _DECORATOR_LINES) + 1):
         if _DEF.match(lines[number - 1]):
-            return SourceLocation(display_path(code.co_filename, root), number)
-    return SourceLocation(display_path(code.co_filename, root), first)
+            return _loaded(code.co_filename, root, number)
+    return _loaded(code.co_filename, root, first)
+
+
+def _loaded(file: str, root: Path | None, line: int) -> SourceLocation:
+    return SourceLocation(display_path(file, root), line, file=file)
 
 
 def pinpoint(location: SourceLocation, text: str, root: Path | None) -> SourceLocation:

@@ -97,7 +97,7 @@ def test_a_trigger_that_cannot_be_is_refused_with_its_place(load: Load, declarat
     with pytest.raises(ArgumentInvalidError) as caught:
         load(f"import headrace as hr\n\n{declaration}\ndef orders(): ...\n")
     assert said in caught.value.summary
-    assert str(caught.value.location) == "transformations/tables.py:4"
+    assert str(caught.value.location).startswith("transformations/tables.py:3:")
 
 
 def test_the_other_declarations(load: Load) -> None:

@@ -33,6 +33,7 @@ from headrace.sources.requests import (
     fails_on_loss,
     refuse_silent_loss,
 )
+from headrace.syntax.call_arguments import argument_location
 
 _SERVERS = "kafka.bootstrap.servers"
 _WHOLE_NUMBERS = (
@@ -75,7 +76,7 @@ def protocol_options(request: ReadRequest, location: SourceLocation, limit: int)
     if level is not None and level.lower() != "read_committed":
         raise OptionUnsupportedError(
             f"kafka.isolation.level={level} reads records of aborted transactions",
-            location=location,
+            location=argument_location(location, "options", "kafka.isolation.level"),
             facts=["`headrace verify` counts committed records only, so it would find additional rows"],
             remedies=["remove the option: flows read with read_committed"],
             params={"option": "kafka.isolation.level", "value": level},
