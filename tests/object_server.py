@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ class ObjectServer:
     url: str
     _numbers: Iterator[int] = field(default_factory=itertools.count, repr=False)
 
-    @property
+    @cached_property
     def client(self) -> Any:
         """A client that shares no code with Headrace's own."""
         import botocore.session
@@ -54,16 +55,31 @@ class ObjectServer:
             aws_secret_access_key=SECRET,
         )
 
+    @property
+    def table_options(self) -> dict[str, str]:
+        """The options of `deltalake` for tables of this server."""
+        return {
+            "aws_endpoint": self.url,
+            "aws_region": REGION,
+            "aws_access_key_id": KEY,
+            "aws_secret_access_key": SECRET,
+            "aws_allow_http": "true",
+        }
+
     def make_bucket(self) -> str:
         name = f"bucket-{os.getpid()}-{next(self._numbers)}"
         self.client.create_bucket(Bucket=name)
         return name
 
-    def reach(self, patch: pytest.MonkeyPatch) -> None:
-        """Let this process, and those that it starts, find the server as they would find AWS."""
+    def reach(self, patch: pytest.MonkeyPatch, url: str | None = None) -> None:
+        """Let this process, and those that it starts, find the server as they would find AWS.
+
+        Args:
+            url: Of a proxy before the server.
+        """
         for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
             patch.delenv(name, raising=False)
-        patch.setenv("AWS_ENDPOINT_URL_S3", self.url)
+        patch.setenv("AWS_ENDPOINT_URL_S3", url or self.url)
         patch.setenv("AWS_REGION", REGION)
         patch.setenv("AWS_ACCESS_KEY_ID", KEY)
         patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
