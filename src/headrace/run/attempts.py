@@ -12,6 +12,7 @@ from headrace.errors import (
     CheckpointCorruptError,
     CheckpointLostError,
     HeadraceError,
+    StorageAccessError,
     StorageUnreadableError,
     StorageUnwritableError,
     TableLostError,
@@ -33,8 +34,11 @@ _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 30.0
 _STABLE_S = 60.0
 """A query that ran for so long had recovered from the error before."""
-_MISSING = (TableLostError, UpstreamMissingError, CheckpointLostError, CheckpointCorruptError)
-"""Errors that a flow meets while it runs if the disk of the storage is away for a moment."""
+_MISSING = (
+    *(TableLostError, UpstreamMissingError, CheckpointLostError, CheckpointCorruptError),
+    StorageAccessError,
+)
+"""Errors that a flow meets while it runs if the disk or the bucket of the storage is away for a moment."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -80,8 +84,11 @@ def run_attempts(
 
 def _unreadable(error: HeadraceError) -> StorageUnreadableError:
     """The error of an attempt that did not find a table or checkpoint which the flow has used before."""
+    problem = "lacks a table or a checkpoint of the flow"
+    if isinstance(error, StorageAccessError):
+        problem = "cannot be read"
     return StorageUnreadableError(
-        f"the storage lacks a table or a checkpoint of the flow: {error.summary}",
+        f"the storage {problem}: {error.summary}",
         location=error.location,
         facts=error.facts,
         remedies=("headrace doctor",),
