@@ -77,6 +77,7 @@ def test_every_command_works_on_a_storage_in_a_bucket(
     object_server.reach(monkeypatch)
     bucket, folder = object_server.make_bucket(), tmp_path / "shop"
     assert run(["init", str(folder), "--storage", f"s3://{bucket}/v1"]) == 0
+    assert "headrace[s3,test]" in (folder / "requirements.txt").read_text()
     for file in (folder / "transformations").glob("*.py"):
         file.unlink()
     name = topic(partitions=2)

@@ -62,8 +62,8 @@ class EventTable:
         from deltalake import QueryBuilder
 
         before, table = self._table, self._open()
-        if table is before:
-            table.update_incremental()
+        if before is not None and before is table:
+            before.update_incremental()
         # Columns are read only for the rows that the condition chooses.
         settings = {"datafusion.execution.parquet.pushdown_filters": "true"}
         return _rows(QueryBuilder(settings).register("t", table).execute(sql).read_all())

@@ -30,6 +30,8 @@ _STOP_S = 120  # a stop waits for the running batch, which can take 30 s
 _UID = 1000
 _TEMPLATE = "/opt/headrace/executor/pod.yaml"
 _PORTS = {"driver": 7078, "blocks": 7079}
+_AWS = ("AWS_ACCESS_KEY_ID", "AWS_REGION", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+"""The variables of a storage in a bucket; a role of the pod or of the machine needs none of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,11 @@ class Deployment:
     @property
     def storage(self) -> str:
         return str(self.settings.storage.root)
+
+    @property
+    def is_in_bucket(self) -> bool:
+        """Whether the storage is in an object store, and no folder is mounted."""
+        return self.settings.storage.root.files.scheme != "file"
 
     def named(self, spec: str) -> list[str]:
         return ["--project", spec, "--profile", self.settings.profile]
@@ -124,7 +131,11 @@ WantedBy=timers.target
 
 def _image(one: Deployment) -> Mapping[str, str]:
     minor = f"{sys.version_info.major}.{sys.version_info.minor}"
-    requirement = own_requirement().replace("headrace[test]", "headrace")
+    extra, fetch = "", "ensure_jars('spark')"
+    if one.is_in_bucket:
+        own = f"shutil.copy(headrace.storage.s3.spark.JAR, '{IMAGE_JARS}')"
+        extra, fetch = "[s3]", f"import shutil, headrace.storage.s3.spark; ensure_jars('spark', 's3'); {own}"
+    requirement = own_requirement().replace("headrace[test]", f"headrace{extra}")
     packages = shlex.join([requirement, *one.settings.cluster.packages])
     main = IMAGE_MAIN
     dockerfile = f"""\
@@ -134,8 +145,8 @@ FROM python:{minor}-slim
 RUN useradd --uid {_UID} --create-home headrace
 ENV HEADRACE_CACHE=/opt/headrace HEADRACE_LOGS=/tmp/headrace-logs HEADRACE_ENGINE=off HEADRACE_AOT=off
 RUN pip install --no-cache-dir {packages}
-# The jars of Delta Lake and Kafka, at {IMAGE_JARS}.
-RUN python -c "from headrace.runtime.fetch import ensure_jars; ensure_jars('spark')"
+# The jars for Spark, at {IMAGE_JARS}.
+RUN python -c "from headrace.runtime.fetch import ensure_jars; {fetch}"
 RUN printf 'from headrace.cli.main import main\\nmain()\\n' > {main} && chmod -R a+rX /opt/headrace \\
  && printf '%s\\n' '#!/bin/sh' \\
     '# Spark starts its executors with the argument `executor`.' \\
@@ -151,19 +162,23 @@ ENTRYPOINT ["/opt/headrace/entrypoint"]
 
 
 def _compose(one: Deployment) -> dict[str, Any]:
-    spec = f"{IMAGE_PIPELINE}/{one.settings.file.name}"
+    named = one.named(f"{IMAGE_PIPELINE}/{one.settings.file.name}")
+    mounted: dict[str, Any] = {}
+    if not one.is_in_bucket:
+        named += ["--storage", "/srv/lake"]
+        mounted = {"volumes": [f"{one.storage}:/srv/lake"]}
     service: dict[str, Any] = {
         "image": one.image,
         "build": {"context": "{root}", "dockerfile": "{folder}/Dockerfile"},
-        "command": ["run", *one.named(spec), "--storage", "/srv/lake", *one.arguments],
+        "command": ["run", *named, *one.arguments],
         # Compose takes the values from the environment, or from the file `.env` beside it.
-        "environment": one.variables,
-        "volumes": [f"{one.storage}:/srv/lake"],
+        "environment": [*one.variables, *(_AWS if one.is_in_bucket else ())],
+        **mounted,
         "restart": "no" if one.schedule else "on-failure",
         "stop_grace_period": f"{_STOP_S}s",
     }
     if not one.schedule:
-        check = ["CMD", "headrace", "status", *one.named(spec), "--storage", "/srv/lake", "--exit-code"]
+        check = ["CMD", "headrace", "status", *named, "--exit-code"]
         service["healthcheck"] = {"test": check, "interval": "60s", "timeout": "30s", "start_period": "300s"}
     return {"name": one.name, "services": {"pipeline": service}}
 
@@ -193,7 +208,7 @@ def _kubernetes(one: Deployment) -> Sequence[dict[str, Any]]:
             rules=[{"apiGroups": [""], "resources": resources, "verbs": verbs}],
         ),
         document("RoleBinding", "rbac.authorization.k8s.io/v1", roleRef=role, subjects=[subject]),
-        document("PersistentVolumeClaim", "v1", spec=claim),
+        *(() if one.is_in_bucket else (document("PersistentVolumeClaim", "v1", spec=claim),)),
         document("ConfigMap", "v1", data={"pod.yaml": LiteralScalarString(_yaml(executor))}),
         # Executors find the driver by this name.
         document(
@@ -223,7 +238,9 @@ def _kubernetes(one: Deployment) -> Sequence[dict[str, Any]]:
 
 
 def _driver(one: Deployment) -> dict[str, Any]:
-    named = [*one.named(f"{IMAGE_PIPELINE}/{one.settings.file.name}"), "--storage", one.storage]
+    named = one.named(f"{IMAGE_PIPELINE}/{one.settings.file.name}")
+    if not one.is_in_bucket:
+        named += ["--storage", one.storage]
     configuration = {
         "spark.kubernetes.namespace": one.namespace,
         "spark.kubernetes.container.image": one.image,
@@ -241,7 +258,7 @@ def _driver(one: Deployment) -> dict[str, Any]:
     secret = f"{one.name}-secrets"
     references = [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name, "optional": True}}}
-        for name in one.variables
+        for name in (*one.variables, *(_AWS if one.is_in_bucket else ()))
     ]
     container: dict[str, Any] = {
         "name": "driver",
@@ -263,18 +280,17 @@ def _driver(one: Deployment) -> dict[str, Any]:
 
 
 def _pod_spec(one: Deployment, container: dict[str, Any], volumes: Sequence[Any]) -> dict[str, Any]:
-    """A pod that sees the storage under its path, and runs as a user without rights."""
-    storage = {"name": "storage", "mountPath": one.storage}
+    """A pod that sees a local storage under its path, and runs as a user without rights."""
+    mounts = [*container.get("volumeMounts", [])]
+    if not one.is_in_bucket:
+        mounts = [{"name": "storage", "mountPath": one.storage}, *mounts]
+        volumes = [{"name": "storage", "persistentVolumeClaim": {"claimName": one.name}}, *volumes]
     return {
         "securityContext": {"runAsNonRoot": True, "runAsUser": _UID, "fsGroup": _UID},
         "containers": [
-            {
-                **container,
-                "volumeMounts": [storage, *container.get("volumeMounts", [])],
-                "securityContext": {"allowPrivilegeEscalation": False},
-            }
+            {**container, "volumeMounts": mounts, "securityContext": {"allowPrivilegeEscalation": False}}
         ],
-        "volumes": [{"name": "storage", "persistentVolumeClaim": {"claimName": one.name}}, *volumes],
+        "volumes": volumes,
     }
 
 

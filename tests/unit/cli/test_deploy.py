@@ -194,3 +194,21 @@ def test_existing_files_are_kept(headrace: Call) -> None:
     assert error["code"] == "FILE_EXISTS"
     assert error["remedies"][0].endswith("headrace deploy systemd --out deploy-2 --profile prod")
     assert headrace("deploy", "compose", "--out", "/elsewhere", "--profile", "prod").exit_code == 2
+
+
+def test_a_storage_in_a_bucket_is_not_mounted(headrace: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKE", "s3://shop-lake/v1")
+    files = deploy(headrace, "kubernetes")
+    found = documents(files["kubernetes.yaml"])
+    assert "PersistentVolumeClaim" not in found
+    driver = container(found["Deployment"]["spec"]["template"])
+    executor = container(yaml.safe_load(found["ConfigMap"]["data"]["pod.yaml"]))
+    assert [one["name"] for one in driver["volumeMounts"]] == ["executor"]
+    assert executor["volumeMounts"] == [] and "--storage" not in driver["args"]
+    assert "AWS_SECRET_ACCESS_KEY" in {one["name"] for one in driver["env"]}
+    assert "headrace[s3]" in files["Dockerfile"] and "ensure_jars('spark', 's3')" in files["Dockerfile"]
+    service = yaml.safe_load(deploy(headrace, "compose", "--out", "b")["compose.yaml"])["services"][
+        "pipeline"
+    ]
+    assert "volumes" not in service and "--storage" not in service["command"]
+    assert "AWS_SECRET_ACCESS_KEY" in service["environment"]

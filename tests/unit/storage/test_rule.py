@@ -27,6 +27,7 @@ THIS_MACHINE = {
     "project/inferring.py": "the pipeline's files",
     "project/preview.py": "logs",
     "project/submitting.py": "the pipeline's files",
+    "project/working_copy.py": "a copy of files of a storage",
     "sources/files/reader.py": "files that are read",
     "project/quarantine.py": "files that are exported",
     "project/reading.py": "the pipeline's files",
