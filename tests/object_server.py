@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -11,8 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from headrace.storage.s3 import buckets
@@ -92,6 +95,21 @@ class ObjectServer:
 def open_buckets(patch: pytest.MonkeyPatch) -> None:
     """Let this process use S3, as a process that has used no bucket yet."""
     patch.setattr(buckets, "BUCKETS", buckets.Buckets())
+
+
+def assert_nowhere(secret: str, server: ObjectServer, bucket: str, *folders: Path) -> None:
+    """No object, file or command line has a secret."""
+    for page in server.client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+        for one in page["Contents"]:
+            data = server.client.get_object(Bucket=bucket, Key=one["Key"])["Body"].read()
+            assert secret.encode() not in data, one["Key"]
+    for path in (path for folder in folders for path in folder.rglob("*")):
+        assert not path.is_file() or secret.encode() not in path.read_bytes(), path
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            line = " ".join(process.cmdline())
+            # The server of other tests takes it as an argument.
+            assert secret not in line or "versitygw" in line
 
 
 @contextmanager

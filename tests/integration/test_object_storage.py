@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from confluent_kafka import Producer
 
 from headrace.cli.main import run
-from object_server import SECRET, ObjectServer
+from object_server import SECRET, ObjectServer, assert_nowhere
 
 PIPELINE = """
 import headrace as hr
@@ -137,17 +137,4 @@ def test_every_command_works_on_a_storage_in_a_bucket(
     assert lake.gives("verify")["proven"]
     lake.says("preview", "sales", "--limit", "2")
 
-    assert_secret_is_nowhere(object_server, bucket, folder)
-
-
-def assert_secret_is_nowhere(server: ObjectServer, bucket: str, folder: Path) -> None:
-    """No object, file or command line holds the secret of the credentials."""
-    for page in server.client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
-        for one in page["Contents"]:
-            data = server.client.get_object(Bucket=bucket, Key=one["Key"])["Body"].read()
-            assert SECRET.encode() not in data, one["Key"]
-    for path in folder.rglob("*"):
-        assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
-    own = psutil.Process()
-    lines = [" ".join(one.cmdline()) for one in (own, *own.children(recursive=True))]
-    assert not [line for line in lines if SECRET in line]
+    assert_nowhere(SECRET, object_server, bucket, folder, Path(os.environ["HEADRACE_LOGS"]))

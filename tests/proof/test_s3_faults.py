@@ -5,6 +5,7 @@ Nothing is lost and nothing is doubled, and a continuous run goes on.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -15,6 +16,8 @@ import pytest
 from headrace.model.event_forms import Event
 from headrace.model.events import BatchCommitted
 from headrace.run import attempts
+from headrace.runtime.engine.client import stop_engines
+from object_server import SECRET, ObjectServer, assert_nowhere
 from proof.driver import start
 from proof.lakes import BucketLake
 from proof.shop import BRONZE, SILVER, Shop, rows
@@ -117,6 +120,23 @@ def test_a_store_that_is_away_ends_no_continuous_run(
             await_batch(shop, flow, since)
     shop.run_well()
     check(shop)
+
+
+def test_no_secret_is_in_the_bucket_in_records_of_the_engine_in_logs_or_in_command_lines(
+    shop: Shop, bucket: BucketLake, object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_ENGINE", "on")
+    shop.produce(10)
+    try:
+        for verb in (("run", "--log-level", "debug"), ("plan", "--debug"), ("status", "--json")):
+            with start(shop, verb=verb) as driver:
+                assert driver.end() == 0, driver.said()
+        engines = [Path(os.environ[name]) for name in ("HEADRACE_ENGINE_DIR", "HEADRACE_LOGS")]
+        assert any(engines[0].iterdir()), "no engine runs"
+        name = str(bucket.root).split("/")[2]
+        assert_nowhere(SECRET, object_server, name, shop.root, *engines)
+    finally:
+        stop_engines()
 
 
 _LIFE_S = 45
