@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,14 @@ def twice():
     return hr.read_files("landing", drift="evolve", **CSV).select("*", F.lit("mine").alias("size"))
 
 @hr.table
+def other_columns():
+    return hr.read_files("others", drift="evolve", **SCHEMA)
+
+@hr.table
+def other_columns_rescued():
+    return hr.read_files("others", drift="rescue", **SCHEMA)
+
+@hr.table
 def misplaced():
     return spark.readStream.option("header", "true").schema("id LONG, name STRING").csv("misplaced")
 
@@ -87,7 +96,7 @@ def loaded():
 
 def values(site: Site, table: str) -> list[dict[str, Any]]:
     rows = ({name: row[name] for name in row if name != "_source"} for row in site.rows(table))
-    return sorted(rows, key=lambda row: int(row["id"]))
+    return sorted(rows, key=lambda row: int(row["id"] or 99))
 
 
 @pytest.mark.guarantee
@@ -97,6 +106,7 @@ def test_each_file_is_read_by_the_names_in_its_header(tmp_path: Path, spark: obj
     site.put("1.csv", "id,name", "1,a")
     site.put("../foreign/1.csv", "id,name", "1,a")
     site.put("../misplaced/1.csv", "id,name", "1,a")
+    site.put("../others/1.csv", "id,name", "1,a")
     site.put("../repeated/1.csv", "id,name", "1,a")
     site.run_well()
     site.put("2.csv", "NAME,id", "b,2", "c,3")
@@ -104,6 +114,7 @@ def test_each_file_is_read_by_the_names_in_its_header(tmp_path: Path, spark: obj
     site.put("4.csv", 'id,name,"ex,tra",size', "5,d,x,10", "9,e,,")
     foreign = site.put("../foreign/2.csv", "2,b", "3,c")
     misplaced = site.put("../misplaced/2.csv", "name,id", "b,2")
+    site.put("../others/2.csv", "size,place", "7,Graz")
     repeated = site.put("../repeated/2.csv", "", "id,name,ID", "3,c,4")
     fail_at(site.run, "evolved/before-commit", 1)
     errors = {error.params["flow"]: error for error in site.run().errors}
@@ -125,6 +136,15 @@ def test_each_file_is_read_by_the_names_in_its_header(tmp_path: Path, spark: obj
     assert "`id` at another position" in errors["misplaced"].summary
     assert errors["twice"].params["columns"] == ["size"]
     assert [len(values(site, name)) for name in errors] == [1] * 6
+    nothing, new = {"id": None, "name": None}, {"size": "7", "place": "Graz"}
+    assert values(site, "other_columns") == [
+        {"id": 1, "name": "a", "size": None, "place": None},
+        {**nothing, **new},
+    ]
+    assert [json.loads(row["_rescued_data"] or "{}") for row in values(site, "other_columns_rescued")] == [
+        {},
+        new,
+    ]
     # By position, as the user asks for.
     assert {row["id"] for row in site.rows("enforced")} == {"1", "b"}
 

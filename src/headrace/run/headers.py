@@ -62,8 +62,7 @@ class HeaderCheck:
         rules, groups = found
         others = [group for group in groups if group.layout is not None and not group.layout.is_planned]
         for group in others:
-            assert group.layout is not None
-            if group.layout.is_foreign:
+            if rules.loses_all(group.layout):
                 raise foreign_header(stamp.flow, group, rules, source.location)
         if others and self.planned.stateful:
             raise stateful_header(stamp.flow, others[0], rules, source.location)
@@ -98,6 +97,8 @@ class HeaderCheck:
             found = {"type": "struct", "fields": fields}
             if self.drift.add_fields(session, evolving, stamp, found, _example(new[0])):
                 raise PlanAgain
+            if (lost := next((one for one in new if _is_lost(one, rules)), None)) is not None:
+                raise foreign_header(stamp.flow, lost, rules, source.location)
         if ignored:
             self.drift.report_ignored(stamp, ignored, _example(next(iter(ignored.values()))))
 
@@ -116,6 +117,11 @@ class HeaderCheck:
             inferred = infer_types(session, source.options, groups, rules)
             kinds |= {name: inferred[name].jsonValue() for name in kinds if name in inferred}
         return kinds
+
+
+def _is_lost(group: HeaderGroup, rules: HeaderRules) -> bool:
+    """Whether no column of files can be a column of the table, and none is rescued."""
+    return group.layout is not None and group.layout.is_foreign and not rules.drift.has("rescue")
 
 
 def _example(group: HeaderGroup) -> Mapping[str, Any]:
