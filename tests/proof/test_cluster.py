@@ -14,7 +14,7 @@ import pytest
 from cluster import Cluster
 from headrace.cli.main import run as run_command
 from proof.driver import start
-from proof.shop import Shop
+from proof.shop import Shop, rows
 from waiting import DEADLINE_S, until
 
 PYTHON = f"python3.{sys.version_info.minor}"
@@ -125,8 +125,7 @@ def test_code_and_packages_reach_workers_of_another_environment(
         assert driver.process.wait(SLOW_S) == 0, driver.said()
     shop.check()
     names = {record.sale["name"] for record in shop.ledger.records}
-    people = deltalake.DeltaTable(shop.table("people")).to_pyarrow_table().to_pylist()
-    said = sorted((one["name"], one["said"]) for one in people)
+    said = sorted((one["name"], one["said"]) for one in rows(shop, shop.table("people")))
     assert said == sorted((name, f"Hello {name}! 2026-04-05") for name in names)
     until(lambda: not cluster.executors(), "the executors have gone")
 
