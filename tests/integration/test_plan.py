@@ -955,7 +955,7 @@ FAULTS = {
         '@hr.materialized_view\ndef wrong():  # here\n    return spark.readStream.table("orders")'
     ),
     "STREAMING_UNSUPPORTED": (
-        '@hr.table\ndef wrong():  # here\n    return spark.readStream.table("orders").orderBy("id")'
+        '@hr.table\ndef wrong():\n    return spark.readStream.table("orders").orderBy("id")  # here'
     ),
     "SOURCE_UNSUPPORTED": (
         '@hr.table\ndef wrong():\n    s = spark.readStream.format("socket").option("port", 9)\n'
@@ -974,14 +974,14 @@ FAULTS = {
         '    return r.option("startingOffsets", "middle").load()  # here'
     ),
     "SCHEMA_MISMATCH": (
-        '@hr.table(schema="id LONG, amount INT")\ndef wrong():  # here\n'
+        '@hr.table(schema="id LONG, amount INT")  # here\ndef wrong():\n'
         '    return spark.readStream.table("orders")'
     ),
     "SCHEMA_INVALID": (
         '@hr.table(schema="id LONGG")  # here\ndef wrong():\n    return spark.readStream.table("orders")'
     ),
     "COLUMN_NOT_FOUND": (
-        '@hr.table(cluster_by=["idd"])\ndef wrong():  # here\n    return spark.readStream.table("orders")'
+        '@hr.table(cluster_by=["idd"])  # here\ndef wrong():\n    return spark.readStream.table("orders")'
     ),
     "COLUMN_INVALID": (
         '@hr.materialized_view\ndef wrong():  # here\n    return spark.sql("SELECT NULL AS n")'

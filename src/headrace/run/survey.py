@@ -276,7 +276,7 @@ def unfinished_refresh(planned: PlannedFlow) -> RefreshUnfinishedError:
     return RefreshUnfinishedError(
         f"a full refresh of {flow.target.short} was interrupted",
         location=flow.location,
-        facts=("its rows were removed, and not all of its flows start from the beginning yet",),
+        facts=("its rows were removed, and its flows have not read them again",),
         remedies=(f"complete it:   headrace full-refresh {flow.target.short}",),
         params={"flow": flow.name, "dataset": str(flow.target)},
     )
