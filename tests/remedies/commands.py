@@ -147,6 +147,7 @@ def a_vacuum_of_an_hour(walk: Walk) -> None:
     os.utime(stray, (two_days_ago, two_days_ago))
     walk.does("a writer has left a file in the folder of the table two days ago")
     shown = walk.fails("headrace maintain visits --only vacuum --retain 1h", "visits")
+    walk.follows(shown, "headrace maintain visits --only vacuum --retain 7d")
     walk.follows(shown, "headrace maintain visits --only vacuum --retain 1h --allow-short-retention")
     assert not stray.exists()
     walk.is_healthy()

@@ -90,6 +90,7 @@ def a_full_refresh_of_two_flows_is_interrupted(walk: Walk) -> None:
     # At the first of the two flows.
     walk.stops_at("rows-fenced:0", "headrace full-refresh visits")
     shown = walk.fails("headrace run", f"{VISITS}:")
+    assert shown.text.count("error[") == 1, shown.text
     walk.follows(shown, "headrace full-refresh visits")
     walk.is_healthy()
 

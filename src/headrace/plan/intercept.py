@@ -32,10 +32,14 @@ from headrace.syntax.locations import caller
 _EFFECTS = {"writeStream": "start a stream"}
 _DECLARATIONS = {
     "writeStream": (
-        "return the stream from a function:   @hr.table def NAME(): return STREAM",
-        "to send it to another system, declare a sink: hr.create_sink(..), @hr.foreach_batch_sink",
+        "write a function that returns the stream:   @hr.table",
+        "and in the next line:   def NAME(): return STREAM",
+        "or, to send it to another system, declare a sink: hr.create_sink(..), @hr.foreach_batch_sink",
     ),
-    "write": ("return the rows from a function:   @hr.materialized_view def NAME(): return ROWS",),
+    "write": (
+        "write a function that returns the rows:   @hr.materialized_view",
+        "and in the next line:   def NAME(): return ROWS",
+    ),
 }
 """What is declared in place of a write."""
 
@@ -217,7 +221,7 @@ class Interception:
             facts=["nothing was written: Headrace runs the files for each command, also for plan"],
             remedies=[
                 *_DECLARATIONS.get(what, _DECLARATIONS["write"]),
-                "or keep the program out of `libraries`, and run it by itself",
+                "or move the file to a folder that `libraries` does not have, and run it by itself",
             ],
             params={"action": what},
         )

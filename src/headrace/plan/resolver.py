@@ -396,7 +396,8 @@ class Resolver:
         if isinstance(dataset, TemporaryView):
             return self._read_view(access, dataset, visit)
         if isinstance(dataset, StreamingTable) and dataset.sink is not None:
-            raise validate.sink_read(dataset, access.location)
+            flows = [one for one in self.declarations.streaming_flows if one.target == dataset.name]
+            raise validate.sink_read(dataset, flows, access.location)
         is_stream = access.streaming and not access.changes
         if is_stream and isinstance(dataset, MaterializedView):
             self._note(validate.stream_over_view(access))

@@ -382,12 +382,14 @@ def _ways(flow: StreamingFlow) -> Iterator[str]:
         yield "snapshots"
 
 
-def sink_read(table: StreamingTable, location: SourceLocation) -> SinkInvalidError:
+def sink_read(
+    table: StreamingTable, flows: Sequence[StreamingFlow], location: SourceLocation
+) -> SinkInvalidError:
     return SinkInvalidError(
         f"a query reads `{table.name.short}`, which is a sink and stores no rows",
         location=location,
         facts=[f"the sink is declared at {table.location}"],
-        remedies=["read the tables that its flows read"],
+        remedies=[f"read what its flow `{one.name}` reads ({one.location})" for one in flows],
         params={"sink": str(table.name), "column": None},
     )
 
