@@ -24,7 +24,7 @@ def check_vacuum(target: DatasetTable, condition: TableCondition, remedies: Sequ
     policy, name = condition.policy, target.dataset
     if policy.retention_s < SAFE_RETENTION_S and not policy.allow_short_retention:
         raise RetentionTooShortError(
-            f"{target.short}: a retention of {duration_text(policy.retention_s)} is below "
+            f"{target.title}: a retention of {duration_text(policy.retention_s)} is below "
             f"{duration_text(SAFE_RETENTION_S)}",
             facts=("a reader or writer that runs could still need the files; no file was deleted",),
             remedies=remedies

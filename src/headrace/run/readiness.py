@@ -160,13 +160,13 @@ def find_blocked(
                     continue
                 found[flow.name] = error
                 if plan.flows_of(flow.target) <= found.keys():
-                    unfit = _not_opened(plan, flow.target, error) | unfit
+                    unfit = {**_not_opened(plan, flow.target, error), **unfit}
             case RefreshViewStage(view=view, planned=refresh):
                 name = view.name
                 error = _error(name.short, view.location, inputs_of(refresh, plan), refresh.schema, unfit)
                 if error is not None:
                     found[str(name)] = error
-                    unfit = _not_opened(plan, name, error) | unfit
+                    unfit = {**_not_opened(plan, name, error), **unfit}
             case OpenTableStage():
                 pass
             case _:

@@ -205,16 +205,16 @@ class BatchSplit:
             coordinates={} if places is None else places.to_json(),
         )
 
-    def _not_repeatable(self, stamp: BatchStamp, counted: int, written: int) -> RowsNotRepeatableError:
+    def _not_repeatable(self, stamp: BatchStamp, first: int, second: int) -> RowsNotRepeatableError:
         return RowsNotRepeatableError(
             f"flow {stamp.flow}: batch {stamp.batch} was computed twice and gave other rows",
             location=self.planned.flow.location,
             facts=(
-                f"{counted} rows failed an expectation the first time, {written} the second time",
-                f"the batch was not committed; the {written} rows in the quarantine are pending, and the "
-                "next attempt replaces them",
+                f"{counted(first, 'row')} failed an expectation the first time, {second:,} the second time: "
+                "a function of the query gives another result each time",
+                "the batch was not committed; the next attempt replaces its rows in the quarantine",
             ),
-            remedies=("declare a function whose result can change: udf(..).asNondeterministic()",),
+            remedies=("declare this function as changing: F.udf(..).asNondeterministic()",),
             params={"flow": stamp.flow, "batch": stamp.batch},
         )
 

@@ -321,19 +321,18 @@ def _ids_read(then: ReadBefore) -> dict[str, str | None]:
 def topic_recreated(
     flow: str, location: SourceLocation, checkpoint: str, topic: str, known_id: str | None, now_id: str | None
 ) -> TopicRecreatedError:
-    now = "has no such topic" if now_id is None else f"has topic id {now_id}"
     return TopicRecreatedError(
         f"flow {flow}: the topic `{topic}` was deleted and created again since its last batch",
         location=location,
         facts=(
-            f"checkpoint {checkpoint} read topic id {known_id}; the broker now {now}",
-            "no record of the new topic was committed",
+            *(["the broker has no such topic"] if now_id is None else []),
+            "records of the old topic that were not read are lost; no record of the new topic was committed",
         ),
         remedies=(
             f"keep the rows and continue with the new topic:   headrace reset {flow}",
             "or correct the topic in the flow's query, or the connection if it points to another cluster",
         ),
-        params={"flow": flow, "topic": topic, "was": known_id, "is": now_id},
+        params={"flow": flow, "topic": topic, "was": known_id, "is": now_id, "checkpoint": checkpoint},
     )
 
 
