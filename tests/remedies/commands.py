@@ -98,8 +98,8 @@ def a_misspelt_column(walk: Walk) -> None:
 @situation("READ_CONDITION_INVALID")
 def half_a_condition(walk: Walk) -> None:
     shown = walk.fails("headrace read visits --where 'id >'", "id >")
-    walk.follows(shown, "headrace read --help")
-    walk.goes_well("headrace read visits --where 'id > 1'")
+    assert "it ends after `id >`" in shown.text, shown.text
+    walk.follows(shown, "headrace read visits --where")
 
 
 @situation("READ_VERSION_UNKNOWN")
@@ -160,7 +160,7 @@ def a_declared_table_is_removed(walk: Walk) -> None:
     shown = walk.fails("headrace tables extra --remove", "extra")
     walk.edit({SQL: None})
     walk.follows(shown, "headrace run")
-    walk.goes_well("headrace tables extra --remove")
+    walk.follows(shown, "headrace tables extra --remove")
     walk.is_healthy()
 
 
@@ -254,10 +254,11 @@ def a_misspelt_topic_of_a_command(walk: Walk) -> None:
 def a_file_with_a_bad_line(walk: Walk) -> None:
     folder = topic_of(walk)
     walk.edit({"orders.jsonl": '{"id": 100, "amount": 1}\n{"id": 101, "amount"\n'})
-    walk.fails(f"headrace produce {folder.topic} --file orders.jsonl", "orders.jsonl:2")
+    shown = walk.fails(f"headrace produce {folder.topic} --file orders.jsonl", "orders.jsonl:2")
+    assert "tail -n +2 orders.jsonl > rest.jsonl" in shown.text, shown.text
     folder.ids += [100]
-    walk.edit({"orders.jsonl": '{"id": 101, "amount": 1}\n'})
-    walk.goes_well(f"headrace produce {folder.topic} --file orders.jsonl")
+    walk.edit({"rest.jsonl": '{"id": 101, "amount": 1}\n'})
+    walk.goes_well(f"headrace produce {folder.topic} --file rest.jsonl")
     folder.ids += [101]
     walk.is_healthy()
 
@@ -286,8 +287,7 @@ def a_topic_without_json(walk: Walk) -> None:
 def a_topic_is_created_again(walk: Walk) -> None:
     folder = topic_of(walk)
     shown = walk.fails(f"headrace broker topics create {folder.topic}", folder.topic)
-    listed = walk.follows(shown, "headrace broker topics list")
-    assert folder.topic in listed.text
+    assert "another name:   headrace broker topics create" in shown.text, shown.text
 
 
 @situation("INGEST_TABLE_TAKEN", "topic")

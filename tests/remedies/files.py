@@ -157,6 +157,7 @@ def a_snapshot_with_a_key_twice(walk: Walk) -> None:
     assert isinstance(folder, SnapshotsFolder)
     walk.edit({"given/2.json": '{"item": "pen", "price": 1}\n{"item": "pen", "price": 3}\n'})
     shown = walk.fails("headrace run", "transformations/prices.py:")
+    assert "the snapshot 2 of ./given" in shown.text, shown.text
     folder.give("2.json", {"pen": 3})
     walk.does("given/2.json is corrected")
     walk.follows(shown, "headrace run")

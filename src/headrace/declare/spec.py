@@ -88,11 +88,13 @@ def find_spec(path: Path | None = None) -> Path:
     shown = str(path) if path is not None else str(Path.cwd())
     where = shown if path is not None else f"{shown}, nor in a folder above it"
     summary = f"{SPEC_NAMES[0]} is not in {where}" if start.is_dir() else f"{shown} does not exist"
+    is_folder = path is not None and start.is_dir()
+    new = f"there:   headrace init {shlex.quote(shown)}" if is_folder else ":   headrace init shop"
     raise SpecNotFoundError(
         summary,
         remedies=[
-            "write a new pipeline:   headrace init shop",
-            "or name the folder of the pipeline with --project",
+            f"write a new pipeline{' ' * is_folder}{new}",
+            f"or name the folder that has {SPEC_NAMES[0]} with --project",
         ],
         params={"path": shown},
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.contracts.expectations import with_checks
-from headrace.errors import HeadraceError, PlanFailedError, SourceLocation
+from headrace.errors import HeadraceError, PlanFailedError, RowsMissingError, SourceLocation
 from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE
 from headrace.model.declarations import (
     AppendFlow,
@@ -150,7 +150,7 @@ def _one_error(errors: list[HeadraceError], downstream: Mapping[TableName, Table
         located = [(one.location, one) for one in errors if one.location is not None]
         located.sort(key=lambda pair: (pair[0].path, pair[0].line))
         error = PlanFailedError([*(one for _, one in located), *(one for one in errors if not one.location)])
-    if not downstream:
+    if not downstream or isinstance(error, RowsMissingError):
         return error
     listed = ", ".join(f"{name.short} (reads {read.short})" for name, read in sorted(downstream.items()))
     names = {"not_checked": sorted(map(str, downstream))}

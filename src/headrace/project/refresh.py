@@ -164,7 +164,7 @@ def plan_refresh(
             if not missing or any(one not in names for one in missing):
                 raise _with_upstream(error, named, missing) from error
             read = ", ".join(one.short for one in missing)
-            text = f"it is not known whether {read}, which is missing, can be read again as it was"
+            text = f"{read} is missing, and may not get the same rows again"
             gone.append(UnrecoverableData(dataset=flow.target, text=text, count=None))
         except HeadraceError as error:
             text = f"its sources could not be checked: {error.headline}"
