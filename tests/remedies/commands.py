@@ -98,7 +98,7 @@ def a_misspelt_column(walk: Walk) -> None:
 @situation("READ_CONDITION_INVALID")
 def half_a_condition(walk: Walk) -> None:
     shown = walk.fails("headrace read visits --where 'id >'", "id >")
-    assert "it ends after `id >`" in shown.text, shown.text
+    assert "expected an expression after `id >`" in shown.text, shown.text
     walk.follows(shown, "headrace read visits --where")
 
 

@@ -373,16 +373,12 @@ def _invalid(where: str, schema: Mapping[str, Any], table: str, error: Exception
     if found := _SYNTAX.search(text):
         # The condition is in parentheses there, in a text that the user has not written.
         is_end = found[2] == "EOF" or (found[2] == ")" and ")" not in where)
-        lines = [f"expected {found[1]}, found {'the end of the condition' if is_end else found[2]}"]
-        if is_end:
-            lines = [f"it ends after `{where.rstrip()}`, where it needs {found[1]}"]
-    first = next(iter(_paths(schema)), "COLUMN")
+        lines = [f"expected {found[1]}" + (f" after `{where.rstrip()}`" if is_end else f", found {found[2]}")]
+    example = f"{next(iter(_paths(schema)), 'COLUMN')} IS NOT NULL"
     return ReadConditionInvalidError(
         f"the condition `{where}` cannot be evaluated",
         facts=tuple(lines[:3]),
-        remedies=(
-            f'write a whole condition, such as:   headrace read {table} --where "{first} IS NOT NULL"',
-        ),
+        remedies=(f'write a whole condition, such as:   headrace read {table} --where "{example}"',),
         params={"where": where},
     )
 
