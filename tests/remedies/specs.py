@@ -22,7 +22,7 @@ def the_command_names_one_of_two_specs(walk: Walk) -> None:
 def a_folder_without_a_spec(walk: Walk) -> None:
     (walk.folder.root / "elsewhere").mkdir()
     shown = walk.fails("headrace plan --project elsewhere", "elsewhere")
-    walk.follows(shown, "headrace init elsewhere")
+    walk.follows(shown, "headrace init ")
     walk.goes_well("headrace plan --project elsewhere")
 
 
