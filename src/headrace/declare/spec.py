@@ -89,11 +89,13 @@ def find_spec(path: Path | None = None) -> Path:
     where = shown if path is not None else f"{shown}, nor in a folder above it"
     summary = f"{SPEC_NAMES[0]} is not in {where}" if start.is_dir() else f"{shown} does not exist"
     is_folder = path is not None and start.is_dir()
-    new = f"there:   headrace init {shlex.quote(shown_path(start))}" if is_folder else ":   headrace init shop"
+    new = ":   headrace init shop"
+    if is_folder:
+        new = f" there:   headrace init {shlex.quote(shown_path(start))}"
     raise SpecNotFoundError(
         summary,
         remedies=[
-            f"write a new pipeline{' ' * is_folder}{new}",
+            f"write a new pipeline{new}",
             f"or name the folder that has {SPEC_NAMES[0]} with --project",
         ],
         params={"path": shown},
