@@ -45,8 +45,8 @@ class S3Reach:
 
     @property
     def table_options(self) -> dict[str, str]:
-        """The options of `deltalake`. A commit creates its file conditionally, whatever the environment
-        says."""
+        """The options of `deltalake`. Commits create their files conditionally; variables of the environment
+        do not change that."""
         given = {
             "aws_access_key_id": self.access_key_id,
             "aws_secret_access_key": self.secret_access_key,

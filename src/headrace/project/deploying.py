@@ -26,7 +26,7 @@ from headrace.runtime.submit import IMAGE_JARS, IMAGE_MAIN
 Platform = Literal["kubernetes", "systemd", "compose"]
 
 _VARIABLE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-[^}]*)?\}")
-_STOP_S = 120  # a batch may take 30 s, and what was begun is completed before a stop
+_STOP_S = 120  # a stop waits for the running batch, which can take 30 s
 _UID = 1000
 _TEMPLATE = "/opt/headrace/executor/pod.yaml"
 _PORTS = {"driver": 7078, "blocks": 7079}

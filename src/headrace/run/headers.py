@@ -16,7 +16,7 @@ from headrace.run.stop import PlanAgain
 from headrace.runtime.lazy_pyspark import DataFrame, SparkSession
 from headrace.sinks.target import BatchStamp
 from headrace.sources.bad_records import Evolving
-from headrace.sources.files.header_errors import foreign_header, new_columns, stateful_header
+from headrace.sources.files.header_errors import foreign_header, new_columns, stateful_header, taken_columns
 from headrace.sources.files.headers import HeaderGroup, HeaderRules
 from headrace.sources.files.read import infer_types
 from headrace.sources.source import Source
@@ -97,6 +97,9 @@ class HeaderCheck:
             fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
             if self.drift.add_fields(evolving, stamp, {"type": "struct", "fields": fields}, _example(new[0])):
                 raise PlanAgain
+            made = {field["name"].lower() for field in self.planned.schema["fields"]}
+            if taken := [name for name in kinds if name.lower() in made]:
+                raise taken_columns(stamp.flow, new[0], taken, source.location)
         if ignored:
             self.drift.report_ignored(stamp, ignored, _example(next(iter(ignored.values()))))
 

@@ -67,9 +67,12 @@ def find_distributions(
 
 
 def pack(distributions: Iterable[Distribution]) -> Path:
-    """Returns a zip archive of packages in the cache. The name has their versions, so it is made once."""
+    """Returns a zip archive of packages in the cache. The name has a hash of their files, so each archive
+    is made once."""
     chosen = tuple(distributions)
-    parts = [platform.python_version(), platform.machine(), [(one.name, one.version) for one in chosen]]
+    # A record has the hash of each file: a version can be installed again with other code.
+    packages = [(one.name, one.version, one.read_text("RECORD")) for one in chosen]
+    parts = [platform.python_version(), platform.machine(), packages]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     archive = cache_folder() / "packages" / f"packages-{key}.zip"
     if not archive.exists():

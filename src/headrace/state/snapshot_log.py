@@ -6,6 +6,7 @@ A marker is added when all others are applied: Spark orders files by their times
 
 from __future__ import annotations
 
+import errno
 import json
 import uuid
 from dataclasses import dataclass, field
@@ -29,6 +30,10 @@ class SnapshotLog:
         names = self._names()
         new = self.folder.read_files([name for name in names if name not in self._loaded])
         self._loaded.update({name: SnapshotMarker.from_json(json.loads(data)) for name, data in new.items()})
+        if gone := [name for name in names if name not in self._loaded]:
+            raise FileNotFoundError(
+                errno.ENOENT, "the marker of a snapshot has vanished", str(self.folder / gone[0])
+            )
         return tuple(self._loaded[name] for name in names)
 
     def add(self, marker: SnapshotMarker) -> None:

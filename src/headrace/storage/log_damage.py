@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,7 +64,7 @@ def find_damage_named(text: str) -> LogUnreadableError | None:
 
 
 def data_file_faults(text: str) -> tuple[str, ...]:
-    """What a reader of a table has said, without the names of its layers if it names a data file."""
+    """The first lines of a reader's error. If it names a data file: only the file and its fault."""
     lines = text.strip().splitlines()[:2]
     found = next(filter(None, map(_UNREAD.search, lines)), None)
     return tuple(lines) if found is None else (f"its file {found[1]}: {found[2].strip()}",)
@@ -83,7 +82,7 @@ def log_unreadable(file: Location, fault: str) -> LogUnreadableError:
     table = file.parent.parent
     name = table.name if table.parent.name == "default" else f"{table.parent.name}.{table.name}"
     is_ours = table.parent.parent.name == "tables"
-    away = shlex.join(["mv", str(table), f"{table.name}-damaged"])
+    away = table.move_command(f"{table.name}-damaged")
     again = (
         f"or move the folder of the table out of the storage:   {away}",
         f"then compute it again:   headrace full-refresh {name}",

@@ -176,7 +176,7 @@ class ObjectFiles:
                 return "it creates an object that exists (If-None-Match)"
             stale = self.look(path)
             if not self.swap(path, b"first", b"third"):
-                return "it refuses to replace an object that nobody has changed (If-Match)"
+                return "it refuses to replace an unchanged object (If-Match)"
             if stale is None or self._put(path, b"fourth", {"e_tag": stale.mark}):
                 return "it replaces an object that was changed meanwhile (If-Match)"
             with self.open(path) as file:

@@ -52,6 +52,13 @@ def test_a_package_is_sent_with_those_that_it_needs_but_spark() -> None:
     assert Path(archive).stat().st_mtime_ns == before
 
 
+def test_a_version_that_is_installed_again_with_other_code_is_sent_again(site: Path) -> None:
+    sent = package_settings(["fruit-salad"], {})["spark.archives"]
+    record = site / "fruit_salad-1.0.dist-info" / "RECORD"
+    record.write_text(record.read_text().replace("__init__.py,,", "__init__.py,sha256=other,9"))
+    assert package_settings(["fruit-salad"], {})["spark.archives"] != sent
+
+
 def test_nothing_is_sent_by_default() -> None:
     assert package_settings([], {}) == {}
 

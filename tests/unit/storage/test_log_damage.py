@@ -132,6 +132,7 @@ def test_a_failure_can_name_a_log_on_an_object_store(
     text = f"java.io.IOException: cannot read {stored}/_delta_log/00000000000000000001.json"
     found = find_damage_named(text)
     assert found is not None and found.params["table"] == str(stored)
+    assert not any(" mv /" in one for one in found.remedies), "the tool of the store, not mv"
     assert find_damage_named(text.replace("orders", "sales")) is None
 
 

@@ -294,5 +294,5 @@ def test_many_small_files_are_read_in_one_call(location: Location) -> None:
     names = [f"{number}.json" for number in range(21)]
     assert location.read_files(names) == {f"{number}.json": str(number).encode() for number in range(20)}
     assert sorted(size for _, size in location.walk_sizes()) == [1] * 10 + [2] * 10
-    location.delete_files([*names, "missing/deep.json"])
+    location.delete_files(["missing/deep.json", *reversed(names)])
     assert location.list_files() == []

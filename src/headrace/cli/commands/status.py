@@ -59,7 +59,7 @@ def status(invocation: Invocation, tables: bool, exit_code: bool) -> Result:
     pipeline; its rows are kept. The exit code is 1 if the cluster refuses the login.
 
     With --exit-code, the command is a probe: the exit code is also 1 if a flow or view has failed, was
-    skipped or stopped, or if its process gives no sign of life. An unreachable broker is no failure.
+    skipped or stopped, or if its process has stopped answering. A broker that does not answer is no failure.
     """
     if tables:
         with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
@@ -80,7 +80,7 @@ def status(invocation: Invocation, tables: bool, exit_code: bool) -> Result:
 
 
 def _is_unhealthy(snapshot: Snapshot) -> bool:
-    """Whether a run should be started again: for probes, so a broker that does not answer is no reason."""
+    """Whether a probe should fail, so that the run is started again. An unreachable broker is not counted."""
     flows = [one for one in _flows(snapshot) if not one.orphaned]
     views = [one.view for one in snapshot.datasets if one.view is not None and not one.orphaned]
     states: list[str] = [*(one.state for one in flows), *(one.state for one in views)]

@@ -100,7 +100,7 @@ def _number(index: int) -> str:
 
 
 def header_schema(layout: Layout, schema: StructType, rules: HeaderRules) -> StructType:
-    """The columns of files in the order of their header, then those that are not in the files: columns from
+    """The columns of files in the order of their header. After them come the columns that Spark adds: from
     the names of folders, and the text of a malformed record."""
     kinds = {
         place: schema[name].dataType

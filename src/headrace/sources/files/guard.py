@@ -263,11 +263,11 @@ class FileGuard(Guard):
 
         It reads by position, and ignores the headers.
         """
+        if relation.fileFormat().getClass().getSimpleName() != "CSVFileFormat":
+            return
         options = relation_options(self.run.session, relation)
         given = {name.lower() for name in options}
-        if not (has_header(options) and relation.fileFormat().getClass().getSimpleName() == "CSVFileFormat"):
-            return
-        if given & {"enforceschema", HEADERS_OPTION.lower()}:
+        if not has_header(options) or given & {"enforceschema", HEADERS_OPTION.lower()}:
             return
         syntax, split = HeaderSyntax.of(options), header_splitter(self.run.session, options)
         columns, seen = list(relation.dataSchema().fieldNames()), set[str]()

@@ -60,7 +60,7 @@ class HeaderRules:
         return {HEADERS_OPTION: json.dumps(value)}
 
     def action(self, name: str) -> DriftAction | None:
-        """What is done with a column that the schema does not have."""
+        """The action for a column that is not in the schema."""
         return self.drift.own("", name) or self.drift.default
 
     def fold(self, name: str) -> str:
@@ -111,16 +111,19 @@ def find_header(path: str, syntax: HeaderSyntax) -> HeaderText | None:
     one, with the columns of the schema.
     """
     state = locate(path).look()
-    return None if state is None else _find_header(path, syntax, state.size, state.modified_ms)
+    if state is None:
+        return None
+    try:
+        return _find_header(path, syntax, state.size, state.modified_ms)
+    except (OSError, EOFError, LookupError, UnicodeError, ValueError):
+        # Not within the cached function: the next try can succeed.
+        return None
 
 
 @lru_cache(maxsize=8192)
 def _find_header(path: str, syntax: HeaderSyntax, size: int, modified_ms: int) -> HeaderText | None:
-    try:
-        with _open(path) as stream:
-            return first_record(stream, syntax)
-    except (OSError, EOFError, LookupError, UnicodeError, ValueError):
-        return None
+    with _open(path) as stream:
+        return first_record(stream, syntax)
 
 
 def first_record(stream: BinaryIO, syntax: HeaderSyntax) -> HeaderText | None:

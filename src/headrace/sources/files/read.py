@@ -186,7 +186,7 @@ def infer_types(
 
 
 def _common_type(one: DataType, other: DataType) -> DataType:
-    """A type that the values of both types have; text where there is no other."""
+    """The smallest type that can hold the values of both types; text if there is no other."""
     if one == other:
         return one
     numbers = (T.IntegerType(), T.LongType(), T.DoubleType())

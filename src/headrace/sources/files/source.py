@@ -154,8 +154,7 @@ class FileSource(Source):
         rules = HeaderRules.of(self.options)
         if rules is None:
             return None
-        there = [path for path in self.files(one, checkpoint) if locate(path).exists()]
-        return rules, find_groups(session, self.options, rules, there)
+        return rules, find_groups(session, self.options, rules, self.files(one, checkpoint))
 
     def files(self, one: SourceRange, checkpoint: Location) -> list[str]:
         assert isinstance(one.until, FilePosition)

@@ -106,11 +106,13 @@ class S3Access:
                     self._told.add(secret)
                     for learn in self._learners:
                         learn(secret)
+            # Under the lock: another thread could renew them in between.
+            expires = _expires(source)
         return Credentials(
             access_key_id=found.access_key,
             secret_access_key=found.secret_key,
             session_token=found.token,
-            expires=_expires(source),
+            expires=expires,
         )
 
     @cached_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,8 @@ from headrace.storage.s3.files import S3Files
 
 if TYPE_CHECKING:
     from headrace.storage.s3.access import Credentials
+
+_LOG = logging.getLogger(__name__)
 
 ANY_BUCKET = "*"
 """The name for the buckets that have no settings of their own."""
@@ -194,7 +197,8 @@ class _Renewing:
         while self._wait_s is not None and not self._ended.wait(self._wait_s):
             try:
                 self._wait_s = self._share()
-            except Exception:
+            except Exception as error:
+                _LOG.warning("the credentials of S3 were not renewed", exc_info=error)
                 # The old ones can still be valid. When they are not, Spark's requests fail with S3's reason.
                 self._wait_s = _RETRY_S
 
