@@ -79,7 +79,7 @@ def find_spec(path: Path | None = None) -> Path:
         if len(found) > 1:
             named = shlex.quote(shown_path(folder / found[0]))
             raise SpecAmbiguousError(
-                f"{folder} has two specs: {' and '.join(found)}",
+                f"the folder {folder} has two specs: {' and '.join(found)}",
                 remedies=[f"remove one of them, or name one:   headrace run --spec {named}"],
                 params={"path": str(folder)},
             )

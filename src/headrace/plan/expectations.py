@@ -88,9 +88,8 @@ def _check(
                 summary=f"the expectation `{expectation.name}` of `{dataset.name.short}` uses the column "
                 f"`{missing.params['column']}`, which the query does not return"
             )
-        return _invalid(
-            expectation, dataset, f"cannot be resolved: {shortened(str(error))}", "correct the condition"
-        )
+        remedy = "write a whole SQL condition, such as `id > 0`"
+        return _invalid(expectation, dataset, f"cannot be resolved: {shortened(str(error))}", remedy)
     problem = _problem(read_plan(session, checked), checked, frame)
     return None if problem is None else _invalid(expectation, dataset, *problem)
 

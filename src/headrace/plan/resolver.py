@@ -442,7 +442,7 @@ class Resolver:
             remedies=[
                 "declare its schema and read it with spark.read, to look up rows of the table itself"
                 if itself
-                else "change one of them to read the other's sources"
+                else f"let {' or '.join(f'`{one}`' for one in labels)} read a table outside of the cycle"
             ],
             params={"cycle": names},
         )

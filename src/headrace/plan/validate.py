@@ -178,7 +178,7 @@ def check_query_kind(plan: LogicalPlan, dataset: Stored, location: SourceLocatio
         declares = "CREATE MATERIALIZED VIEW" if is_sql else "@hr.materialized_view"
         remedies = [
             f"read with {reads}, to read each record once",
-            f"declare it with {declares}, to recompute it",
+            f"or declare it with {declares}, to recompute it",
         ]
     else:
         kind = StreamingQueryForViewError
@@ -186,7 +186,7 @@ def check_query_kind(plan: LogicalPlan, dataset: Stored, location: SourceLocatio
         reads = "FROM name, without STREAM" if is_sql else "spark.read"
         declares = "CREATE STREAMING TABLE" if is_sql else "@hr.table"
         remedies = [f"read with {reads}, to recompute the view as a whole"]
-        remedies.append(f"declare it with {declares}, to read each record once")
+        remedies.append(f"or declare it with {declares}, to read each record once")
     raise kind(summary, location=location, remedies=remedies, params={"dataset": str(dataset.name)})
 
 

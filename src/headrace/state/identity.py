@@ -106,9 +106,12 @@ def load_identity(checkpoint: Location) -> CheckpointIdentity:
         return CheckpointIdentity.from_json(value)
     except FileNotFoundError as error:
         raise CheckpointForeignError(
-            f"Headrace did not create the checkpoint folder {checkpoint}",
-            facts=("it has no headrace.json", "nothing was read or written"),
-            remedies=("move the folder out of the storage, then run again:   headrace run",),
+            f"the checkpoint folder {checkpoint} has no headrace.json",
+            facts=("another program wrote it, or the file was removed", "nothing was read or written"),
+            remedies=(
+                "move the folder out of the storage, then run again:   headrace run",
+                "or restore headrace.json, if it was removed",
+            ),
             params={"checkpoint": str(checkpoint)},
         ) from error
     except (ValueError, KeyError, TypeError) as error:

@@ -192,7 +192,7 @@ class FileGuard(Guard):
             location=flow.location,
             facts=(*paths[1:_SHOWN], "the rows are in the table, and nothing was written"),
             remedies=(
-                "restore the file as it was read",
+                "restore the file with the same content",
                 f"or read everything again:   headrace full-refresh {flow.target.short}",
             ),
             params={"flow": flow.name, "paths": paths},
@@ -354,7 +354,7 @@ class FileGuard(Guard):
             location=self.run.flow.location,
             facts=(*paths[1:_SHOWN], NOT_COMMITTED),
             remedies=(
-                "restore the file as it was read",
+                "restore the file with the same content",
                 "or set `on_data_loss: record` in headrace.yml: the flow goes on without it, "
                 "and the ledger keeps its name",
                 "or drop the planned batch; the flow continues with the files that are there:   "
