@@ -364,6 +364,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
     return ProjectSettings(
         name=spec.name,
         file=file,
+        places={key: value.location for key, value in merged.items.items()},
         profile=profile,
         storage=Storage.at(
             spec.storage or DEFAULT_STORAGE, file.parent, None if entry is None else entry.location

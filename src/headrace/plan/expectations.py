@@ -16,6 +16,7 @@ from headrace.plan.evaluate import missing_column, shortened
 from headrace.plan.intercept import suspended
 from headrace.plan.logical import LogicalPlan, Node, read_plan
 from headrace.runtime.lazy_pyspark import Column, DataFrame, SparkSession
+from headrace.syntax.call_arguments import argument_location
 
 _PASSES = f"{OWN_COLUMNS}passes"
 
@@ -167,7 +168,7 @@ def _invalid(
 ) -> ExpectationInvalidError:
     return ExpectationInvalidError(
         f"the expectation `{expectation.name}` of `{dataset.name.short}` {problem}",
-        location=expectation.location,
+        location=argument_location(expectation.location, "", expectation.text),
         facts=[f"condition: {expectation.text}"],
         remedies=[remedy],
         params={"dataset": str(dataset.name), "expectation": expectation.name},

@@ -193,7 +193,7 @@ class Interception:
         self,
         what: str,
         *,
-        remedy: str = "remove the call, or compute the value at module level",
+        remedy: str = "compute the value in the query, as with .agg(), or at module level",
         does: str = "compute",
     ) -> None:
         """Refuse an action in a query."""
@@ -202,7 +202,7 @@ class Interception:
         raise ActionInQueryError(
             f"a query calls {what}, which would {does} at once",
             location=caller(self.root),
-            facts=["a query only describes its table; Headrace runs it, once for each batch"],
+            facts=["a query only describes its table; Headrace runs it"],
             remedies=[remedy],
             params={"action": what},
         )

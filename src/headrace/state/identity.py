@@ -140,7 +140,7 @@ def corrupt(path: Location, error: Exception) -> CheckpointCorruptError:
     """The error for a checkpoint file that cannot be read; the flow adds its own remedy."""
     return CheckpointCorruptError(
         f"a checkpoint file cannot be read: {path}",
-        facts=(f"{type(error).__name__}: {error}",),
+        facts=(str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}",),
         params={"path": str(path)},
     )
 
