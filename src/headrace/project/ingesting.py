@@ -248,14 +248,14 @@ def _resolve(topic: str, request: IngestRequest, folder: IngestFolder) -> Ingest
             remedies=[
                 f"continue as before:   headrace ingest {before.topic} --table {before.table}",
                 f"or make another table:   headrace ingest {topic} --table {wanted.table}_2"
-                f"{_typed(request.given)}",
+                f"{typed_options(request.given)}",
             ],
             params={"dataset": wanted.table, "options": changed},
         )
     return before
 
 
-def _typed(given: Mapping[str, Any]) -> str:
+def typed_options(given: Mapping[str, Any]) -> str:
     """The options of a command line, without the table."""
     values = {name.replace("_", "-"): value for name, value in given.items() if name != "table"}
     return "".join(
