@@ -953,7 +953,7 @@ def a():
 FAULTS = {
     "BATCH_QUERY_FOR_STREAMING_TABLE": '@hr.table\ndef wrong():\n    return spark.table("orders")  # here',
     "STREAMING_QUERY_FOR_VIEW": (
-        '@hr.materialized_view\ndef wrong():  # here\n    return spark.readStream.table("orders")'
+        '@hr.materialized_view\ndef wrong():\n    return spark.readStream.table("orders")  # here'
     ),
     "STREAMING_UNSUPPORTED": (
         '@hr.table\ndef wrong():\n    return spark.readStream.table("orders").orderBy("id")  # here'
@@ -998,12 +998,7 @@ def test_what_is_wrong_is_said_with_its_place(fault: Fault, code: str) -> None:
     error = fault(source)
     assert error.code == code
     assert error.location is not None
-    place = (
-        line_of(source, "# here")
-        if code != "BATCH_QUERY_FOR_STREAMING_TABLE"
-        else line_of(source, "def wrong")
-    )
-    assert (error.location.path, error.location.line) == ("orders.py", place)
+    assert (error.location.path, error.location.line) == ("orders.py", line_of(source, "# here"))
     assert error.remedies or code == "QUERY_FAILED"
 
 

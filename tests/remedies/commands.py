@@ -127,7 +127,7 @@ def the_files_of_a_version_are_deleted(walk: Walk) -> None:
 @situation("PIN_INVALID")
 def a_pin_of_a_version_that_never_was(walk: Walk) -> None:
     shown = walk.fails("headrace pin visits --version 999 --for 1d", "visits")
-    assert "its versions: " in shown.text, shown.text
+    assert "its versions: " in shown.text and "--for 1d" in shown.text, shown.text
     walk.goes_well("headrace pin visits --version 0 --for 1d")
     walk.goes_well("headrace pin visits --version 0 --remove")
 
@@ -233,6 +233,7 @@ def topic_of(walk: Walk) -> TopicFolder:
 @situation("OFFSET_UNKNOWN", "topic")
 def an_offset_that_never_was(walk: Walk) -> None:
     shown = walk.fails(f"headrace consume {topic_of(walk).topic} --from 999 --limit 1", "999")
+    assert "--from earliest --limit 1" in shown.text, shown.text
     walk.follows(shown, "headrace consume")
 
 
@@ -294,6 +295,7 @@ def a_topic_is_created_again(walk: Walk) -> None:
 def a_table_of_the_pipeline_is_ingested_into(walk: Walk) -> None:
     topic = topic_of(walk).topic
     shown = walk.fails(f"headrace ingest {topic} --table orders", "orders")
+    assert "--table taken_in_2 --mode append --cluster-by id" in shown.text, shown.text
     walk.follows(shown, "headrace ingest")
     walk.is_healthy()
 
@@ -303,5 +305,6 @@ def other_options_than_before(walk: Walk) -> None:
     topic = topic_of(walk).topic
     walk.goes_well(f"headrace ingest {topic} --table taken_in --mode append")
     shown = walk.fails(f"headrace ingest {topic} --table taken_in --mode append --cluster-by id", "taken_in")
+    assert "--table taken_in_2 --mode append --cluster-by id" in shown.text, shown.text
     walk.follows(shown, "headrace ingest")
     walk.is_healthy()

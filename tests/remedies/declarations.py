@@ -313,7 +313,7 @@ mistake(
     "a column with a space",
     table(f'{VISITS}.withColumnRenamed("id", "the id")'),
     table(f'{VISITS}.withColumnRenamed("id", "the id").withColumnRenamed("the id", "the_id")'),
-    at=PY,
+    at=(PY, "the id"),
     names='.withColumnRenamed("the id", "the_id")',
 )
 LAYOUT = "CREATE STREAMING TABLE extra {} CLUSTER BY (id) AS SELECT * FROM STREAM visits;\n"

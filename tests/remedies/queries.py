@@ -8,7 +8,7 @@ mistake(
     "a table from a batch",
     table('spark.read.table("visits")'),
     table(VISITS),
-    at=PY,
+    at=(PY, "spark.read"),
     names="readStream",
 )
 mistake(
@@ -24,7 +24,7 @@ mistake(
     "a view from a stream",
     view(VISITS),
     view('spark.read.table("visits")'),
-    at=PY,
+    at=(PY, "spark.readStream"),
     names="spark.read",
 )
 ONCE = '\n@hr.append_flow(target="extra", once=True)\ndef adds():\n    return {query}\n'

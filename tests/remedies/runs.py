@@ -145,7 +145,7 @@ def a_feed_of_a_table_that_records_none(walk: Walk) -> None:
     deltalake.write_deltalake(people, pa.table({"id": [1]}))
     walk.edit(table('hr.read_changes("./people")'))
     shown = walk.fails("headrace plan", f"{PY}:")
-    assert 'delta.enableChangeDataFeed = "true"' in shown.text, shown.text
+    assert "SET TBLPROPERTIES (delta.enableChangeDataFeed = true)" in shown.text, shown.text
     walk.does("the property is set")
     deltalake.DeltaTable(people).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
     walk.goes_well("headrace plan")

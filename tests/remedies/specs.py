@@ -100,8 +100,8 @@ mistake(
     "a pattern that no file matches",
     {SPEC: "{spec}libraries:\n  - glob: {include: pipelines/**}\n"},
     {SPEC: "{spec}libraries:\n  - glob: {include: transformations/**}\n"},
-    at="pipelines/**",
-    names="libraries",
+    at=(SPEC, "pipelines/**"),
+    names="pattern",
 )
 mistake(
     "OPTION_UNKNOWN",

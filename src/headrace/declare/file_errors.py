@@ -10,7 +10,7 @@ from pathlib import Path
 import headrace
 from headrace.declare.packages import missing_package
 from headrace.errors import FeatureUnsupportedError, HeadraceError, PipelineFileFailedError, SourceLocation
-from headrace.model.notes import suggestions
+from headrace.model.notes import suggestions, unknown_argument
 from headrace.model.project import ProjectSettings
 from headrace.storage.mapped_paths import find_unmapped
 from headrace.syntax.locations import display_path, is_installed
@@ -51,6 +51,8 @@ def build_file_error(
     if isinstance(error, SyntaxError):
         summary = f"{location.path} is not valid Python: {error.msg}"
         rest = []
+    elif (unknown := unknown_argument(error)) is not None:
+        summary = f"{unknown[0]}() has no argument `{unknown[1]}`"
     elif isinstance(error, SystemExit):
         summary = f"{shown} ended the program: {kind}({error.code!r})"
     else:
@@ -59,7 +61,7 @@ def build_file_error(
         summary,
         location=location,
         facts=[line for line in rest if line.strip()][:_SHOWN_LINES],
-        remedies=[*remedies, f"correct {location}; --debug prints the stack trace"],
+        remedies=remedies or [f"correct {location}; --debug prints the stack trace"],
         params={"path": shown, "exception": kind},
     )
 

@@ -79,7 +79,7 @@ def find_spec(path: Path | None = None) -> Path:
         if len(found) > 1:
             named = shlex.quote(shown_path(folder / found[0]))
             raise SpecAmbiguousError(
-                f"{folder} has two specs: {' and '.join(found)}",
+                f"the folder {folder} has two specs: {' and '.join(found)}",
                 remedies=[f"remove one of them, or name one:   headrace run --spec {named}"],
                 params={"path": str(folder)},
             )
@@ -368,6 +368,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
     return ProjectSettings(
         name=spec.name,
         file=file,
+        places={key: value.location for key, value in merged.items.items()},
         profile=profile,
         storage=Storage.at(
             spec.storage or DEFAULT_STORAGE, file.parent, None if entry is None else entry.location

@@ -31,15 +31,20 @@ _IMPORTED = re.compile(r"cannot import name '(\w+)'")
 _POSITIONAL = "query_function"
 
 
+def unknown_argument(error: BaseException) -> tuple[str, str] | None:
+    """The function of ours that got an unknown argument, and the argument."""
+    found = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
+    return (found[1], found[2]) if found is not None and found[1] in headrace.__all__ else None
+
+
 def suggestions(error: BaseException) -> list[str]:
     """Remedies for a misspelt argument of ours, or a misspelt attribute, name or file."""
-    found = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
-    if found is not None and found[1] in headrace.__all__:
-        known = [
-            one for one in inspect.signature(getattr(headrace, found[1])).parameters if one != _POSITIONAL
-        ]
-        near = difflib.get_close_matches(found[2].lower(), known, n=1)
-        return [f"did you mean `{near[0]}`?" if near else f"{found[1]} takes {', '.join(known)}"]
+    if (unknown := unknown_argument(error)) is not None:
+        called, argument = unknown
+        signature = inspect.signature(getattr(headrace, called))
+        known = [one for one in signature.parameters if one != _POSITIONAL]
+        near = difflib.get_close_matches(argument.lower(), known, n=1)
+        return [f"did you mean `{near[0]}`?" if near else f"{called} takes {', '.join(known)}"]
     match error:
         case AttributeError(name=str(name), obj=owner):
             return list(did_you_mean(name, _attributes(owner)))

@@ -273,6 +273,7 @@ def _planned_flow(flow: StreamingFlow, resolver: Resolver, code: Callable[[], st
         and resolved.plan.deterministic,
         reads_all=resolved.plan.reads_all,
         max_rejected=target.max_rejected or resolver.settings.max_rejected,
+        limit_place=None if target.max_rejected else resolver.settings.places.get("max_rejected"),
         checked_views=_checked(resolved.views, resolver.declarations),
         checks=target.checks,
         # A test gets the rows of a sink, which would go to another system.

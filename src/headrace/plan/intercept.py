@@ -194,15 +194,19 @@ class Interception:
         return mapped_path(path, self.settings, caller(self.root))
 
     def refuse_action(
-        self, what: str, *, remedy: str = "remove the call, or compute the value at module level"
+        self,
+        what: str,
+        *,
+        remedy: str = "compute the value in the query, as with .agg(), or at module level",
+        does: str = "compute",
     ) -> None:
         """Refuse an action in a query."""
         if self.acts:
             return
         raise ActionInQueryError(
-            f"a query calls {what}, which would compute or write at once",
+            f"a query calls {what}, which would {does} at once",
             location=caller(self.root),
-            facts=["a query only describes its table; Headrace runs it, once for each batch"],
+            facts=["a query only describes its table; Headrace runs it"],
             remedies=[remedy],
             params={"action": what},
         )
@@ -211,7 +215,7 @@ class Interception:
         """Refuse a write or the start of a stream: a pipeline's files run for each command, also `plan`."""
         if not isinstance(self.mode, Loading):
             remedy = "remove the call; to write elsewhere, declare a sink: @hr.foreach_batch_sink"
-            self.refuse_action(what, remedy=remedy)
+            self.refuse_action(what, remedy=remedy, does="write")
             return
         if self.mode.may_write:
             return

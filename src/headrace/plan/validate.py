@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from headrace.errors import (
     BatchQueryForStreamingTableError,
@@ -40,8 +41,10 @@ from headrace.plan.evaluate import shortened
 from headrace.plan.logical import LogicalPlan
 from headrace.plan.modes import TableAccess
 from headrace.plan.properties import COORDINATES, FORBIDDEN, TIMESTAMP, USER_SETTABLE, coordinates_of
+from headrace.plan.stages import TableRead
 from headrace.sinks.registry import format_of
 from headrace.syntax.call_arguments import argument_location, return_location
+from headrace.syntax.locations import pinpoint
 
 Stored = StreamingTable | MaterializedView
 
@@ -170,29 +173,36 @@ def _forbidden(dataset: Stored, key: str, reason: str) -> PropertyForbiddenError
     )
 
 
-def check_query_kind(plan: LogicalPlan, dataset: Stored, location: SourceLocation, *, is_sql: bool) -> None:
-    """The query of a streaming table must be a stream, that of a materialized view a batch query."""
+def check_query_kind(
+    plan: LogicalPlan, dataset: Stored, location: SourceLocation, reads: Sequence[TableRead], *, is_sql: bool
+) -> None:
+    """The query of a streaming table must be a stream, that of a materialized view a batch query.
+
+    `reads`: the tables that the query itself reads.
+    """
     wants_stream = isinstance(dataset, StreamingTable)
     if plan.streaming == wants_stream:
         return
     kind: type[BatchQueryForStreamingTableError | StreamingQueryForViewError]
     name = dataset.name.short
+    if len(reads) == 1 and not is_sql:
+        location = reads[0].location
     if wants_stream:
         kind = BatchQueryForStreamingTableError
         summary = f"the query of the streaming table `{name}` reads no stream"
-        reads = "FROM STREAM name" if is_sql else "spark.readStream"
+        verb = "FROM STREAM name" if is_sql else "spark.readStream"
         declares = "CREATE MATERIALIZED VIEW" if is_sql else "@hr.materialized_view"
         remedies = [
-            f"read with {reads}, to read each record once",
-            f"declare it with {declares}, to recompute it",
+            f"read with {verb}, to read each record once",
+            f"or declare it with {declares}, to recompute it",
         ]
     else:
         kind = StreamingQueryForViewError
         summary = f"the query of the materialized view `{name}` is a stream"
-        reads = "FROM name, without STREAM" if is_sql else "spark.read"
+        verb = "FROM name, without STREAM" if is_sql else "spark.read"
         declares = "CREATE STREAMING TABLE" if is_sql else "@hr.table"
-        remedies = [f"read with {reads}, to recompute the view as a whole"]
-        remedies.append(f"declare it with {declares}, to read each record once")
+        remedies = [f"read with {verb}, to recompute the view as a whole"]
+        remedies.append(f"or declare it with {declares}, to read each record once")
     raise kind(summary, location=location, remedies=remedies, params={"dataset": str(dataset.name)})
 
 
@@ -219,14 +229,15 @@ def check_appends(error: Exception, name: str, location: SourceLocation) -> Head
     )
 
 
-def check_columns(schema: columns.Schema, dataset: Stored, location: SourceLocation) -> None:
+def check_columns(schema: columns.Schema, dataset: Stored, location: SourceLocation, root: Path) -> None:
     name, mapping = dataset.name, "delta.columnMapping.mode"
     found = columns.unstorable(schema, maps_names=dataset.table_properties.get(mapping) in ("name", "id"))
     if found is None:
         return
+    is_odd = not found.column.isidentifier()  # so that a text with the name is about the column
     raise ColumnInvalidError(
         f"a Delta table cannot store the column `{found.column}` of `{name.short}`",
-        location=location,
+        location=pinpoint(location, found.column, root) if is_odd and not location.column else location,
         facts=[found.reason],
         remedies=found.remedies,
         params={"dataset": str(name), "column": found.column},

@@ -86,6 +86,7 @@ class FlowSurveyor:
             flow=flow.name,
             dataset=str(flow.target),
             location=flow.location,
+            folder=str(self.checkpoints),
             declared_flows=self.declared_flows,
             sources=self.look(past),
             stateful=planned.stateful,

@@ -240,6 +240,7 @@ def test_versions_are_pinned_listed_and_released(desk: Desk) -> None:
     with pytest.raises(PinInvalidError) as caught:
         pins.add("orders", 7, 3600)
     assert caught.value.facts == ("its versions: 0 to 2",)
+    assert caught.value.remedies[0].endswith("headrace pin orders --version 2 --for 1h")
     assert len(pins.remove("orders")) == 2 and not pins.list("orders")
 
 
