@@ -107,7 +107,8 @@ def test_what_reads_a_refused_table_is_not_started_and_plan_says_so(
     result = shop.run()
     assert [error.code for error in result.errors] == ["SCHEMA_MISMATCH"]
     skipped = [one for one in (*result.flows, *result.views) if one.outcome == "skipped"]
-    assert {one.reason for one in skipped} == {"it reads bronze, which could not be opened (SCHEMA_MISMATCH)"}
+    why = f"it reads {shop.database}.bronze, which could not be opened (SCHEMA_MISMATCH)"
+    assert {one.reason for one in skipped} == {why}
     assert len(skipped) == 2
     assert shop.versions() == before
     assert shop.foreseen() == ["SCHEMA_MISMATCH"]
