@@ -134,7 +134,7 @@ mistake(
     at=(PY, "@hr.table"),
 )
 mistake(
-    "PIPELINE_FILE_FAILED",
+    "ARGUMENT_INVALID",
     "a misspelt argument",
     table(VISITS, 'clusterby=["id"]'),
     "clusterby",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from headrace.errors import (
+    RUN_FIRST,
     HeadraceError,
     PackageMissingError,
     ReadColumnUnknownError,
@@ -129,10 +130,11 @@ def _unknown(text: str, storage: Storage | None, default_schema: str) -> TableUn
     tables = () if storage is None else storage.find_tables()
     known = sorted(one.within(default_schema) for one in tables)
     where = "here" if storage is None else f"in {storage.root}"
+    remedy = "list the tables:   headrace status" if known or storage is None else RUN_FIRST
     return TableUnknownError(
         f"there is no table `{text}` {where}",
         facts=(f"its tables: {', '.join(known)}",) if known else (),
-        remedies=did_you_mean(text, [*known, *map(str, tables)], "list the tables:   headrace status"),
+        remedies=did_you_mean(text, [*known, *map(str, tables)], remedy),
         params={"dataset": text, "known": known},
     )
 
@@ -305,7 +307,7 @@ def _created(path: Location, text: str) -> Location:
     raise TableUnknownError(
         f"the table `{text}` is not created yet: its log has no commit",
         facts=(f"its folder: {path}",),
-        remedies=("write the table first:   headrace run",),
+        remedies=(RUN_FIRST,),
         params={"dataset": text, "known": []},
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from headrace.errors import ArgumentInvalidError, HeadraceError, PinInvalidError, did_you_mean
+from headrace.errors import RUN_FIRST, ArgumentInvalidError, HeadraceError, PinInvalidError, did_you_mean
 from headrace.maintain.dataset_tables import load_maintenance
 from headrace.maintain.pins import (
     Pin,
@@ -299,7 +299,7 @@ class Pins:
         if chosen is None or chosen not in known:
             held = f"its versions: {known[0]} to {known[-1]}" if known else "its log has no version"
             problem = f"{name.short} has no version {chosen}"
-            remedy = "write the table first:   headrace run"
+            remedy = RUN_FIRST
             if known:
                 remedy = f"name the newest:   headrace pin {name.short} --version {known[-1]} {options}"
             raise _invalid_pin(name, problem, held, remedy, version=chosen)

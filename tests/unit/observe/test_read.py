@@ -160,6 +160,12 @@ def test_an_unknown_table_is_an_error_with_the_name_that_was_meant(lake: Lake, f
     assert raised.value.remedies == ("did you mean `bronze`?",)
 
 
+def test_a_storage_without_tables_needs_a_run(lake: Lake) -> None:
+    with pytest.raises(TableUnknownError) as raised:
+        find_table("bronze", lake.settings.storage, "default")
+    assert raised.value.remedies == ("write the table first:   headrace run",)
+
+
 def test_a_table_whose_file_is_gone_is_an_error(at: At, flow: HandFlow) -> None:
     (flow.table.path / flow.table.active()[0]["path"]).unlink()
     with pytest.raises(TableUnreadableError) as caught:
