@@ -359,8 +359,7 @@ def unknown_column(column: str, known: list[str], table: str, where: str | None 
 
 def _quoted_value(where: str, name: str) -> str | None:
     """The condition with quotes around a bare word that is compared to something."""
-    bare = re.compile(rf"((?:[=<>]|\blike|\bin\s*\(|,)\s*)({re.escape(name)})\b", re.IGNORECASE)
-    quoted = bare.sub(r"\1'\2'", where)
+    quoted = re.sub(rf"(?i)((?:[=<>]|\blike|\bin\s*\(|,)\s*)({re.escape(name)})\b", r"\1'\2'", where)
     return None if quoted == where else quoted
 
 
