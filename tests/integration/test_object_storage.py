@@ -61,7 +61,7 @@ class Lake:
         return json.loads(text) if text.startswith("{\n") else json.loads(text.splitlines()[-1])
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.gives("read", table)["rows"]
+        found: list[dict[str, Any]] = self.gives("read", table, "--limit", "1000")["rows"]
         return found
 
 
