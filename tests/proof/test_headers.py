@@ -136,14 +136,14 @@ def test_each_file_is_read_by_the_names_in_its_header(tmp_path: Path, spark: obj
     assert "`id` at another position" in errors["misplaced"].summary
     assert errors["twice"].params["columns"] == ["size"]
     assert [len(values(site, name)) for name in errors] == [1] * 6
-    nothing, new = {"id": None, "name": None}, {"size": "7", "place": "Graz"}
+    nothing, new = {"id": None, "name": None}, {"size": 7, "place": "Graz"}
     assert values(site, "other_columns") == [
         {"id": 1, "name": "a", "size": None, "place": None},
         {**nothing, **new},
     ]
     assert [json.loads(row["_rescued_data"] or "{}") for row in values(site, "other_columns_rescued")] == [
         {},
-        new,
+        {"size": "7", "place": "Graz"},
     ]
     # By position, as the user asks for.
     assert {row["id"] for row in site.rows("enforced")} == {"1", "b"}
