@@ -113,7 +113,7 @@ def test_each_file_is_read_by_the_names_in_its_header(tmp_path: Path, spark: obj
     site.put("3.csv.gz", "id", "4")
     site.put("4.csv", 'id,name,"ex,tra",size', "5,d,x,10", "9,e,,")
     foreign = site.put("../foreign/2.csv", "2,b", "3,c")
-    misplaced = site.put("../misplaced/2.csv", "name,id", "b,2")
+    misplaced = site.put("../misplaced/2.csv.zst", "name,id", "b,2")
     site.put("../others/2.csv", "size,place", "7,Graz")
     repeated = site.put("../repeated/2.csv", "", "id,name,ID", "3,c,4")
     fail_at(site.run, "evolved/before-commit", 1)
