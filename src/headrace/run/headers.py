@@ -60,9 +60,8 @@ class HeaderCheck:
         if found is None:
             return False
         rules, groups = found
-        others = [group for group in groups if group.layout is not None and not group.layout.is_planned]
+        others = [group for group in groups if not group.layout.is_planned]
         for group in others:
-            assert group.layout is not None
             if group.layout.is_foreign:
                 raise foreign_header(stamp.flow, group, rules, source.location)
         if others and self.planned.stateful:
@@ -82,7 +81,6 @@ class HeaderCheck:
         new: list[HeaderGroup] = []
         ignored: dict[str, HeaderGroup] = {}
         for group in groups:
-            assert group.layout is not None
             actions = {
                 name: rules.action(name) for name in (group.layout.names[one] for one in group.layout.unknown)
             }
@@ -109,7 +107,6 @@ class HeaderCheck:
         """The types of the columns that the schema does not have, by name."""
         names: dict[str, str] = {}
         for group in groups:
-            assert group.layout is not None
             for index in group.layout.unknown:
                 name = group.layout.names[index]
                 names.setdefault(rules.fold(name), name)

@@ -11,10 +11,8 @@ from headrace.model.declarations import RESCUED
 from headrace.model.names import quoted_column
 from headrace.runtime.gateway import frame_of_plan
 from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession, T
-from headrace.sources.files.header_errors import repeated_name
 from headrace.sources.files.headers import (
     HeaderGroup,
-    HeaderInvalidError,
     HeaderRules,
     HeaderSyntax,
     Layout,
@@ -37,10 +35,7 @@ def find_groups(
 ) -> list[HeaderGroup]:
     """The files of each header, which is read from each file."""
     syntax, split = HeaderSyntax.of(options), header_splitter(session, options)
-    try:
-        return group_by_header(paths, lambda path: find_header(path, syntax), split, rules)
-    except HeaderInvalidError as error:
-        raise repeated_name(error) from error
+    return group_by_header(paths, lambda path: find_header(path, syntax), split, rules)
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ class HeaderedFiles:
         self, group: HeaderGroup, choose: Callable[[DataFrame], DataFrame], *, rescues: bool
     ) -> DataFrame:
         layout = group.layout
-        if layout is None or layout.is_planned:
+        if layout.is_planned:
             frame = self.reader.schema(self.schema).load(list(group.paths))
             frame = choose(frame.select("*", frame.metadataColumn(_METADATA).alias(_METADATA)))
             columns = [F.col(quoted_column(name)) for name in self.schema.fieldNames()]

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, BinaryIO, Final, Self, TextIO
 
 from headrace.model.declarations import Drift, DriftAction
+from headrace.sources.files.header_errors import repeated_name
 from headrace.storage.locate import locate
 
 HEADERS_OPTION: Final = "headrace.files.headers"
@@ -180,10 +181,6 @@ def _open(path: str) -> Iterator[BinaryIO]:
             yield packed
 
 
-class RepeatedNameError(ValueError):
-    """A header that has a name twice."""
-
-
 @dataclass(frozen=True)
 class Layout:
     """The columns of files that have the same header. `names`: as the header has them; a column without a
@@ -208,14 +205,25 @@ class Layout:
 
 
 def lay_out(header: Sequence[str], rules: HeaderRules) -> Layout:
-    names = tuple(name or f"_c{index}" for index, name in enumerate(header))
-    known: dict[str, int] = {}
-    for index, name in enumerate(names):
-        if known.setdefault(rules.fold(name), index) != index:
-            raise RepeatedNameError(name)
+    names = _named(header)
+    known = {rules.fold(name): index for index, name in enumerate(names)}
     positions = tuple(known.get(rules.fold(name)) for name in rules.columns)
     unknown = tuple(sorted(set(range(len(names))) - {one for one in positions if one is not None}))
     return Layout(tuple(header), names, positions, unknown)
+
+
+def find_repeated(header: Sequence[str], rules: HeaderRules) -> str | None:
+    """The first name that a header has a second time."""
+    known: set[str] = set()
+    for name in _named(header):
+        if rules.fold(name) in known:
+            return name
+        known.add(rules.fold(name))
+    return None
+
+
+def _named(header: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name or f"_c{index}" for index, name in enumerate(header))
 
 
 def find_misplaced(header: Sequence[str], columns: Sequence[str], fold: Callable[[str], str]) -> str | None:
@@ -229,19 +237,11 @@ def find_misplaced(header: Sequence[str], columns: Sequence[str], fold: Callable
 
 @dataclass(frozen=True)
 class HeaderGroup:
-    """Files that have the same header. `layout`: ``None`` for files whose header is not known."""
+    """Files that have the same header. Files whose header is not known have the columns of the schema."""
 
-    layout: Layout | None
+    layout: Layout
     paths: tuple[str, ...]
-    line: int = 1  # the line of the header in the first file
-
-
-class HeaderInvalidError(ValueError):
-    """A header that cannot be used: its file, the line, and the name that it has twice."""
-
-    def __init__(self, path: str, line: int, name: str) -> None:
-        super().__init__(path)
-        self.path, self.line, self.name = path, line, name
+    line: int  # the line of the header in the first file
 
 
 def group_by_header(
@@ -252,19 +252,22 @@ def group_by_header(
 ) -> list[HeaderGroup]:
     """The files of each header, in the order of their first files. `split`: gives the values of a record."""
     layouts: dict[str, Layout] = {}
-    groups: dict[Layout | None, list[str]] = {}
-    lines: dict[Layout | None, int] = {}
+    groups: dict[Layout, list[str]] = {}
+    lines: dict[Layout, int] = {}
     for path in paths:
-        found, layout = find(path), None
-        if found is not None:
-            try:
-                layout = layouts.get(found.text) or lay_out(split(found.text), rules)
-            except RepeatedNameError as error:
-                raise HeaderInvalidError(path, found.line, str(error)) from error
-            layouts[found.text] = layout
-            lines.setdefault(layout, found.line)
+        found = find(path)
+        if found is None:
+            layout = lay_out(rules.columns, rules)
+        elif found.text in layouts:
+            layout = layouts[found.text]
+        else:
+            header = split(found.text)
+            if (name := find_repeated(header, rules)) is not None:
+                raise repeated_name(path, found.line, name)
+            layout = layouts[found.text] = lay_out(header, rules)
         groups.setdefault(layout, []).append(path)
-    return [HeaderGroup(one, tuple(found), lines.get(one, 1)) for one, found in groups.items()]
+        lines.setdefault(layout, 1 if found is None else found.line)
+    return [HeaderGroup(layout, tuple(found), lines[layout]) for layout, found in groups.items()]
 
 
 def header_splitter(session: Any, options: Mapping[str, str]) -> Callable[[str], Sequence[str]]:
