@@ -31,7 +31,13 @@ from headrace.storage.layout import Storage
 from headrace.storage.locate import is_uri, locate
 from headrace.storage.location import Location, open_delta
 from headrace.storage.log_damage import data_file_faults, find_damage
-from headrace.storage.table_log import last_checkpoint, load_commit, readable_versions
+from headrace.storage.table_log import (
+    action_lines,
+    commit_file,
+    last_checkpoint,
+    load_commit,
+    readable_versions,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,7 +191,7 @@ def table_schema(path: Location, version: int | None = None) -> tuple[DeltaTable
         table = open_delta(path, version)
         if table.version() > last_checkpoint(path):
             # `deltalake` takes an empty commit for one that changes nothing.
-            load_commit(path, table.version())
+            next(action_lines(commit_file(path, table.version())))
         return table, json.loads(table.schema().to_json())
     except (DeltaError, OSError, ValueError) as error:
         raise find_damage(path) or _unreadable(path.name, str(path), error) from error
