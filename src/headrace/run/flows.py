@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from headrace.errors import HeadraceError, SetupError
+from headrace.errors import NOT_COMMITTED, FlowFailedError, HeadraceError, SetupError
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RunFlowStage
@@ -176,7 +176,11 @@ class UpdateFlows:
     def _run_with_plans(self, name: str, stop: StopSignal) -> FlowResult:
         """Run a flow; if it needs a new plan, it continues with one."""
         result = self._run(self._runners[name], stop)
+        plans = SamePlans()
         while result.outcome == "plan again":
+            runner = self._runners[name]
+            if plans.are_too_many(runner.planned, runner.progress.batches):
+                return self._reports.failed(runner.planned, _never_ends(runner.planned), runner.progress)
             result = self._plan_again(name)(stop)
         return result
 
@@ -233,6 +237,39 @@ class UpdateFlows:
             for source in self.planned[name].sources
             if source.table is not None
         )
+
+
+_MOST_PLANS = 10
+"""The plans in a row that may change nothing, without a batch between them."""
+
+
+@dataclass
+class SamePlans:
+    """Counts the plans of a flow that are the same as the one before."""
+
+    _last: object = None
+    _count: int = 0
+
+    def are_too_many(self, planned: PlannedFlow, batches: int) -> bool:
+        """Whether planning a flow again would lead nowhere. `batches`: the batches of the flow so far."""
+        this = (planned.schema, [source.options for source in planned.sources], batches)
+        self._count = self._count + 1 if this == self._last else 0
+        self._last = this
+        return self._count >= _MOST_PLANS
+
+
+def _never_ends(planned: PlannedFlow) -> HeadraceError:
+    flow = planned.flow
+    return FlowFailedError(
+        f"flow {flow.name} was planned again {_MOST_PLANS} times, and its plan is always the same",
+        location=flow.location,
+        facts=("new columns of its source, for example, do not reach its query", NOT_COMMITTED),
+        remedies=(
+            "let the function of the flow read its stream each time that it is called, without a cache, and "
+            "start again:   headrace run",
+        ),
+        params={"flow": flow.name},
+    )
 
 
 def _stages_by_name(plan: Plan) -> tuple[dict[str, PlannedFlow], dict[TableName, OpenTableStage]]:

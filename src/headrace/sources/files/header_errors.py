@@ -85,25 +85,6 @@ def new_columns(
     )
 
 
-def taken_columns(
-    flow: str, group: HeaderGroup, names: Sequence[str], location: SourceLocation
-) -> HeadraceError:
-    """The error for new columns that the query would hide by columns of its own."""
-    path = plain_path(group.paths[0])
-    return RecordDriftedError(
-        f"flow {flow}: the file {path}, line {group.line}, has {counted(len(names), 'new column')} "
-        f"whose name the query gives to another column: {_listed(names)}",
-        location=location,
-        facts=("the rows would lack the values of the file", NOT_COMMITTED),
-        remedies=(
-            "add the new column to the schema (schema=, or cloudFiles.schemaHints), and start again:   "
-            "headrace run",
-            "or give the query's own column another name",
-        ),
-        params={"flow": flow, "path": path, "line": group.line, "columns": list(names)},
-    )
-
-
 def _unreadable(
     flow: str | None,
     path: str,

@@ -67,6 +67,22 @@ class HeaderRules:
     def fold(self, name: str) -> str:
         return name.lower() if self.ignores_case else name
 
+    def loses_all(self, layout: Layout) -> bool:
+        """Whether the rows of files would have no value: they have no column of the schema, and their own
+        columns are not taken up. A number is no name, but a value of a file without a header."""
+        if not layout.is_foreign:
+            return False
+        kept = all(self.action(name) in ("evolve", "rescue") for name in layout.names)
+        return not kept or any(map(_is_number, layout.names))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeaderSyntax:

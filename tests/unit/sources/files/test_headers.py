@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import FileUnreadableError
-from headrace.model.declarations import Drift
+from headrace.model.declarations import Drift, DriftAction
 from headrace.sources.files.headers import (
     HeaderRules,
     HeaderSyntax,
@@ -81,6 +81,22 @@ def test_columns_are_found_by_name_in_any_order_and_letter_case() -> None:
     assert lay_out(("1", "ada"), rules).is_foreign
     exact = HeaderRules(columns=("id",), ignores_case=False)
     assert lay_out(("ID", "id"), exact).positions == (1,)
+
+
+def test_files_without_a_column_of_the_schema_are_read_if_their_columns_are_taken_up() -> None:
+    def loses(names: str, *actions: DriftAction | None, **columns: DriftAction) -> bool:
+        rules = HeaderRules(columns=("id", "name"), drift=Drift(*actions, columns=columns))
+        return rules.loses_all(lay_out(names.split(","), rules))
+
+    assert not loses("id,x")
+    assert loses("x,y")
+    assert loses("x,y", "fail")
+    assert not loses("x,y", "evolve")
+    assert not loses("x,y", "rescue", y="evolve")
+    assert loses("x,y", None, y="evolve")
+    # A file without a header.
+    assert loses("7,ada", "evolve")
+    assert loses("ada,-1.5e3", "rescue")
 
 
 def test_a_column_without_a_name_has_its_number_as_name() -> None:
