@@ -178,6 +178,7 @@ def _build_error(kind: type[_Error], fields: Mapping[str, Any]) -> _Error:
 NOT_COMMITTED = "the batch was not committed"
 """A fact of errors about a record or a file in a batch; errors of a preview do not have it."""
 
+RUN_FIRST = "write the table first:   headrace run"
 ONE_PROCESS = "stop one of the two processes, then run again:   headrace run"
 """The remedy where two processes run one flow."""
 

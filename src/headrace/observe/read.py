@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import (
+    RUN_FIRST,
     HeadraceError,
     PackageMissingError,
     ReadColumnUnknownError,
@@ -127,10 +128,11 @@ def _unknown(text: str, storage: Storage | None, default_schema: str) -> TableUn
     tables = () if storage is None else storage.find_tables()
     known = sorted(one.within(default_schema) for one in tables)
     where = "here" if storage is None else f"in {storage.root}"
+    remedy = "list the tables:   headrace status" if known or storage is None else RUN_FIRST
     return TableUnknownError(
         f"there is no table `{text}` {where}",
         facts=(f"its tables: {', '.join(known)}",) if known else (),
-        remedies=did_you_mean(text, [*known, *map(str, tables)], "list the tables:   headrace status"),
+        remedies=did_you_mean(text, [*known, *map(str, tables)], remedy),
         params={"dataset": text, "known": known},
     )
 
@@ -303,7 +305,7 @@ def _created(path: Location, text: str) -> Location:
     raise TableUnknownError(
         f"the table `{text}` is not created yet: its log has no commit",
         facts=(f"its folder: {path}",),
-        remedies=("write the table first:   headrace run",),
+        remedies=(RUN_FIRST,),
         params={"dataset": text, "known": []},
     )
 
@@ -355,8 +357,7 @@ def unknown_column(column: str, known: list[str], table: str, where: str | None 
 
 def _quoted_value(where: str, name: str) -> str | None:
     """The condition with quotes around a bare word that is compared to something."""
-    bare = re.compile(rf"((?:[=<>]|\blike|\bin\s*\(|,)\s*)({re.escape(name)})\b", re.IGNORECASE)
-    quoted = bare.sub(r"\1'\2'", where)
+    quoted = re.sub(rf"(?i)((?:[=<>]|\blike|\bin\s*\(|,)\s*)({re.escape(name)})\b", r"\1'\2'", where)
     return None if quoted == where else quoted
 
 
@@ -371,11 +372,12 @@ def _invalid(where: str, schema: Mapping[str, Any], table: str, error: Exception
     if found := _SYNTAX.search(text):
         # The condition is in parentheses there, in a text that the user has not written.
         is_end = found[2] == "EOF" or (found[2] == ")" and ")" not in where)
-        lines = [f"expected {found[1]}, found {'the end of the condition' if is_end else found[2]}"]
+        lines = [f"expected {found[1]}" + (f" after `{where.rstrip()}`" if is_end else f", found {found[2]}")]
+    example = f"{next(iter(_paths(schema)), 'COLUMN')} IS NOT NULL"
     return ReadConditionInvalidError(
         f"the condition `{where}` cannot be evaluated",
         facts=tuple(lines[:3]),
-        remedies=("see the examples of conditions:   headrace read --help",),
+        remedies=(f'write a whole condition, such as:   headrace read {table} --where "{example}"',),
         params={"where": where},
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from headrace.errors import (
     NOT_COMMITTED,
@@ -15,9 +14,7 @@ from headrace.errors import (
 )
 from headrace.model.folders import plain_path
 from headrace.model.texts import counted
-
-if TYPE_CHECKING:
-    from headrace.sources.files.headers import HeaderGroup, HeaderRules
+from headrace.sources.files.headers import HeaderGroup, HeaderRules
 
 _AGAIN = "correct the header of the file, and start again:   headrace run"
 

@@ -6,14 +6,13 @@ import bz2
 import gzip
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, BinaryIO, Final, Self, TextIO
 
 from headrace.model.declarations import Drift, DriftAction
-from headrace.sources.files.header_errors import repeated_name
 from headrace.storage.locate import locate
 
 HEADERS_OPTION: Final = "headrace.files.headers"
@@ -258,32 +257,6 @@ class HeaderGroup:
     layout: Layout
     paths: tuple[str, ...]
     line: int  # the line of the header in the first file
-
-
-def group_by_header(
-    paths: Iterable[str],
-    find: Callable[[str], HeaderText | None],
-    split: Callable[[str], Sequence[str]],
-    rules: HeaderRules,
-) -> list[HeaderGroup]:
-    """The files of each header, in the order of their first files. `split`: gives the values of a record."""
-    layouts: dict[str, Layout] = {}
-    groups: dict[Layout, list[str]] = {}
-    lines: dict[Layout, int] = {}
-    for path in paths:
-        found = find(path)
-        if found is None:
-            layout = lay_out(rules.columns, rules)
-        elif found.text in layouts:
-            layout = layouts[found.text]
-        else:
-            header = split(found.text)
-            if (name := find_repeated(header, rules)) is not None:
-                raise repeated_name(path, found.line, name)
-            layout = layouts[found.text] = lay_out(header, rules)
-        groups.setdefault(layout, []).append(path)
-        lines.setdefault(layout, 1 if found is None else found.line)
-    return [HeaderGroup(layout, tuple(found), lines[layout]) for layout, found in groups.items()]
 
 
 def header_splitter(session: Any, options: Mapping[str, str]) -> Callable[[str], Sequence[str]]:

@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from headrace.errors import FileUnreadableError
 from headrace.model.declarations import Drift, DriftAction
+from headrace.sources.files.by_header import group_by_header
 from headrace.sources.files.headers import (
     HeaderRules,
     HeaderSyntax,
@@ -20,7 +22,6 @@ from headrace.sources.files.headers import (
     find_header,
     find_misplaced,
     first_record,
-    group_by_header,
     lay_out,
 )
 
@@ -55,7 +56,13 @@ def test_a_header_is_found_as_spark_finds_it(
     assert first_record(BytesIO(content), HeaderSyntax.of(options)) == expected
 
 
-@pytest.mark.parametrize(("end", "pack"), [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress)])
+def zstd(content: bytes) -> bytes:
+    return bytes(pa.compress(content, codec="zstd", asbytes=True))
+
+
+@pytest.mark.parametrize(
+    ("end", "pack"), [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".zst", zstd)]
+)
 def test_a_compressed_file_has_a_header_too(tmp_path: Path, end: str, pack: Callable[[bytes], bytes]) -> None:
     path = tmp_path / f"a.csv{end}"
     path.write_bytes(pack(b"id,name\n1,a\n"))
