@@ -234,7 +234,7 @@ mistake(
     table(VISITS, 'table_properties={"delta.logRetentionDuration": "often"}'),
     table(VISITS, 'table_properties={"delta.logRetentionDuration": "interval 30 days"}'),
     at=(PY, "@hr.table"),
-    names="delta.logRetentionDuration = interval 30 days",
+    names='"delta.logRetentionDuration": "interval 30 days"',
 )
 mistake(
     "TABLE_WITHOUT_FLOW",
@@ -248,15 +248,16 @@ mistake(
     "TARGET_INVALID",
     "a flow into a view",
     python(APPEND.replace('"extra"', '"pages"')),
-    python(TARGET + APPEND),
-    at=PY,
+    python((TARGET + APPEND).replace('"extra"', '"pages_rows"')),
+    at=(PY, 'target="pages"'),
+    names='hr.create_streaming_table("pages_rows")',
 )
 mistake(
     "TARGET_INVALID",
     "a misspelt target",
     python(TARGET + APPEND + APPEND.replace("adds", "more").replace('"extra"', '"extr"')),
     "extr",
-    at=PY,
+    at=(PY, '"extr"'),
 )
 mistake(
     "SCHEMA_INVALID",
@@ -270,8 +271,8 @@ mistake(
     "a column that the schema lacks",
     table(VISITS, 'schema="id LONG"'),
     table(VISITS + '.select("id")', 'schema="id LONG"'),
-    at=PY,
-    names="page",
+    at=(PY, "schema="),
+    names='.select("id")',
 )
 mistake(
     "FLOW_SCHEMAS_DIFFER",
@@ -312,7 +313,7 @@ mistake(
     "a column with a space",
     table(f'{VISITS}.withColumnRenamed("id", "the id")'),
     table(f'{VISITS}.withColumnRenamed("id", "the id").withColumnRenamed("the id", "the_id")'),
-    at=PY,
+    at=(PY, "the id"),
     names='.withColumnRenamed("the id", "the_id")',
 )
 LAYOUT = "CREATE STREAMING TABLE extra {} CLUSTER BY (id) AS SELECT * FROM STREAM visits;\n"

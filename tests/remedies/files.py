@@ -90,6 +90,7 @@ def a_full_refresh_of_two_flows_is_interrupted(walk: Walk) -> None:
     # At the first of the two flows.
     walk.stops_at("rows-fenced:0", "headrace full-refresh visits")
     shown = walk.fails("headrace run", f"{VISITS}:")
+    assert shown.text.count("error[") == 1, shown.text
     walk.follows(shown, "headrace full-refresh visits")
     walk.is_healthy()
 
@@ -156,6 +157,7 @@ def a_snapshot_with_a_key_twice(walk: Walk) -> None:
     assert isinstance(folder, SnapshotsFolder)
     walk.edit({"given/2.json": '{"item": "pen", "price": 1}\n{"item": "pen", "price": 3}\n'})
     shown = walk.fails("headrace run", "transformations/prices.py:")
+    assert "the snapshot 2 of ./given" in shown.text, shown.text
     folder.give("2.json", {"pen": 3})
     walk.does("given/2.json is corrected")
     walk.follows(shown, "headrace run")

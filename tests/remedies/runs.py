@@ -91,8 +91,8 @@ def another_table_of_the_session(walk: Walk) -> None:
     walk.does("the catalog of the session has a table `extra` elsewhere")
     session.sql(f"CREATE TABLE {folder.database}.extra (id LONG) USING delta LOCATION '{elsewhere}'")
     walk.edit({SQL: "CREATE MATERIALIZED VIEW extra AS SELECT id FROM visits;\n"})
-    shown = walk.fails("headrace run", "extra")
-    assert "`database`" in shown.text, shown.text
+    shown = walk.fails("headrace run", f"{SQL}:1")
+    assert "database: my_pipeline" in shown.text, shown.text
     folder.database = f"walk_{uuid.uuid4().hex[:8]}"
     walk.edit({"headrace.yml": f"{{spec}}database: {folder.database}\n"})
     walk.is_healthy()
@@ -145,7 +145,7 @@ def a_feed_of_a_table_that_records_none(walk: Walk) -> None:
     deltalake.write_deltalake(people, pa.table({"id": [1]}))
     walk.edit(table('hr.read_changes("./people")'))
     shown = walk.fails("headrace plan", f"{PY}:")
-    assert 'delta.enableChangeDataFeed = "true"' in shown.text, shown.text
+    assert "SET TBLPROPERTIES (delta.enableChangeDataFeed = true)" in shown.text, shown.text
     walk.does("the property is set")
     deltalake.DeltaTable(people).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
     walk.goes_well("headrace plan")

@@ -16,7 +16,7 @@ def a_table_is_created_again(walk: Walk) -> None:
 @situation("SQL_NAME_UNKNOWN", spoils=True)
 def a_misspelt_stream_is_stopped(walk: Walk) -> None:
     shown = walk.fails("headrace sql -e 'DROP STREAM loads'", "loads")
-    assert "SHOW STREAMS" in shown.text, shown.text
+    assert "SHOW STREAMS" in shown.text and "streams: none" in shown.text, shown.text
     walk.goes_well("headrace sql -e 'SHOW STREAMS'")
 
 

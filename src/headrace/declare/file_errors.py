@@ -68,7 +68,7 @@ def build_file_error(
         summary,
         location=location,
         facts=[line for line in rest if line.strip()][:_SHOWN_LINES],
-        remedies=[*remedies, f"correct {location}; --debug prints the stack trace"],
+        remedies=remedies or [f"correct {location}; --debug prints the stack trace"],
         params={"path": shown, "exception": kind},
     )
 

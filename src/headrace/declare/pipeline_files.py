@@ -19,8 +19,9 @@ def find_files(settings: ProjectSettings) -> list[Path]:
     if not files:
         raise PipelineFilesMissingError(
             f"pipeline {settings.name} has no files: nothing matches {', '.join(settings.libraries)}",
-            facts=[f"looked in {settings.root}"],
-            remedies=["put a Python or SQL file there, or change `libraries` in the spec"],
+            location=settings.places.get("libraries"),
+            facts=[f"patterns start at {settings.root}"],
+            remedies=["correct the pattern, or put a .py or .sql file there"],
             params={"libraries": list(settings.libraries), "path": str(settings.root)},
         )
     return files

@@ -79,7 +79,7 @@ def find_spec(path: Path | None = None) -> Path:
         if len(found) > 1:
             named = shlex.quote(shown_path(folder / found[0]))
             raise SpecAmbiguousError(
-                f"{folder} has two specs: {' and '.join(found)}",
+                f"the folder {folder} has two specs: {' and '.join(found)}",
                 remedies=[f"remove one of them, or name one:   headrace run --spec {named}"],
                 params={"path": str(folder)},
             )
@@ -88,11 +88,15 @@ def find_spec(path: Path | None = None) -> Path:
     shown = str(path) if path is not None else str(Path.cwd())
     where = shown if path is not None else f"{shown}, nor in a folder above it"
     summary = f"{SPEC_NAMES[0]} is not in {where}" if start.is_dir() else f"{shown} does not exist"
+    is_folder = path is not None and start.is_dir()
+    new = ":   headrace init shop"
+    if is_folder:
+        new = f" there:   headrace init {shlex.quote(shown_path(start))}"
     raise SpecNotFoundError(
         summary,
         remedies=[
-            "write a new pipeline:   headrace init shop",
-            "or name the folder of the pipeline with --project",
+            f"write a new pipeline{new}",
+            f"or name the folder that has {SPEC_NAMES[0]} with --project",
         ],
         params={"path": shown},
     )
@@ -364,6 +368,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
     return ProjectSettings(
         name=spec.name,
         file=file,
+        places={key: value.location for key, value in merged.items.items()},
         profile=profile,
         storage=Storage.at(
             spec.storage or DEFAULT_STORAGE, file.parent, None if entry is None else entry.location

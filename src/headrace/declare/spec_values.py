@@ -164,8 +164,7 @@ class Filler:
         raise SpecFileUnreadableError(
             f"`${{file:{text}}}`: {wrong}",
             location=scalar.location,
-            facts=[f"relative paths start at {self._folder}"],
-            remedies=["create the file, or correct the path"],
+            remedies=[f"create {path}, or correct the path" if text.strip() else "add the path of a file"],
             params={"path": str(path)},
         )
 

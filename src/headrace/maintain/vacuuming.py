@@ -24,11 +24,14 @@ def check_vacuum(target: DatasetTable, condition: TableCondition, remedies: Sequ
     policy, name = condition.policy, target.dataset
     if policy.retention_s < SAFE_RETENTION_S and not policy.allow_short_retention:
         raise RetentionTooShortError(
-            f"a retention of {duration_text(policy.retention_s)} is below {duration_text(SAFE_RETENTION_S)}",
-            facts=("no file was deleted",),
+            f"{target.title}: a retention of {duration_text(policy.retention_s)} is below "
+            f"{duration_text(SAFE_RETENTION_S)}",
+            facts=("a reader or writer that runs could still need the files; no file was deleted",),
             remedies=remedies
             or (
-                f"allow it:   headrace maintain {name.short} --allow-short-retention",
+                "set a longer `retention` in the spec:   retention: 7d",
+                "or, if nothing else uses the table:   "
+                f"headrace maintain {name.short} --allow-short-retention",
                 "or set `allow_short_retention: true` beside `retention` in the spec",
             ),
             params={"dataset": str(name), "retention_s": policy.retention_s},

@@ -359,8 +359,7 @@ def unknown_column(column: str, known: list[str], table: str, where: str | None 
 
 def _quoted_value(where: str, name: str) -> str | None:
     """The condition with quotes around a bare word that is compared to something."""
-    bare = re.compile(rf"((?:[=<>]|\blike|\bin\s*\(|,)\s*)({re.escape(name)})\b", re.IGNORECASE)
-    quoted = bare.sub(r"\1'\2'", where)
+    quoted = re.sub(rf"(?i)((?:[=<>]|\blike|\bin\s*\(|,)\s*)({re.escape(name)})\b", r"\1'\2'", where)
     return None if quoted == where else quoted
 
 
@@ -375,11 +374,12 @@ def _invalid(where: str, schema: Mapping[str, Any], table: str, error: Exception
     if found := _SYNTAX.search(text):
         # The condition is in parentheses there, in a text that the user has not written.
         is_end = found[2] == "EOF" or (found[2] == ")" and ")" not in where)
-        lines = [f"expected {found[1]}, found {'the end of the condition' if is_end else found[2]}"]
+        lines = [f"expected {found[1]}" + (f" after `{where.rstrip()}`" if is_end else f", found {found[2]}")]
+    example = f"{next(iter(_paths(schema)), 'COLUMN')} IS NOT NULL"
     return ReadConditionInvalidError(
         f"the condition `{where}` cannot be evaluated",
         facts=tuple(lines[:3]),
-        remedies=("see the examples of conditions:   headrace read --help",),
+        remedies=(f'write a whole condition, such as:   headrace read {table} --where "{example}"',),
         params={"where": where},
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.contracts.expectations import with_checks
-from headrace.errors import HeadraceError, PlanFailedError, SourceLocation
+from headrace.errors import HeadraceError, PlanFailedError, RowsMissingError, SourceLocation
 from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE
 from headrace.model.declarations import (
     AppendFlow,
@@ -150,7 +150,7 @@ def _one_error(errors: list[HeadraceError], downstream: Mapping[TableName, Table
         located = [(one.location, one) for one in errors if one.location is not None]
         located.sort(key=lambda pair: (pair[0].path, pair[0].line))
         error = PlanFailedError([*(one for _, one in located), *(one for one in errors if not one.location)])
-    if not downstream:
+    if not downstream or isinstance(error, RowsMissingError):
         return error
     listed = ", ".join(f"{name.short} (reads {read.short})" for name, read in sorted(downstream.items()))
     names = {"not_checked": sorted(map(str, downstream))}
@@ -273,6 +273,7 @@ def _planned_flow(flow: StreamingFlow, resolver: Resolver, code: Callable[[], st
         and resolved.plan.deterministic,
         reads_all=resolved.plan.reads_all,
         max_rejected=target.max_rejected or resolver.settings.max_rejected,
+        limit_place=None if target.max_rejected else resolver.settings.places.get("max_rejected"),
         checked_views=_checked(resolved.views, resolver.declarations),
         checks=target.checks,
         # A test gets the rows of a sink, which would go to another system.

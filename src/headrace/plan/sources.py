@@ -63,10 +63,17 @@ def refuse_read_twice(sources: Sequence[Source], facts: Mapping[int, SourceFacts
             raise SourceReadTwiceError(
                 f"the query reads {shared} through two separate streaming reads",
                 location=source.location,
-                facts=[f"the other read is at {earlier.location}"],
+                facts=[
+                    *(
+                        [f"the other read is at {other}"]
+                        if (other := earlier.location) != source.location
+                        else []
+                    ),
+                    "a checkpoint could mix up the positions of two reads of one source",
+                ],
                 remedies=[
-                    "read it once into a variable or a temporary view, and use that twice",
-                    "or write the table with two append flows, one for each read",
+                    "read it once into a variable within the function:   rows = ..   return rows.union(rows)",
+                    "or write two flows into the table:   @hr.append_flow(target=..)",
                 ],
                 params={"source": shared},
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -246,11 +247,21 @@ def _resolve(topic: str, request: IngestRequest, folder: IngestFolder) -> Ingest
             facts=["nothing was read or written"],
             remedies=[
                 f"continue as before:   headrace ingest {before.topic} --table {before.table}",
-                f"or make another table:   headrace ingest {topic} --table {wanted.table}_2",
+                f"or make another table:   headrace ingest {topic} --table {wanted.table}_2"
+                f"{typed_options(request.given)}",
             ],
             params={"dataset": wanted.table, "options": changed},
         )
     return before
+
+
+def typed_options(given: Mapping[str, Any]) -> str:
+    """The options of a command line, without the table."""
+    values = {name.replace("_", "-"): value for name, value in given.items() if name != "table"}
+    return "".join(
+        f" --{name}" if value is True else f" --{name} {shlex.quote(_shown(value))}"
+        for name, value in values.items()
+    )
 
 
 def _shown(value: Any) -> str:

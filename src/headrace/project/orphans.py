@@ -89,13 +89,10 @@ def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
     if name not in find_orphaned(settings):
         raise TableInUseError(
             f"{name.short} cannot be removed: it is not an orphaned table of this pipeline",
-            facts=(
-                "orphaned tables were written by this pipeline, but its files no longer declare them",
-                "nothing was removed",
-            ),
+            facts=("the pipeline declared it in its last run, or has not written it", "nothing was removed"),
             remedies=(
                 "remove its declaration, then run the pipeline once:   headrace run",
-                "list the orphaned tables:   headrace tables --orphaned",
+                f"and remove the table:   headrace tables {name.short} --remove",
             ),
             params={"dataset": str(name)},
         )

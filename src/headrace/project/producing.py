@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError, RecordInvalidError
@@ -116,7 +118,16 @@ def _counted(error: RecordInvalidError, delivered: int) -> HeadraceError:
     fact = f"{count} before it {'was' if delivered == 1 else 'were'} delivered"
     remedies = error.remedies
     if delivered and error.location is not None:
-        remedies = (*remedies, f"correct the line, then send only the lines from {line} on")
+        path = Path(error.location.path)
+        rest = f"rest{path.suffix}"
+        cut = f":   tail -n +{line} {shlex.quote(str(path))} > {rest}"
+        # The first line of such a file has the names of the fields.
+        named = path.suffix == ".csv"
+        remedies = (
+            *remedies,
+            f"correct the line, then send only the lines from {line} on{'' if named else cut}",
+            *(() if named else (f"and repeat the command with --file {rest}",)),
+        )
     return RecordInvalidError(
         error.summary,
         location=error.location,

@@ -164,7 +164,7 @@ def plan_refresh(
             if not missing or any(one not in names for one in missing):
                 raise _with_upstream(error, named, missing) from error
             read = ", ".join(one.short for one in missing)
-            text = f"it is not known whether {read}, which is missing, can be read again as it was"
+            text = f"{read} is missing, and may not get the same rows again"
             gone.append(UnrecoverableData(dataset=flow.target, text=text, count=None))
         except HeadraceError as error:
             text = f"its sources could not be checked: {error.headline}"
@@ -268,11 +268,13 @@ def choose_datasets(datasets: Sequence[str] | None, plan: Plan) -> tuple[TableNa
     names = (*named, *find_downstream(named, streams))
     for name in names:
         if name in kept:
-            added = (
-                () if name in named else (f"it reads {', '.join(one.short for one in named)} as a stream",)
-            )
+            read = [one.short for one in named if name in find_downstream((one,), streams)]
+            what, of, added = "it", name.short, list[str]()
+            if name not in named:
+                what, of = f"its reader {name.short}", " and ".join(read)
+                added = [f"{name.short} reads {of} as a stream, and would get the rows twice"]
             raise FullRefreshNotAllowedError(
-                f"{name.short} cannot be rebuilt: it has the table property {_ALLOWED} = false",
+                f"{of} cannot be rebuilt: {what} has the table property {_ALLOWED} = false",
                 location=argument_location(kept[name].location, "table_properties", _ALLOWED),
                 facts=(*added, "nothing was changed"),
                 remedies=(f"remove the property {_ALLOWED}, if its rows may be removed",),

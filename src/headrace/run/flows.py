@@ -14,7 +14,7 @@ from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RunFlowStage
 from headrace.run.attempts import TRIGGERED_ATTEMPTS, run_attempts
 from headrace.run.context import UpdateContext
 from headrace.run.flow import FlowRunner, OpeningGate
-from headrace.run.readiness import FeedState, find_blocked
+from headrace.run.readiness import Blocked, FeedState, Skip, find_blocked
 from headrace.run.reporting import FlowReports, FlowResult
 from headrace.run.runners import make_flow
 from headrace.run.stop import StopSignal
@@ -56,13 +56,16 @@ class UpdateFlows:
         for name in list(self._leases):
             self._release(name)
 
-    def open(self) -> Mapping[str, Exception]:
-        """Take the leases, then create and alter the tables. Report flows that cannot be started as failed.
-        Returns why flows and views cannot be started, by name."""
+    def open(self) -> Mapping[str, Blocked]:
+        """Take the leases, then create and alter the tables. Report flows that cannot be started. Returns why
+        flows and views cannot be started, by name."""
         blocked = self._open_tables(self._take_leases())
         for name, planned in self.planned.items():
-            if (error := blocked.get(name)) is not None:
-                self.fail(name, self._failures.as_error(error, planned.flow))
+            match blocked.get(name):
+                case Skip(reason=reason):
+                    self.skip(name, reason)
+                case Exception() as error:
+                    self.fail(name, self._failures.as_error(error, planned.flow))
         return blocked
 
     def start(self, *names: str) -> None:
@@ -134,7 +137,7 @@ class UpdateFlows:
                 refused |= dict.fromkeys(names, error)
         return refused
 
-    def _open_tables(self, refused: Mapping[str, Exception]) -> Mapping[str, Exception]:
+    def _open_tables(self, refused: Mapping[str, Exception]) -> Mapping[str, Blocked]:
         storage = self._context.settings.storage
         unopened: dict[TableName, Exception] = {}
         blocked = find_blocked(self._plan, unopened, refused)

@@ -319,21 +319,17 @@ class FlowOpener:
         identity = load_identity(known[-1]) if known else None
         if identity is None or table.checkpoints.get(flow.name, identity.checkpoint) != identity.checkpoint:
             orphans = sorted(set(table.checkpoints) - self.surveyor.declared_flows)
+            remedies = tuple(
+                f"rename the flow {one}:   headrace run --rename-flow {one}={flow.name}"
+                for one in orphans
+                if flow.name not in table.checkpoints
+            )
             raise RenameImpossibleError(
-                f"flow {old} cannot be renamed to {flow.name}: no flow {old} has written {flow.target.short}",
+                f"flow {old} cannot be renamed to {flow.name}: no flow {old} has written the table "
+                f"{flow.target.short}",
                 location=flow.location,
-                facts=(
-                    f"its checkpoint would be in {old_folder}",
-                    "`--rename-flow` renames a flow within one table; it does not rename a table",
-                ),
-                remedies=(
-                    *(
-                        f"if {one} was renamed:   headrace run --rename-flow {one}={flow.name}"
-                        for one in orphans
-                        if flow.name not in table.checkpoints
-                    ),
-                    "list the flows and their tables:   headrace status",
-                ),
+                facts=(f"flows that have written it: {', '.join(sorted(table.checkpoints)) or 'none'}",),
+                remedies=remedies or ("list the flows and their tables:   headrace status",),
                 params={"flow": flow.name, "old": old},
             )
         # The flow of the old name may still run, in a process that has not seen the new one.

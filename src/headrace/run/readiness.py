@@ -39,11 +39,14 @@ class Feed:
 
 @dataclass(frozen=True, kw_only=True)
 class Skip:
-    """A flow or view is not started: a table that it reads was never written."""
+    """A flow or view is not started: a table that it reads was never written, or could not be opened."""
 
     reason: str
     failed: tuple[str, ...]
 
+
+Blocked = Exception | Skip
+"""Why a flow or view cannot be started: an error of its own, or one of a table that it reads."""
 
 Verdict = Literal["ready", "wait"] | Skip
 
@@ -133,20 +136,22 @@ class StaleUpstream:
 
 def find_blocked(
     plan: Plan, refused: Mapping[TableName, Exception], unleased: Mapping[str, Exception] | None = None
-) -> dict[str, Exception]:
-    """The errors of flows and views that cannot be started, by the name of the flow or view.
+) -> dict[str, Blocked]:
+    """Why flows and views cannot be started, by the name of the flow or view.
 
     A flow that is not started does not update its table, so it can block the readers of the table.
     """
-    unfit = {name: _refused(name, error) for name, error in refused.items()}
+    unfit: dict[TableName, StaleUpstream | Skip] = {
+        name: _refused(name, error) for name, error in refused.items()
+    }
     unfit |= _left_out(plan)
-    found: dict[str, Exception] = {}
+    found: dict[str, Blocked] = {}
     # A stage comes after the stages of the tables that it reads.
     for stage in plan.stages:
         match stage:
             case RunFlowStage(planned=planned):
                 flow = planned.flow
-                error = (
+                error: Blocked | None = (
                     (unleased or {}).get(flow.name)
                     or refused.get(flow.target)
                     or _error(f"flow {flow.name}", flow.location, reads_of(planned), planned.schema, unfit)
@@ -155,13 +160,13 @@ def find_blocked(
                     continue
                 found[flow.name] = error
                 if plan.flows_of(flow.target) <= found.keys():
-                    unfit = _not_opened(plan, flow.target, error) | unfit
+                    unfit = {**_not_opened(plan, flow.target, error), **unfit}
             case RefreshViewStage(view=view, planned=refresh):
                 name = view.name
                 error = _error(name.short, view.location, inputs_of(refresh, plan), refresh.schema, unfit)
                 if error is not None:
                     found[str(name)] = error
-                    unfit = _not_opened(plan, name, error) | unfit
+                    unfit = {**_not_opened(plan, name, error), **unfit}
             case OpenTableStage():
                 pass
             case _:
@@ -179,8 +184,11 @@ def _left_out(plan: Plan) -> dict[TableName, StaleUpstream]:
     return unfit
 
 
-def _not_opened(plan: Plan, name: TableName, error: Exception) -> dict[TableName, StaleUpstream]:
-    cause = f"[{error.code}] {error.summary}" if isinstance(error, HeadraceError) else text_of(error)
+def _not_opened(plan: Plan, name: TableName, error: Blocked) -> dict[TableName, StaleUpstream]:
+    if isinstance(error, Skip):
+        cause = f"it was skipped: {error.reason}"
+    else:
+        cause = f"[{error.code}] {error.summary}" if isinstance(error, HeadraceError) else text_of(error)
     found = _outdated(plan, name, "was not brought up to date")
     return {name: replace(one, facts=(cause, *one.facts), remedy=_FIRST) for name, one in found.items()}
 
@@ -196,10 +204,12 @@ def _error(
     location: SourceLocation,
     reads: Iterable[TableName],
     schema: columns.Schema,
-    unfit: Mapping[TableName, StaleUpstream],
-) -> UpstreamSchemaStaleError | None:
+    unfit: Mapping[TableName, StaleUpstream | Skip],
+) -> UpstreamSchemaStaleError | Skip | None:
     for name in reads:
         found = unfit.get(name)
+        if isinstance(found, Skip):
+            return found
         if found is None or not found.matters_to(schema):
             continue
         return UpstreamSchemaStaleError(
@@ -212,15 +222,10 @@ def _error(
     return None
 
 
-def _refused(name: TableName, error: Exception) -> StaleUpstream:
-    text = f"{type(error).__name__}: {text_of(error)}"
-    if isinstance(error, HeadraceError):
-        text = f"[{error.code}] {error.summary}"
-    return StaleUpstream(
-        why="this run could not open",
-        facts=(text.splitlines()[0],),
-        remedy=f"follow the help of the error of {name.short}, then run again:   headrace run",
-    )
+def _refused(name: TableName, error: Exception) -> Skip:
+    """Why the readers of a table do not start; its own flows report the error."""
+    code = error.code if isinstance(error, HeadraceError) else type(error).__name__
+    return Skip(reason=f"it reads {name.short}, which could not be opened ({code})", failed=(name.short,))
 
 
 def _outdated(plan: Plan, name: TableName, how: str) -> dict[TableName, StaleUpstream]:

@@ -86,6 +86,7 @@ class FlowSurveyor:
             flow=flow.name,
             dataset=str(flow.target),
             location=flow.location,
+            folder=str(self.checkpoints),
             declared_flows=self.declared_flows,
             sources=self.look(past),
             stateful=planned.stateful,
@@ -276,7 +277,7 @@ def unfinished_refresh(planned: PlannedFlow) -> RefreshUnfinishedError:
     return RefreshUnfinishedError(
         f"a full refresh of {flow.target.short} was interrupted",
         location=flow.location,
-        facts=("its rows were removed, and not all of its flows start from the beginning yet",),
+        facts=("its rows were removed, and its flows have not read them again",),
         remedies=(f"complete it:   headrace full-refresh {flow.target.short}",),
         params={"flow": flow.name, "dataset": str(flow.target)},
     )

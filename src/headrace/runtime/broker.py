@@ -193,7 +193,9 @@ class Broker:
             if reason.code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 raise TopicExistsError(
                     f"topic `{name}` exists; nothing was changed",
-                    remedies=["list the topics:   headrace broker topics list"],
+                    remedies=[
+                        "use it as it is, or choose another name:   headrace broker topics create NAME"
+                    ],
                     params={"topic": name},
                 ) from error
             if reason.retriable() or reason.code() < 0:

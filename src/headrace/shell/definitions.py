@@ -103,7 +103,7 @@ class Definitions:
         return SqlNameUnknownError(
             f"there is no {kind} `{name}`",
             location=location,
-            facts=[f"{kind}s: {', '.join(known)}"] if known else [],
+            facts=[f"{kind}s: {', '.join(known) or 'none'}"],
             remedies=did_you_mean(name, known, otherwise),
             params={"kind": kind, "name": name, "known": known},
         )

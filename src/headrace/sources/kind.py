@@ -66,7 +66,9 @@ class Meaning:
         remedy = self.remedy or f"read everything again:   headrace full-refresh {failed.target}"
         # What Spark or Delta advises is for other programs.
         cause = failed.cause.partition(" Please ")[0]
-        return failed.error(self.error, self.what, (*self.facts, cause), remedy)
+        reads = f"it reads {', '.join(one.describe() for one in failed.sources)}"
+        is_named = bool(failed.sources) and self.what.startswith("a table that it reads")
+        return failed.error(self.error, self.what, (*[reads] * is_named, *self.facts, cause), remedy)
 
 
 class SourceKind(ABC):

@@ -89,9 +89,8 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
             flow, identity, checkpoint.last_planned, f"the table is now written with checkpoint {current}"
         )
     if committed > checkpoint.last_planned:
-        raise _behind(
-            flow, identity, checkpoint.last_planned, f"the table holds its batches up to {committed}"
-        )
+        found = f"the table (v{table.version}) holds them up to {committed}"
+        raise _behind(flow, identity, checkpoint.last_planned, found)
     if committed < checkpoint.last_finished:
         raise _table_behind(
             flow,
@@ -204,10 +203,10 @@ def _lost(flow: FlowFacts, current: str) -> HeadraceError:
         f"flow {flow.flow}: its checkpoint is missing, and the table {flow.short_dataset} has its rows",
         location=flow.location,
         facts=(
-            f"the table was written with checkpoint {current}, which is not in the storage",
+            f"{flow.folder} does not hold the checkpoint with which the table was written",
             "an empty checkpoint would read every record twice; nothing was read or written",
         ),
-        remedies=resume_remedy(flow),
+        remedies=(*resume_remedy(flow), "or restore the folder from a copy"),
         params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": current},
     )
 
@@ -245,11 +244,11 @@ def _behind(flow: FlowFacts, identity: CheckpointIdentity, planned: int, found: 
         f"flow {flow.flow}: its checkpoint is older than the table {flow.short_dataset}",
         location=flow.location,
         facts=(
-            f"checkpoint {identity.checkpoint} has planned batch {planned}; {found}",
+            f"the checkpoint in {flow.folder} has planned its batches up to {planned}; {found}",
             "an old copy of the checkpoint was restored, or another driver has written the table",
             "nothing was read or written",
         ),
-        remedies=resume_remedy(flow),
+        remedies=(*resume_remedy(flow), "or restore the newest copy of the checkpoint"),
         params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": identity.checkpoint},
     )
 
@@ -271,7 +270,7 @@ def rebuild_remedy(dataset: str, readers: Sequence[str]) -> str:
 
 def repair_command(flow: str) -> str:
     """The remedy that repairs files of a checkpoint, and keeps its state."""
-    return f"repair it, if that is possible:   headrace checkpoint repair {flow}"
+    return f"repair it; the command first shows what it would do:   headrace checkpoint repair {flow}"
 
 
 def resume_command(flow: str) -> str:

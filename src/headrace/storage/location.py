@@ -301,6 +301,18 @@ class Location:
         """The error to raise if the storage refuses to write here."""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return self.full()
+        is_taken = error.errno in (errno.ENOTDIR, errno.EEXIST) and self.files.scheme == "file"
+        parents = Path(self.path).parents if is_taken else ()
+        if (taken := next((one for one in parents if one.is_file()), None)) is not None:
+            move = Location(str(taken), self.files).move_command(f"{taken}.moved")
+            return StorageUnwritableError(
+                f"cannot write to the storage: {taken} is a file, not a folder",
+                remedies=(
+                    "set `storage` in headrace.yml to a folder, such as:   storage: ./lake",
+                    f"or move the file away:   {move}",
+                ),
+                params={"path": self.path},
+            )
         return StorageUnwritableError(
             f"cannot write to the storage: {self.path}",
             facts=(f"the system's error: {error.strerror or error}",),

@@ -81,6 +81,7 @@ def log_unreadable(file: Location, fault: str) -> LogUnreadableError:
     """The error for a file of a log that cannot be read."""
     table = file.parent.parent
     name = table.name if table.parent.name == "default" else f"{table.parent.name}.{table.name}"
+    version = f" at v{int(file.name[:20])}" if file.name[:20].isdigit() else ""
     is_ours = table.parent.parent.name == "tables"
     away = table.move_command(f"{table.name}-damaged")
     again = (
@@ -88,8 +89,8 @@ def log_unreadable(file: Location, fault: str) -> LogUnreadableError:
         f"then compute it again:   headrace full-refresh {name}",
     )
     return LogUnreadableError(
-        f"the log of the table {name if is_ours else table} is damaged: {file.name} {fault}",
-        facts=(f"file: {file}", "nothing was written"),
+        f"the log of the table {name if is_ours else table} is damaged{version}",
+        facts=(f"{file} {fault}", "nothing was written"),
         remedies=("restore the file from a copy of the table", *(again if is_ours else ())),
         params={"table": str(table), "path": str(file), "fault": fault},
     )

@@ -58,6 +58,7 @@ runtime: {master: "local[2]", memory: 2g}
 """
     settings = load_project(write({}, spec))
     assert settings.catalog == "main"
+    assert (settings.places["storage"].line, settings.places["libraries"].line) == (3, 7)
     assert settings.database == "sales"
     assert settings.libraries == ("pipelines/**", "one.py")
     # Settings keep the text of the file: `1e3` is not 1000.0 to Spark.

@@ -110,8 +110,8 @@ def test_a_condition_that_cannot_be_evaluated_is_an_error(at: At, flow: HandFlow
 @pytest.mark.parametrize(
     ("where", "fact"),
     [
-        ("id >", "expected an expression, found the end of the condition"),
-        ("(id > 1", "expected ), found the end of the condition"),
+        ("id >", "expected an expression after `id >`"),
+        ("(id > 1", "expected ) after `(id > 1`"),
         ("id > AND n = 1", "expected ), found n"),
     ],
 )

@@ -106,6 +106,7 @@ def test_a_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         with pytest.raises(StorageUnwritableError) as caught:
             write("text")
         assert caught.value.params == {"path": str(tmp_path / "lake" / "f")}
+        assert f"{tmp_path}/lake is a file, not a folder" in caught.value.summary
 
 
 def test_a_location_is_a_path_and_a_uri(tmp_path: Path) -> None:

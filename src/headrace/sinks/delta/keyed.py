@@ -318,7 +318,7 @@ class KeyedWriter(BatchWriter):
                 "the batch was not written",
             ),
             remedies=(
-                "delete the rows of the other writer, then run again:   headrace run",
+                "delete all rows but one of each such key, then run again:   headrace run",
                 f"or read everything again:   headrace full-refresh {name.short}",
             ),
             params={"flow": stamp.flow, "batch": stamp.batch, "keys": count},

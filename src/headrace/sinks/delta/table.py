@@ -321,7 +321,11 @@ def _is_registered(spark: SparkSession, name: TableName, path: Location) -> bool
             f"location in the pipeline: {path}",
             "nothing was read or written",
         ),
-        remedies=("set `database` in headrace.yml to a schema that only this pipeline uses",),
+        remedies=(
+            f"rename the table `{name.short}` of the pipeline",
+            "or give the pipeline a schema of its own in headrace.yml; it reads all tables again:   "
+            "database: my_pipeline",
+        ),
         params={"dataset": str(name), "location": known},
     )
 

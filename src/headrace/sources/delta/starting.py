@@ -52,6 +52,9 @@ def check_table_start(
     if asks_feed and properties.get(FEED_PROPERTY, "false").lower() != "true":
         writer = properties.get(_PIPELINE) if is_outside else None
         remedy = f'set the table property {FEED_PROPERTY} = "true"'
+        if is_outside and writer is None:
+            sets = f"SET TBLPROPERTIES ({FEED_PROPERTY} = true)"
+            remedy = f"record one from now on: ALTER TABLE delta.`{path}` {sets}"
         other = f"add this line to the spec of the pipeline {writer}, and run it:   {_OTHER_SPEC}"
         raise ChangeFeedMissingError(
             f"a stream reads the change data feed of {name}, which is not enabled",

@@ -192,7 +192,7 @@ class FileGuard(Guard):
             location=flow.location,
             facts=(*paths[1:_SHOWN], "the rows are in the table, and nothing was written"),
             remedies=(
-                "restore the file as it was read",
+                "restore the file with the same content",
                 f"or read everything again:   headrace full-refresh {flow.target.short}",
             ),
             params={"flow": flow.name, "paths": paths},
@@ -350,14 +350,14 @@ class FileGuard(Guard):
         paths = [plain_path(file.path) for file in gone]
         more = f" and {len(gone) - 1} more files" if len(gone) > 1 else ""
         return FileVanishedError(
-            f"flow {self.run.flow.name}: {paths[0]}{more} vanished before it could be read",
+            f"flow {self.run.flow.name}: {paths[0]}{more} vanished before its batch was read",
             location=self.run.flow.location,
-            facts=(*paths[1:_SHOWN], NOT_COMMITTED),
+            facts=(*paths[1:_SHOWN], f"batch {self._batch.number} was not committed"),
             remedies=(
-                "restore the file as it was read",
-                "or set `on_data_loss: record` in headrace.yml: the flow goes on without it, "
-                "and the ledger keeps its name",
-                "or drop the planned batch; the flow continues with the files that are there:   "
+                "restore the file with the same content",
+                "or write `on_data_loss: record` in headrace.yml: the flow goes on without it, "
+                "and records its name as lost",
+                "or drop the planned batch, and continue with the files that are there:   "
                 f"headrace reset {self.run.flow.name}",
             ),
             params={"flow": self.run.flow.name, "paths": paths},

@@ -78,11 +78,10 @@ def check_folder(folder: FileFolder) -> None:
         near = nearest_path(base) if base.startswith("/") else None
         raise FilesNotFoundError(
             f"the folder {base} does not exist",
-            remedies=(
-                *(() if near is None else (f"did you mean `{near}`?",)),
-                "correct the path; one that is relative starts at the pipeline's folder",
-                f"mkdir -p {base}",
-            ),
+            facts=("a relative path starts at the pipeline's folder",),
+            remedies=("correct the path", f"or make the folder:   mkdir -p {base}")
+            if near is None
+            else (f"did you mean `{near}`?",),
             params={"path": base},
         )
     above, _, name = base.rpartition("/")

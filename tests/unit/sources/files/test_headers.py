@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from headrace.model.declarations import Drift, DriftAction
@@ -55,7 +56,13 @@ def test_a_header_is_found_as_spark_finds_it(
     assert first_record(BytesIO(content), HeaderSyntax.of(options)) == expected
 
 
-@pytest.mark.parametrize(("end", "pack"), [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress)])
+def zstd(content: bytes) -> bytes:
+    return bytes(pa.compress(content, codec="zstd", asbytes=True))
+
+
+@pytest.mark.parametrize(
+    ("end", "pack"), [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".zst", zstd)]
+)
 def test_a_compressed_file_has_a_header_too(tmp_path: Path, end: str, pack: Callable[[bytes], bytes]) -> None:
     path = tmp_path / f"a.csv{end}"
     path.write_bytes(pack(b"id,name\n1,a\n"))
