@@ -256,10 +256,10 @@ def a_file_with_a_bad_line(walk: Walk) -> None:
     folder = topic_of(walk)
     walk.edit({"orders.jsonl": '{"id": 100, "amount": 1}\n{"id": 101, "amount"\n'})
     shown = walk.fails(f"headrace produce {folder.topic} --file orders.jsonl", "orders.jsonl:2")
-    assert "tail -n +2 orders.jsonl > rest.jsonl" in shown.text, shown.text
+    assert "tail -n +2 orders.jsonl > orders-from-2.jsonl" in shown.text, shown.text
     folder.ids += [100]
-    walk.edit({"rest.jsonl": '{"id": 101, "amount": 1}\n'})
-    walk.goes_well(f"headrace produce {folder.topic} --file rest.jsonl")
+    walk.edit({"orders-from-2.jsonl": '{"id": 101, "amount": 1}\n'})
+    walk.goes_well(f"headrace produce {folder.topic} --file orders-from-2.jsonl")
     folder.ids += [101]
     walk.is_healthy()
 
