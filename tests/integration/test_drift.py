@@ -198,12 +198,8 @@ def test_a_query_that_makes_a_column_is_evaluated_again_when_its_source_has_the_
             ["Op"],
         )
     assert [row["id"] for row in table(shop, "current")] == [1, 3]
-    assert [(row["id"], row["Op"]) for row in table(shop, "log")] == [
-        (1, None),
-        (2, None),
-        (2, "DELETE"),
-        (3, None),
-    ]
+    logged = sorted((row["id"], row["Op"] or "") for row in table(shop, "log"))
+    assert logged == [(1, ""), (2, ""), (2, "DELETE"), (3, "")]
     for name in ("replaced", "chosen"):
         assert [(row["id"], row["Op"]) for row in table(shop, name)] == [(id, "mine") for id in (1, 2, 2, 3)]
     assert [row["id"] for row in table(shop, "twice")] == [1, 2]

@@ -34,6 +34,26 @@ class Columns:
 
 
 @dataclass(frozen=True)
+class NamedColumns:
+    """The columns of the coordinates, part by part, as queries name them."""
+
+    coordinates: RecordCoordinates
+    paths: tuple[str, ...]
+
+    def find(self, row: Mapping[str, Any]) -> tuple[Partition, int] | None:
+        """The coordinates of a row that was written as JSON; ``None`` if it has none."""
+        values: list[Any] = []
+        for part, path in zip(self.coordinates.parts, self.paths, strict=True):
+            value: Any = row
+            for name in path.split("."):
+                value = value.get(name) if isinstance(value, Mapping) else None
+            if value is None:
+                return None
+            values.append(str(value) if part.type == "STRING" else int(value))
+        return tuple(values[:-1]), values[-1]
+
+
+@dataclass(frozen=True)
 class Present:
     partitions: Mapping[Partition, Spans] = field(default_factory=dict)
     without: int = 0
@@ -117,6 +137,12 @@ def find_columns(metadata: TableMetadata, kinds: Kinds) -> Columns | None:
         raise CoordinatesUnreadableError(
             f"the table property {PROPERTY_COORDINATES} is {text!r}: {error}"
         ) from error
+
+
+def find_named(metadata: TableMetadata, columns: Columns) -> NamedColumns:
+    """The same columns by their names in queries."""
+    given = json.loads(metadata.properties[PROPERTY_COORDINATES])
+    return NamedColumns(columns.coordinates, tuple(str(given[name]) for name in columns.coordinates.names))
 
 
 class DeletedRows:
