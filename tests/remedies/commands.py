@@ -294,8 +294,8 @@ def a_topic_is_created_again(walk: Walk) -> None:
 @situation("INGEST_TABLE_TAKEN", "topic")
 def a_table_of_the_pipeline_is_ingested_into(walk: Walk) -> None:
     topic = topic_of(walk).topic
-    shown = walk.fails(f"headrace ingest {topic} --table orders", "orders")
-    assert "--table taken_in_2 --mode append --cluster-by id" in shown.text, shown.text
+    shown = walk.fails(f"headrace ingest {topic} --table orders --mode append", "orders")
+    assert "--table orders_topic --mode append" in shown.text, shown.text
     walk.follows(shown, "headrace ingest")
     walk.is_healthy()
 
