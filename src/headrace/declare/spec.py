@@ -18,7 +18,7 @@ from headrace.declare.bundle import BUNDLES, find_bundle, read_bundle, target_na
 from headrace.declare.kafka_names import KAFKA_SETTINGS
 from headrace.declare.spec_brokers import broker_locations, build_brokers, kafka_of
 from headrace.declare.spec_checks import build_error, build_paths, build_tables, check_kafka, check_keys
-from headrace.declare.spec_cluster import build_cluster
+from headrace.declare.spec_cluster import build_cluster, named_master
 from headrace.declare.spec_model import BROKERS, Overridable, Spec
 from headrace.declare.spec_values import (
     DOTENV,
@@ -401,7 +401,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         max_value_bytes=spec.max_value_bytes,
         index_memory=spec.upsert.index_memory,
         duplicate_keys=spec.upsert.duplicate_keys,
-        master=spec.runtime.master,
+        master=named_master(spec),
         memory=spec.runtime.memory,
         s3=s3,
         cluster=build_cluster(spec, _locations(merged, "cluster"), _locations(merged, "configuration")),

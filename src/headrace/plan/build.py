@@ -217,6 +217,7 @@ def _assemble(resolver: Resolver) -> Plan:
 
 
 def _with_readers(flows: Sequence[PlannedFlow]) -> list[PlannedFlow]:
+    """The flows, each with the tables whose flows read its target."""
     reads = [(source.table, one.flow.target) for one in flows for source in one.sources]
 
     def readers(table: TableName) -> tuple[TableName, ...]:

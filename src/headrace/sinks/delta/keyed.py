@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from headrace.errors import CheckpointBehindTableError, KeyTwiceError
 from headrace.model.counts import BatchCounts, CountKind, RowChanges
-from headrace.model.names import TableName, quoted_column
+from headrace.model.names import quoted_column
 from headrace.model.ranges import SourceRange
 from headrace.model.texts import counted
 from headrace.runtime.lazy_pyspark import DataFrame, F, SparkSession
@@ -33,6 +33,7 @@ from headrace.sinks.delta.transaction import (
 from headrace.sinks.protocol import fenced
 from headrace.sinks.target import BatchStamp, BatchWriter, Committed, SplitRows
 from headrace.state.facts import FENCED
+from headrace.storage.layout import table_name
 from headrace.storage.location import Location
 
 _FEW_KEYS = 1_000_000
@@ -306,7 +307,7 @@ class KeyedWriter(BatchWriter):
         first = effects.where(f"{HELD_ROWS} > 1").select(*map(quoted_column, keys)).first()
         shown = "" if first is None else ", ".join(f"{key} = {first[key]}" for key in keys)
         stamp, table = self.stamp, self.table.location
-        name = TableName(self.table.path.parent.name, self.table.path.name)
+        name = table_name(self.table.path)
         return KeyTwiceError(
             f"flow {stamp.flow}: {counted(count, 'key')} of batch {stamp.batch} "
             f"{'has' if count == 1 else 'have'} several rows in the table"

@@ -113,7 +113,7 @@ def infer_schema(
         paths = sorted(file.path for file in folder.files())[:_COMPARED_FILES]
         groups = find_groups(spark, options, rules, paths)
         if len(groups) > 1:
-            return _infer_by_name(spark, folder, options, [one for one in groups if one.layout], rules)
+            return _infer_by_name(spark, folder, options, [one for one in groups if one.layout.header], rules)
     reader = _inferring(spark, format, options).options(**_choosing(folder))
     schema: StructType = reader.load(folder.path).schema
     if not schema.fields:
@@ -161,7 +161,6 @@ def merge_columns(
     """The columns of the files of several headers, each with a type that all its values have."""
     found: dict[str, tuple[str, DataType]] = {}
     for group in groups:
-        assert group.layout is not None
         fields = reader.load(list(group.paths)).schema.fields
         names = [*group.layout.names, *(one.name for one in fields[len(group.layout.names) :])]
         for name, one in zip(names, fields, strict=True):
