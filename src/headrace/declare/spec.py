@@ -25,6 +25,7 @@ from headrace.declare.spec_values import (
     Filler,
     Mapped,
     Scalar,
+    Sequence,
     Value,
     build_scalar,
     build_values,
@@ -353,6 +354,18 @@ def _meant(key: str) -> str | None:
     return f"kafka.{close[0]}" if rest and close else None
 
 
+def _places(merged: Mapped) -> dict[str, SourceLocation]:
+    """The locations of the keys of a spec, and of the entries of `libraries` by their numbers."""
+    places = {key: value.location for key, value in merged.items.items()}
+    libraries = merged.items.get("libraries")
+    for number, one in enumerate(libraries.items if isinstance(libraries, Sequence) else ()):
+        entry: Value = one
+        while isinstance(entry, Mapped) and entry.items:
+            entry = next(iter(entry.items.values()))
+        places[f"libraries.{number}"] = entry.location
+    return places
+
+
 def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Redactor) -> ProjectSettings:
     kafka = spec.kafka.settings
     if profile == DEFAULT_PROFILE:
@@ -368,7 +381,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
     return ProjectSettings(
         name=spec.name,
         file=file,
-        places={key: value.location for key, value in merged.items.items()},
+        places=_places(merged),
         profile=profile,
         storage=Storage.at(
             spec.storage or DEFAULT_STORAGE, file.parent, None if entry is None else entry.location

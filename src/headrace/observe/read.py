@@ -198,7 +198,7 @@ def explain_failure(error: Exception, table: DeltaTable, name: str, where: str |
     damaged = not cast and ("Parquet error" in str(error) or "Object Store error" in str(error))
     if where is None or damaged or not _is_readable(table):
         return _unreadable(name, table.table_uri.removeprefix("file://").rstrip("/"), error)
-    return _invalid(where, json.loads(table.schema().to_json()), name, error)
+    return _invalid(where, json.loads(table.schema().to_json()), name, str(error))
 
 
 def execute_query(table: DeltaTable, query: str) -> pa.Table:
@@ -361,14 +361,14 @@ def _quoted_value(where: str, name: str) -> str | None:
     return None if quoted == where else quoted
 
 
+_NOISE = re.compile(r'SQL error: \w+Error\("(?=.* at Line)| at Line: \d+, Column: \d+("\))?')
 _SYNTAX = re.compile(r'ParserError\("Expected: (.*), found: (.*?)(?: at Line: \d+, Column: \d+)?"\)')
 
 
-def _invalid(where: str, schema: Mapping[str, Any], table: str, error: Exception) -> HeadraceError:
-    text = str(error)
+def _invalid(where: str, schema: Mapping[str, Any], table: str, text: str) -> HeadraceError:
     if found := _UNKNOWN_FIELD.search(text):
         return unknown_column(found[1].removeprefix("t."), list(_paths(schema)), f"the table {table}", where)
-    lines = [line for line in text.splitlines() if line.strip() and line != "caused by"]
+    lines = [_NOISE.sub("", line) for line in text.splitlines() if line.strip() and line != "caused by"]
     if found := _SYNTAX.search(text):
         # The condition is in parentheses there, in a text that the user has not written.
         is_end = found[2] == "EOF" or (found[2] == ")" and ")" not in where)
