@@ -256,10 +256,10 @@ def a_file_with_a_bad_line(walk: Walk) -> None:
     folder = topic_of(walk)
     walk.edit({"orders.jsonl": '{"id": 100, "amount": 1}\n{"id": 101, "amount"\n'})
     shown = walk.fails(f"headrace produce {folder.topic} --file orders.jsonl", "orders.jsonl:2")
-    assert "tail -n +2 orders.jsonl > rest.jsonl" in shown.text, shown.text
+    assert "tail -n +2 orders.jsonl > orders-from-2.jsonl" in shown.text, shown.text
     folder.ids += [100]
-    walk.edit({"rest.jsonl": '{"id": 101, "amount": 1}\n'})
-    walk.goes_well(f"headrace produce {folder.topic} --file rest.jsonl")
+    walk.edit({"orders-from-2.jsonl": '{"id": 101, "amount": 1}\n'})
+    walk.goes_well(f"headrace produce {folder.topic} --file orders-from-2.jsonl")
     folder.ids += [101]
     walk.is_healthy()
 
@@ -294,8 +294,8 @@ def a_topic_is_created_again(walk: Walk) -> None:
 @situation("INGEST_TABLE_TAKEN", "topic")
 def a_table_of_the_pipeline_is_ingested_into(walk: Walk) -> None:
     topic = topic_of(walk).topic
-    shown = walk.fails(f"headrace ingest {topic} --table orders", "orders")
-    assert "--table taken_in_2 --mode append --cluster-by id" in shown.text, shown.text
+    shown = walk.fails(f"headrace ingest {topic} --table orders --mode append", "orders")
+    assert "--table orders_topic --mode append" in shown.text, shown.text
     walk.follows(shown, "headrace ingest")
     walk.is_healthy()
 

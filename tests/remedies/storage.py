@@ -204,6 +204,8 @@ def other_keys_are_declared(walk: Walk) -> None:
     walk.replace(LATEST, '["id", "name"]', '["id"]')
     walk.is_healthy()
     walk.replace(LATEST, '["id"]', '["id", "name"]')
+    assert isinstance(walk.folder, ChangesFolder)
+    walk.folder.by_name = True
     walk.follows(shown, "headrace full-refresh latest")
     walk.is_healthy()
 

@@ -104,6 +104,9 @@ def _spec(folder: Path, given: BundleSettings, origin: str, storage: str | None)
         profile="dev",
         storage=Storage.at("./lake", folder),
         libraries=tuple(pattern.text for _, pattern in given.libraries),
+        places={
+            f"libraries.{n}": one.location for n, (_, one) in enumerate(given.libraries) if one.location.line
+        },
     )
     texts = {key: value.text for key, value in given.configuration.items() if isinstance(value, Scalar)}
     known = {key: value for key, value in texts.items() if "${" not in value}

@@ -211,6 +211,15 @@ def collect_literals(value: Value, redactor: Redactor, path: tuple[str, ...] = (
                 redactor.add(piece)
 
 
+def find_variables(value: Value) -> Iterator[str]:
+    """The environment variables in a value; some occur several times."""
+    for _, scalar in _scalars(value, ()):
+        for is_escaped, text in _VARIABLE.findall(scalar.text):
+            name = text.partition(":-")[0]
+            if not is_escaped and _NAME.fullmatch(name):
+                yield name
+
+
 def _scalars(value: Value, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Scalar]]:
     match value:
         case Scalar():

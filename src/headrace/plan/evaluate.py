@@ -123,7 +123,7 @@ def sending(session: SparkSession, plan: Plan) -> Iterator[None]:
         tables=open_table,
         declared=lambda name, parts: find_dataset(known, name, parts) is not None,
     )
-    with _in_code(interception):
+    with _intercepting(interception):
         yield
 
 
@@ -148,7 +148,7 @@ def run_code(
 ) -> Any:
     try:
         install()
-        with _in_code(interception), running(name), located_at(None):
+        with _intercepting(interception), running(name), located_at(None):
             return function()
     except Unresolved:
         raise
@@ -162,8 +162,8 @@ def run_code(
 
 
 @contextmanager
-def _in_code(interception: Interception) -> Iterator[None]:
-    """Treat the reads and the paths of the user's code, which runs in the block."""
+def _intercepting(interception: Interception) -> Iterator[None]:
+    """Intercept the reads of the user's code that runs in the block, and map its paths."""
     with in_force(interception), mapping_files(interception.settings.paths):
         yield
 

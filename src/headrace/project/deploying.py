@@ -18,20 +18,19 @@ from typing import Any, Literal
 from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import LiteralScalarString
 
+from headrace.declare.spec_values import build_values, find_variables
 from headrace.model.project import ProjectSettings
 from headrace.project.submitting import IMAGE_PIPELINE
 from headrace.project.template.files import own_requirement
 from headrace.runtime.submit import IMAGE_JARS, IMAGE_MAIN
+from headrace.storage.locate import locate
 
 Platform = Literal["kubernetes", "systemd", "compose"]
 
-_VARIABLE = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-[^}]*)?\}")
 _STOP_S = 120  # a stop waits for the running batch, which can take 30 s
 _UID = 1000
 _TEMPLATE = "/opt/headrace/executor/pod.yaml"
 _PORTS = {"driver": 7078, "blocks": 7079}
-_AWS = ("AWS_ACCESS_KEY_ID", "AWS_REGION", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-"""The variables of a storage in a bucket; a role of the pod or of the machine needs none of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,16 +53,18 @@ class Deployment:
     @property
     def variables(self) -> list[str]:
         """The environment variables that the spec names."""
-        return sorted({*_VARIABLE.findall(self.settings.file.read_text(encoding="utf-8"))})
+        file = self.settings.file
+        return sorted({*find_variables(build_values(file.read_text(encoding="utf-8"), str(file)))})
 
     @property
     def storage(self) -> str:
         return str(self.settings.storage.root)
 
     @property
-    def is_in_bucket(self) -> bool:
-        """Whether the storage is in an object store, and no folder is mounted."""
-        return self.settings.storage.root.files.scheme != "file"
+    def volume(self) -> str | None:
+        """The folder of the storage; ``None`` for a storage that a container reaches by its URI."""
+        root = self.settings.storage.root
+        return str(root) if root.files.scheme == "file" else None
 
     def named(self, spec: str) -> list[str]:
         return ["--project", spec, "--profile", self.settings.profile]
@@ -131,13 +132,12 @@ WantedBy=timers.target
 
 def _image(one: Deployment) -> Mapping[str, str]:
     minor = f"{sys.version_info.major}.{sys.version_info.minor}"
-    extra, fetch = "", "ensure_jars('spark')"
-    if one.is_in_bucket:
-        own = f"shutil.copy(headrace.storage.s3.spark.JAR, '{IMAGE_JARS}')"
-        extra, fetch = "[s3]", f"import shutil, headrace.storage.s3.spark; ensure_jars('spark', 's3'); {own}"
-    requirement = own_requirement().replace("headrace[test]", f"headrace{extra}")
+    requirement = own_requirement().replace("headrace[test]", "headrace" if one.volume else "headrace[s3]")
     packages = shlex.join([requirement, *one.settings.cluster.packages])
-    main = IMAGE_MAIN
+    main, fetch = IMAGE_MAIN, "ensure_jars('spark')"
+    if one.volume is None:
+        own = f"shutil.copy(headrace.storage.s3.spark.JAR, '{IMAGE_JARS}')"
+        fetch = f"import shutil, headrace.storage.s3.spark; ensure_jars('spark', 's3'); {own}"
     dockerfile = f"""\
 # Build it in the folder of the pipeline:
 #   docker build -f {{folder}}/Dockerfile -t {one.image} .
@@ -157,23 +157,23 @@ USER {_UID}
 WORKDIR /tmp
 ENTRYPOINT ["/opt/headrace/entrypoint"]
 """
-    ignored = "**/.*\n**/__pycache__\n**/.env\nlake\n"
-    return {"Dockerfile": dockerfile, "Dockerfile.dockerignore": ignored}
+    # The storage is no part of the image.
+    inside = one.settings.storage.root.below(locate(one.settings.root).resolve())
+    ignored = ["**/.*", "**/__pycache__", "**/.env", *(["/".join(inside)] if inside else [])]
+    return {"Dockerfile": dockerfile, "Dockerfile.dockerignore": "".join(f"{line}\n" for line in ignored)}
 
 
 def _compose(one: Deployment) -> dict[str, Any]:
     named = one.named(f"{IMAGE_PIPELINE}/{one.settings.file.name}")
-    mounted: dict[str, Any] = {}
-    if not one.is_in_bucket:
+    if one.volume is not None:
         named += ["--storage", "/srv/lake"]
-        mounted = {"volumes": [f"{one.storage}:/srv/lake"]}
     service: dict[str, Any] = {
         "image": one.image,
         "build": {"context": "{root}", "dockerfile": "{folder}/Dockerfile"},
         "command": ["run", *named, *one.arguments],
         # Compose takes the values from the environment, or from the file `.env` beside it.
-        "environment": [*one.variables, *(_AWS if one.is_in_bucket else ())],
-        **mounted,
+        "environment": one.variables,
+        **({} if one.volume is None else {"volumes": [f"{one.volume}:/srv/lake"]}),
         "restart": "no" if one.schedule else "on-failure",
         "stop_grace_period": f"{_STOP_S}s",
     }
@@ -208,7 +208,7 @@ def _kubernetes(one: Deployment) -> Sequence[dict[str, Any]]:
             rules=[{"apiGroups": [""], "resources": resources, "verbs": verbs}],
         ),
         document("RoleBinding", "rbac.authorization.k8s.io/v1", roleRef=role, subjects=[subject]),
-        *(() if one.is_in_bucket else (document("PersistentVolumeClaim", "v1", spec=claim),)),
+        *([] if one.volume is None else [document("PersistentVolumeClaim", "v1", spec=claim)]),
         document("ConfigMap", "v1", data={"pod.yaml": LiteralScalarString(_yaml(executor))}),
         # Executors find the driver by this name.
         document(
@@ -238,9 +238,7 @@ def _kubernetes(one: Deployment) -> Sequence[dict[str, Any]]:
 
 
 def _driver(one: Deployment) -> dict[str, Any]:
-    named = one.named(f"{IMAGE_PIPELINE}/{one.settings.file.name}")
-    if not one.is_in_bucket:
-        named += ["--storage", one.storage]
+    named = [*one.named(f"{IMAGE_PIPELINE}/{one.settings.file.name}"), "--storage", one.storage]
     configuration = {
         "spark.kubernetes.namespace": one.namespace,
         "spark.kubernetes.container.image": one.image,
@@ -258,7 +256,7 @@ def _driver(one: Deployment) -> dict[str, Any]:
     secret = f"{one.name}-secrets"
     references = [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name, "optional": True}}}
-        for name in (*one.variables, *(_AWS if one.is_in_bucket else ()))
+        for name in one.variables
     ]
     container: dict[str, Any] = {
         "name": "driver",
@@ -280,17 +278,21 @@ def _driver(one: Deployment) -> dict[str, Any]:
 
 
 def _pod_spec(one: Deployment, container: dict[str, Any], volumes: Sequence[Any]) -> dict[str, Any]:
-    """A pod that sees a local storage under its path, and runs as a user without rights."""
-    mounts = [*container.get("volumeMounts", [])]
-    if not one.is_in_bucket:
-        mounts = [{"name": "storage", "mountPath": one.storage}, *mounts]
+    """A pod that sees the folder of the storage under its path, and runs as a user without rights."""
+    mounts: list[Any] = []
+    if one.volume is not None:
+        mounts = [{"name": "storage", "mountPath": one.volume}]
         volumes = [{"name": "storage", "persistentVolumeClaim": {"claimName": one.name}}, *volumes]
     return {
         "securityContext": {"runAsNonRoot": True, "runAsUser": _UID, "fsGroup": _UID},
         "containers": [
-            {**container, "volumeMounts": mounts, "securityContext": {"allowPrivilegeEscalation": False}}
+            {
+                **container,
+                "volumeMounts": [*mounts, *container.get("volumeMounts", [])],
+                "securityContext": {"allowPrivilegeEscalation": False},
+            }
         ],
-        "volumes": volumes,
+        "volumes": [*volumes],
     }
 
 

@@ -134,20 +134,14 @@ class Engine:
 
     def opened(self) -> RunningSpark:
         if self._running is None:
-            from headrace.runtime.defaults import is_local
-            from headrace.runtime.python_packages import package_settings
+            from headrace.runtime.python_packages import spark_settings
             from headrace.runtime.session import open_spark
             from headrace.storage.s3.spark import find_support
 
             settings = self.settings
-            conf = {k: v for k, v in settings.configuration.items() if k.startswith("spark.")}
-            master = settings.master or conf.get("spark.master")
-            if master is not None and not is_local(master):
-                cluster = settings.cluster
-                conf |= package_settings(cluster.packages, conf, cluster.location)
             self._running = open_spark(
                 settings.name,
-                conf=conf,
+                conf=spark_settings(settings),
                 master=settings.master,
                 memory=settings.memory,
                 log_file=self.spark_log,

@@ -186,7 +186,7 @@ def prepare(
 ) -> PreparedTopic:
     """Find the schema of a topic, and check that its table can be made; writes nothing."""
     ingested = _resolve(topic, request, folder)
-    _check_free(ingested, folder, settings)
+    _check_free(ingested, request, folder, settings)
     kept = request.schema or folder.schema_file(ingested.table)
     sample = inferred = None
     if kept is None or request.update_schema or (ingested.mode == "cdc" and not ingested.keys):
@@ -259,16 +259,21 @@ def _resolve(topic: str, request: IngestRequest, folder: IngestFolder) -> Ingest
             remedies=[
                 f"continue as before:   headrace ingest {before.topic} --table {before.table}",
                 f"or make another table:   headrace ingest {topic} --table {wanted.table}_2"
-                f"{typed_options(request.given)}",
+                f"{typed_options(request)}",
             ],
             params={"dataset": wanted.table, "options": changed},
         )
     return before
 
 
-def typed_options(given: Mapping[str, Any]) -> str:
-    """The options of a command line, without the table."""
-    values = {name.replace("_", "-"): value for name, value in given.items() if name != "table"}
+def typed_options(request: IngestRequest) -> str:
+    """The options of a command line for one topic, without the table."""
+    given = {**request.given, "schema": request.schema}
+    values = {
+        name.replace("_", "-"): value
+        for name, value in given.items()
+        if name != "table" and value is not None
+    }
     return "".join(
         f" --{name}" if value is True else f" --{name} {shlex.quote(_shown(value))}"
         for name, value in values.items()
@@ -281,7 +286,9 @@ def _shown(value: Any) -> str:
     return "not set" if value is None else str(value)
 
 
-def _check_free(ingested: IngestedTopic, folder: IngestFolder, settings: ProjectSettings) -> None:
+def _check_free(
+    ingested: IngestedTopic, request: IngestRequest, folder: IngestFolder, settings: ProjectSettings
+) -> None:
     """Refuse a table that something else has made."""
     if folder.load(ingested.table) is not None:
         return
@@ -291,7 +298,10 @@ def _check_free(ingested: IngestedTopic, folder: IngestFolder, settings: Project
             raise IngestTableTakenError(
                 f"the table {table} exists, and was not made by headrace ingest",
                 facts=[str(path), "nothing was read or written"],
-                remedies=[f"make another table:   headrace ingest {ingested.topic} --table {table}_topic"],
+                remedies=[
+                    f"make another table:   headrace ingest {ingested.topic} --table {ingested.table}_topic"
+                    f"{typed_options(request)}"
+                ],
                 params={"dataset": table, "topic": ingested.topic},
             )
 

@@ -48,12 +48,14 @@ def produce(
     topic: str,
     *,
     name: str,
+    has_header: bool = False,
     rate: float | None = None,
     show: Callable[[str], None],
     interval_s: float,
 ) -> Produced:
     """Send records until they end, or until SIGINT or SIGTERM; then wait for acknowledgements. A second
-    signal stops waiting, and a third one ends the process. `show`: takes the progress as text."""
+    signal stops waiting, and a third one ends the process. `has_header`: the first line of the file has the
+    names of the fields. `show`: takes the progress as text."""
 
     def waiting(left: int) -> None:
         show(f"Waiting for the broker to acknowledge {counted(left, 'record')}; Ctrl-C again stops waiting")
@@ -68,7 +70,7 @@ def produce(
             _send_all(records, producer, stop, name, rate, show, interval_s)
         except RecordInvalidError as error:
             producer.flush()
-            raise _counted(error, producer.delivered.records) from error
+            raise _counted(error, producer.delivered.records, has_header) from error
         except _Interrupted:
             # It came at the very end of a wait.
             pass
@@ -111,7 +113,7 @@ def _send_all(
             show(f"{delivered:,} records, {delivered / (now - began):,.0f} a second")
 
 
-def _counted(error: RecordInvalidError, delivered: int) -> HeadraceError:
+def _counted(error: RecordInvalidError, delivered: int, has_header: bool) -> HeadraceError:
     """The error with the number of records that were delivered, so that they are not sent a second time."""
     line = int(error.params["line"])
     count = counted(delivered, "record")
@@ -119,14 +121,14 @@ def _counted(error: RecordInvalidError, delivered: int) -> HeadraceError:
     remedies = error.remedies
     if delivered and error.location is not None:
         path = Path(error.location.path)
-        rest = f"rest{path.suffix}"
-        cut = f":   tail -n +{line} {shlex.quote(str(path))} > {rest}"
-        # The first line of such a file has the names of the fields.
-        named = path.suffix == ".csv"
+        rest, file = (shlex.quote(one) for one in (f"{path.stem}-from-{line}{path.suffix}", str(path)))
+        cut = f"tail -n +{line} {file}"
+        if has_header:
+            cut = f"(head -n 1 {file}; {cut})"
         remedies = (
             *remedies,
-            f"correct the line, then send only the lines from {line} on{'' if named else cut}",
-            *(() if named else (f"and repeat the command with --file {rest}",)),
+            f"correct the line, then write the lines from {line} on into a file:   {cut} > {rest}",
+            f"and repeat the command with --file {rest}",
         )
     return RecordInvalidError(
         error.summary,

@@ -30,6 +30,7 @@ from headrace.run.context import UpdateContext
 from headrace.run.replay import FlowReplay, FlowReplayer, refuse_stateful
 from headrace.run.tables import open_table, register_tables
 from headrace.sinks.delta.commit import discard_rows
+from headrace.storage.location import open_delta
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,6 +94,23 @@ class Quarantine:
         ever rejected."""
         found = self._find(dataset)
         return None if found is None else found.read(chosen, limit)
+
+    def binary_columns(self, dataset: str, rows: Rows) -> frozenset[str]:
+        """The binary columns of a dataset, and of the tables whose rows its flows have rejected."""
+        storage = self.settings.storage
+        sources = (one or {} for one in rows.arrow.column("source").to_pylist())
+        paths = {path for one in sources if (path := one.get("path")) is not None}
+        tables = {self._name(dataset)} | {
+            name
+            for name in storage.find_tables()
+            if any(f"/{name.schema}/{name.name}/" in path for path in paths)
+        }
+        found = set[str]()
+        for name in tables:
+            with contextlib.suppress(Exception):  # the table is damaged: its bytes stay as they are
+                fields = open_delta(storage.table(name)).schema().fields
+                found.update(one.name for one in fields if str(getattr(one.type, "type", "")) == "binary")
+        return frozenset(found)
 
     def export(
         self, dataset: str, file: str | Path, chosen: RowFilter = EVERY_ROW, *, records: bool = False

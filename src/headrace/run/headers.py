@@ -60,7 +60,7 @@ class HeaderCheck:
         if found is None:
             return False
         rules, groups = found
-        others = [group for group in groups if group.layout is not None and not group.layout.is_planned]
+        others = [group for group in groups if not group.layout.is_planned]
         for group in others:
             if rules.loses_all(group.layout):
                 raise foreign_header(stamp.flow, group, rules, source.location)
@@ -81,7 +81,6 @@ class HeaderCheck:
         new: list[HeaderGroup] = []
         ignored: dict[str, HeaderGroup] = {}
         for group in groups:
-            assert group.layout is not None
             actions = {
                 name: rules.action(name) for name in (group.layout.names[one] for one in group.layout.unknown)
             }
@@ -108,7 +107,6 @@ class HeaderCheck:
         """The types of the columns that the schema does not have, by name."""
         names: dict[str, str] = {}
         for group in groups:
-            assert group.layout is not None
             for index in group.layout.unknown:
                 name = group.layout.names[index]
                 names.setdefault(rules.fold(name), name)
@@ -121,7 +119,7 @@ class HeaderCheck:
 
 def _is_lost(group: HeaderGroup, rules: HeaderRules) -> bool:
     """Whether no column of files can be a column of the table, and none is rescued."""
-    return group.layout is not None and group.layout.is_foreign and not rules.drift.has("rescue")
+    return group.layout.is_foreign and not rules.drift.has("rescue")
 
 
 def _example(group: HeaderGroup) -> Mapping[str, Any]:

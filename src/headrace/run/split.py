@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.contracts.expectations import RowSplit, read_counts, with_checks
 from headrace.contracts.rejected import REASONS, Rejection, as_rejected
@@ -24,13 +24,11 @@ from headrace.model.texts import counted
 from headrace.plan.stages import Coordinates, PlannedFlow, RefreshViewStage
 from headrace.run.bad_records import BadRecordSearch
 from headrace.run.narrowing import RaisingRecord, union
+from headrace.runtime.lazy_pyspark import DataFrame, Row, SparkSession
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.protocol import check_not_replaced
 from headrace.sinks.target import BatchStamp, RefreshStamp, SplitRows, TargetReader
 from headrace.sources.registry import describe_record
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
 
 _SHOWN: Final = 5
 _SEARCHED: Final = 1000
@@ -106,8 +104,8 @@ _SHOWN_CHARACTERS = 300
 class BatchSplit:
     """Splits the batches of one query of a flow.
 
-    Rows go by the expectations of the flow's target. Bad records, which the readers of the query have left
-    out, go to the quarantine together with the rejected rows.
+    The expectations of the flow's target decide about each row. The rejected rows go to the quarantine,
+    together with the bad records that the readers of the query have left out.
     """
 
     planned: PlannedFlow
@@ -129,8 +127,8 @@ class BatchSplit:
         """Split a batch that the flow's target does not hold yet; the caller settles it before the commit.
 
         Rejected rows are computed a second time. If that could give other rows, Spark keeps the batch
-        meanwhile. So it does with rows that are not those of the streaming query: their current timestamp is
-        another one in each job. `is_built_again`: whether the rows are of such a query.
+        meanwhile. `is_built_again`: whether the rows come from another query than the streaming one. Spark
+        keeps them, too: each job would compute them with a current timestamp of its own.
         """
         planned = self.planned
         is_built_again = is_built_again or bool(raising)
@@ -152,7 +150,7 @@ class BatchSplit:
             release=None if kept is None else kept.unpersist,
             is_kept=kept is not None,
         )
-        # Such a query does not count.
+        # A query that was built again does not count the rows of its views.
         views = () if is_built_again else planned.checked_views
         return _with_counts(found, partial(self._view_counts, stamp.flow)) if views else found
 

@@ -139,7 +139,8 @@ def _compare_sources(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> None:
 
 
 def _refuse_swaps(flow: FlowFacts, checkpoint: CheckpointFacts) -> None:
-    """Refuse a query that reads sources which only their numbers tell apart, perhaps by other numbers."""
+    """Refuse a query whose reads of one source may have changed places: each would go on from the positions
+    of the other. Sources that are read several times differ only by their numbers in the query."""
     then = {source.index: source.identity for source in checkpoint.identity.sources}
     alike: dict[str, list[SourceIdentity]] = {}
     for facts in flow.sources:

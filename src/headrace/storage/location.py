@@ -56,8 +56,8 @@ class Files(Protocol):
         """Open a file to read it, also from the middle."""
 
     def read_all(self, paths: Sequence[str]) -> Sequence[bytes | None]:
-        """Return the contents of files, ``None`` for each missing one; at the same time, where that is
-        faster."""
+        """Return the contents of files, ``None`` for each missing one. Object storage reads several files at
+        the same time."""
 
     def walk(self, folder: str) -> Iterator[tuple[str, int]]:
         """Return all files of a folder and of the folders in it, with their bytes and without order, but not
@@ -104,8 +104,8 @@ class Files(Protocol):
         """Write a copy of a file in one step; replaces a file with the new path."""
 
     def find_unsafe(self, folder: str) -> str | None:
-        """Try what keeps two writers apart, and return the first promise that this storage breaks; ``None``
-        if it is safe. Nothing is left in the folder."""
+        """Try the operations that keep two writers apart, with files that are deleted again. Return the first
+        one that this storage does not keep safe; ``None`` if there is none."""
 
     def free_bytes(self, path: str) -> int | None:
         """Return how much can still be written beside a path, which may be missing; ``None`` if unknown."""

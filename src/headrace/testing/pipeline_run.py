@@ -193,7 +193,7 @@ def _configure(session: SparkSession, settings: ProjectSettings) -> None:
 
     chosen = build_session_settings(find_named_master(session.sparkContext))
     for key, value in {**chosen, **settings.configuration}.items():
-        # What fences streams on object storage serves local ones, too.
+        # The checkpoint files for object storage also work on a local disk.
         is_free = key != CHECKPOINT_FILES or key in settings.configuration
         if not key.startswith("spark.") or (is_free and session.conf.isModifiable(key)):
             session.conf.set(key, value)

@@ -476,8 +476,9 @@ def test_libraries_lead_out_of_the_folder_and_files_run_in_it(load: Load, tmp_pa
     ["{glob: {include: nothing/**}}", "{file: a.py}", "{file: transformations}", "{file: ../a.py}"],
 )
 def test_no_files_is_an_error(load: Load, libraries: str) -> None:
-    with pytest.raises(PipelineFilesMissingError):
-        load({"transformations/a.py": TABLE.format("x")}, f"name: a\nlibraries: [{libraries}]\n")
+    with pytest.raises(PipelineFilesMissingError) as caught:
+        load({"transformations/a.py": TABLE.format("x")}, f"name: a\nlibraries:\n- {libraries}\n")
+    assert caught.value.location is not None and caught.value.location.line == 3
 
 
 def test_nothing_declared_is_an_error(load: Load) -> None:

@@ -113,6 +113,7 @@ def test_a_condition_that_cannot_be_evaluated_is_an_error(at: At, flow: HandFlow
         ("id >", "expected an expression after `id >`"),
         ("(id > 1", "expected ) after `(id > 1`"),
         ("id > AND n = 1", "expected ), found n"),
+        ("id > 'x", "Unterminated string literal"),
     ],
 )
 def test_a_mistake_in_a_condition_is_told_in_its_own_words(

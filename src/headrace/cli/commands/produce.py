@@ -117,6 +117,7 @@ def produce(
                 kafka.connection,
                 topic,
                 name="sample" if lines is None else lines.name,
+                has_header=lines is not None and lines.has_header,
                 rate=rate,
                 show=shown,
                 interval_s=shown.interval_s,

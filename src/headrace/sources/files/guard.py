@@ -162,8 +162,7 @@ class FileGuard(Guard):
         if source is None or rules is None:
             return declared
         (group,) = find_groups(self.run.session, source.options, rules, [path])
-        layout = group.layout
-        return declared if layout is None or layout.is_planned else header_schema(layout, declared, rules)
+        return declared if group.layout.is_planned else header_schema(group.layout, declared, rules)
 
     def committed(self) -> None:
         for file in self._batch.files:

@@ -6,7 +6,7 @@ import bz2
 import gzip
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -66,10 +66,10 @@ class HeaderRules:
     def fold(self, name: str) -> str:
         return name.lower() if self.ignores_case else name
 
-    def loses_all(self, layout: Layout | None) -> bool:
+    def loses_all(self, layout: Layout) -> bool:
         """Whether the rows of files would have no value: they have no column of the schema, and their own
         columns are not taken up. A number is no name, but a value of a file without a header."""
-        if layout is None or not layout.is_foreign:
+        if not layout.is_foreign:
             return False
         kept = all(self.action(name) in ("evolve", "rescue") for name in layout.names)
         return not kept or any(map(_is_number, layout.names))
@@ -196,10 +196,6 @@ def _open(path: str) -> Iterator[BinaryIO]:
             yield packed
 
 
-class RepeatedNameError(ValueError):
-    """A header that has a name twice."""
-
-
 @dataclass(frozen=True)
 class Layout:
     """The columns of files that have the same header. `names`: as the header has them; a column without a
@@ -224,14 +220,25 @@ class Layout:
 
 
 def lay_out(header: Sequence[str], rules: HeaderRules) -> Layout:
-    names = tuple(name or f"_c{index}" for index, name in enumerate(header))
-    known: dict[str, int] = {}
-    for index, name in enumerate(names):
-        if known.setdefault(rules.fold(name), index) != index:
-            raise RepeatedNameError(name)
+    names = _named(header)
+    known = {rules.fold(name): index for index, name in enumerate(names)}
     positions = tuple(known.get(rules.fold(name)) for name in rules.columns)
     unknown = tuple(sorted(set(range(len(names))) - {one for one in positions if one is not None}))
     return Layout(tuple(header), names, positions, unknown)
+
+
+def find_repeated(header: Sequence[str], rules: HeaderRules) -> str | None:
+    """The first name that a header has a second time."""
+    known: set[str] = set()
+    for name in _named(header):
+        if rules.fold(name) in known:
+            return name
+        known.add(rules.fold(name))
+    return None
+
+
+def _named(header: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name or f"_c{index}" for index, name in enumerate(header))
 
 
 def find_misplaced(header: Sequence[str], columns: Sequence[str], fold: Callable[[str], str]) -> str | None:
@@ -245,42 +252,11 @@ def find_misplaced(header: Sequence[str], columns: Sequence[str], fold: Callable
 
 @dataclass(frozen=True)
 class HeaderGroup:
-    """Files that have the same header. `layout`: ``None`` for files whose header is not known."""
+    """Files that have the same header. Files whose header is not known have the columns of the schema."""
 
-    layout: Layout | None
+    layout: Layout
     paths: tuple[str, ...]
-    line: int = 1  # the line of the header in the first file
-
-
-class HeaderInvalidError(ValueError):
-    """A header that cannot be used: its file, the line, and the name that it has twice."""
-
-    def __init__(self, path: str, line: int, name: str) -> None:
-        super().__init__(path)
-        self.path, self.line, self.name = path, line, name
-
-
-def group_by_header(
-    paths: Iterable[str],
-    find: Callable[[str], HeaderText | None],
-    split: Callable[[str], Sequence[str]],
-    rules: HeaderRules,
-) -> list[HeaderGroup]:
-    """The files of each header, in the order of their first files. `split`: gives the values of a record."""
-    layouts: dict[str, Layout] = {}
-    groups: dict[Layout | None, list[str]] = {}
-    lines: dict[Layout | None, int] = {}
-    for path in paths:
-        found, layout = find(path), None
-        if found is not None:
-            try:
-                layout = layouts.get(found.text) or lay_out(split(found.text), rules)
-            except RepeatedNameError as error:
-                raise HeaderInvalidError(path, found.line, str(error)) from error
-            layouts[found.text] = layout
-            lines.setdefault(layout, found.line)
-        groups.setdefault(layout, []).append(path)
-    return [HeaderGroup(one, tuple(found), lines.get(one, 1)) for one, found in groups.items()]
+    line: int  # the line of the header in the first file
 
 
 def header_splitter(session: Any, options: Mapping[str, str]) -> Callable[[str], Sequence[str]]:
