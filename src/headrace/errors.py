@@ -197,6 +197,11 @@ def text_of(error: BaseException | None) -> str:
         return GONE
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's text; an empty text if it has none."""
+    return text_of(error).strip().partition("\n")[0]
+
+
 class UsageError(HeadraceError):
     """The pipeline or the command line is wrong; nothing was started."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, first_line
 from headrace.maintain.condition import (
     TableCondition,
     choose_closed_partitions,
@@ -460,7 +460,7 @@ class MaintenanceScheduler:
 def _error_of(error: Exception) -> dict[str, Any]:
     if isinstance(error, HeadraceError):
         return error.to_dict()
-    return {"summary": str(error).strip().partition("\n")[0], "conflict": conflict_kind(error)}
+    return {"summary": first_line(error), "conflict": conflict_kind(error)}
 
 
 def _is_older(table: Location, seconds: float) -> bool:

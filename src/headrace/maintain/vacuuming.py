@@ -11,7 +11,7 @@ from headrace.maintain.dataset_tables import DatasetTable, load_maintenance, rec
 from headrace.maintain.holders import UNKNOWN, Holder, lag_seconds
 from headrace.maintain.vacuum import delete_stored
 from headrace.model.maintenance import SAFE_RETENTION_S
-from headrace.model.texts import counted, duration_text, size_text
+from headrace.model.texts import duration_text, files_text
 from headrace.storage.layout import Storage
 
 MIN_RETENTION_DURING_RUNS_S = 3600.0
@@ -61,11 +61,6 @@ def vacuum_table(
     expired = [one for one in condition.vacuum.expired if one.path in allowed]
     delete_stored(condition.table, expired)
     return bool(expired)
-
-
-def files_text(number: int, size: int) -> str:
-    """A number of files with their bytes: ``3 files (1.2 MB)``."""
-    return f"{counted(number, 'file')} ({size_text(size)})"
 
 
 def _lags(target: DatasetTable, holder: Holder, lag_s: float, condition: TableCondition) -> ReaderLagsError:

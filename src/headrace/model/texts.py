@@ -19,6 +19,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else plural}"
 
 
+def files_text(number: int, size: int) -> str:
+    """A number of files and their size: 3 files (3.2 MB)."""
+    return f"{counted(number, 'file')} ({size_text(size)})"
+
+
 DAY_S: Final = 86400.0
 
 _TEXT = re.compile(r"\s*(?:interval\s+)?((?:'?\d+(?:\.\d+)?'?\s*[a-z]+\s*)+)", re.IGNORECASE)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from headrace.errors import HeadraceError, LogUnreadableError
+from headrace.errors import HeadraceError, LogUnreadableError, first_line
 from headrace.model.counts import RowChanges
 from headrace.model.event_columns import Row
 from headrace.model.event_forms import Event
@@ -176,7 +176,7 @@ class EventLog:
         if error is not None:
             self._table.close()
             if not self._is_failing:
-                text = str(error).partition("\n")[0]
+                text = first_line(error)
                 if isinstance(error, HeadraceError):
                     text = ", ".join((error.summary, *error.facts))
                 _logger.warning("the event log cannot be written: %s: %s", self._table.path, text)

@@ -38,7 +38,8 @@ from headrace.plan.logical import LogicalPlan, digest_code, fingerprint, read_pl
 from headrace.plan.modes import SourceHook
 from headrace.plan.names import label_of
 from headrace.plan.properties import check_delta_properties, coordinates_of, find_unreadable, table_properties
-from headrace.plan.resolver import FindTable, Resolved, Resolver
+from headrace.plan.resolved import Resolved
+from headrace.plan.resolver import FindTable, Resolver
 from headrace.plan.sources import planned_sources
 from headrace.plan.spark_checks import find_wrong_settings, with_state_checks
 from headrace.plan.stages import (

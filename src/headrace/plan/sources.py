@@ -41,7 +41,7 @@ from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
-    from headrace.plan.resolver import Resolved
+    from headrace.plan.resolved import Resolved
 
 
 KnownFolders = Callable[[str], TableName | None]  # gives the dataset of a folder with an empty table

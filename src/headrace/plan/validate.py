@@ -287,13 +287,13 @@ def check_declared(
 
 def check_changed_columns(table: StreamingTable, schema: columns.Schema) -> Iterator[HeadraceError]:
     """Errors for queries that lack new names of renamed columns, or return old names or dropped columns."""
-    gone = {old: f"renamed_columns renames it to `{new}`" for old, new in table.renamed_columns.items()}
-    gone |= dict.fromkeys(table.dropped_columns, "dropped_columns drops it")
-    for path, reason in gone.items():
+    gone = [(old, "renamed_columns", f"renames it to `{new}`") for old, new in table.renamed_columns.items()]
+    gone += [(path, "dropped_columns", "drops it") for path in table.dropped_columns]
+    for path, argument, change in gone:
         if columns.find(schema, path) is not None:
             yield SchemaMismatchError(
-                f"a query of `{table.name.short}` returns the column `{path}`, but {reason}",
-                location=argument_location(table.location, reason.partition(" ")[0], path),
+                f"a query of `{table.name.short}` returns the column `{path}`, but {argument} {change}",
+                location=argument_location(table.location, argument, path),
                 remedies=["change the query", "or remove the entry, if an earlier run has applied it"],
                 params={"dataset": str(table.name), "columns": [path]},
             )
@@ -329,31 +329,26 @@ def check_flows_agree(
 
 def check_layout_columns(dataset: Stored, schema: columns.Schema) -> Iterator[HeadraceError]:
     """Partition, clustering and coordinate columns must exist in the table."""
-    named = [("partition_cols", path) for path in dataset.partition_cols]
-    named += [("cluster_by", path) for path in dataset.cluster_by]
+    # What names the columns, and the argument that it is written in.
+    named = [("partition_cols", "partition_cols", path) for path in dataset.partition_cols]
+    named += [("cluster_by", "cluster_by", path) for path in dataset.cluster_by]
     kept = coordinates_of(dataset.table_properties)
-    named += [] if kept.timestamp is None else [(TIMESTAMP, kept.timestamp)]
+    if kept.timestamp is not None:
+        named.append((TIMESTAMP, "table_properties", kept.timestamp))
     if kept.coordinates is not None:
-        named += [(COORDINATES, path) for path in kept.coordinates.to_json().values()]
-    named += [(f"the check `{one.name}`", path) for one in dataset.checks for path in one.columns]
-    for what, path in named:
+        named += [(COORDINATES, "table_properties", path) for path in kept.coordinates.to_json().values()]
+    named += [(f"the check `{one.name}`", "checks", path) for one in dataset.checks for path in one.columns]
+    for what, argument, path in named:
         if columns.find(schema, path) is not None:
             continue
         known = ", ".join(field["name"] for field in columns.fields(schema))
         yield ColumnNotFoundError(
             f"{what} of `{dataset.name.short}` names the column `{path}`, which does not exist",
-            location=argument_location(dataset.location, _argument(what), path),
+            location=argument_location(dataset.location, argument, path),
             facts=[f"its columns: {known}"],
             remedies=did_you_mean(path, columns.paths(schema), "use one of its columns"),
             params={"dataset": str(dataset.name), "argument": what, "column": path},
         )
-
-
-def _argument(what: str) -> str:
-    """The argument of a declaration that names a column."""
-    if what in (TIMESTAMP, COORDINATES):
-        return "table_properties"
-    return "checks" if what.startswith("the check") else what
 
 
 def _check_applies(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.contracts.expectations import RowSplit, read_counts, with_checks
 from headrace.contracts.rejected import REASONS, Rejection, as_rejected
@@ -24,13 +24,11 @@ from headrace.model.texts import counted
 from headrace.plan.stages import Coordinates, PlannedFlow, RefreshViewStage
 from headrace.run.bad_records import BadRecordSearch
 from headrace.run.narrowing import RaisingRecord, union
+from headrace.runtime.lazy_pyspark import DataFrame, Row, SparkSession
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.protocol import check_not_replaced
 from headrace.sinks.target import BatchStamp, RefreshStamp, SplitRows, TargetReader
 from headrace.sources.registry import describe_record
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
 
 _SHOWN: Final = 5
 _SEARCHED: Final = 1000

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import SchemaInvalidError, SourceLocation, did_you_mean
+from headrace.errors import SchemaInvalidError, SourceLocation, did_you_mean, first_line
 from headrace.runtime.lazy_pyspark import StructType, T
 
 _DDL, _JSON = (".ddl", ".sql"), (".json",)
@@ -133,7 +133,7 @@ def _parse_ddl(ddl: str, location: SourceLocation, content: str) -> StructType:
 
 
 def _not_columns(error: Exception, ddl: str, location: SourceLocation, content: str) -> SchemaInvalidError:
-    message = str(error).strip().splitlines()[0]
+    message = first_line(error)
     found = _POSITION.search(str(error))
     place = location
     if found is not None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
 
-from headrace.errors import HeadraceError, LogUnreadableError
+from headrace.errors import HeadraceError, LogUnreadableError, first_line
 from headrace.storage.layout import table_name
 from headrace.storage.locate import locate, locate_supported
 from headrace.storage.location import Location
@@ -136,4 +136,4 @@ def _faults_of_parquet(file: Location) -> Iterator[str]:
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise
-        yield f"is not a whole Parquet file: {str(error).splitlines()[0][:200]}"
+        yield f"is not a whole Parquet file: {first_line(error)[:200]}"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.errors import first_line
 from headrace.model.coordinates import RecordCoordinates
 from headrace.verify.balance import RowBalance
 from headrace.verify.commits import PROPERTY_COORDINATES
@@ -189,7 +190,7 @@ def _load_vectors(log: TableLog, version: int) -> dict[str, NDArray[np.int64]]:
 
 
 def _unsupported(error: Exception) -> CoordinatesUnsupportedError:
-    text = f"deltalake cannot read its deletion vectors: {str(error).splitlines()[0]}"
+    text = f"deltalake cannot read its deletion vectors: {first_line(error)}"
     return CoordinatesUnsupportedError(text)
 
 
@@ -286,7 +287,7 @@ def _load(log: TableLog, file: DataFile, columns: Columns, deleted: DeletedRows)
     except CoordinatesUnsupportedError:
         raise
     except (OSError, ValueError, IndexError, CoordinatesUnreadableError) as error:
-        raise CoordinatesUnreadableError(f"{file.path}: {str(error).splitlines()[0]}") from error
+        raise CoordinatesUnreadableError(f"{file.path}: {first_line(error)}") from error
 
 
 def _column(table: Any, path: str, file: DataFile) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.errors import first_line
 from headrace.model.texts import counted
 from headrace.verify.balance import RowBalance
 from headrace.verify.checkpoint_history import Lineage
@@ -128,7 +129,7 @@ def load_quarantine(
         columns += _READ if {"path", "value"} <= held else ", NULL"
         found = query(rejected, _QUERY.format(columns))
     except Exception as error:  # the engine raises no narrower class
-        return Quarantine(damage=str(error).splitlines()[0])
+        return Quarantine(damage=first_line(error))
     quarantine = _build(found, parts, transactions, kinds)
     if not quarantine.lost:
         return quarantine

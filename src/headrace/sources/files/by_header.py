@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.model.declarations import RESCUED
 from headrace.model.names import quoted_column
 from headrace.runtime.gateway import frame_of_plan
-from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession, T
+from headrace.runtime.lazy_pyspark import Column, DataFrame, DataFrameReader, F, SparkSession, StructType, T
 from headrace.sources.files.header_errors import repeated_name
 from headrace.sources.files.headers import (
     HeaderGroup,
@@ -23,12 +23,6 @@ from headrace.sources.files.headers import (
     header_splitter,
     lay_out,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspark.sql import DataFrameReader
-    from pyspark.sql.types import StructType
 
 _METADATA = "_metadata"
 

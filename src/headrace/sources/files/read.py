@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError, did_you_mean
 from headrace.model.declarations import RESCUED, Drift
 from headrace.model.folders import FileFolder, plain_path
 from headrace.model.notes import nearest_path
-from headrace.runtime.lazy_pyspark import Column, DataFrame, F, SparkSession, T
+from headrace.runtime.lazy_pyspark import (
+    Column,
+    DataFrame,
+    DataFrameReader,
+    DataType,
+    F,
+    SparkSession,
+    StructField,
+    StructType,
+    T,
+)
 from headrace.sources.bad_records import (
     MAX_VALUE_BYTES,
     SCHEMA_NUMBER,
@@ -25,10 +35,6 @@ from headrace.sources.files.by_header import find_groups
 from headrace.sources.files.headers import HeaderGroup, HeaderRules, has_header
 from headrace.sources.files.options import BASE_PATH, FORMAT_OPTION, LINE_OPTIONS, STREAM_OPTIONS
 from headrace.sources.records import stop_because
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrameReader
-    from pyspark.sql.types import DataType, StructField, StructType
 
 FileFormat = Literal["json", "csv", "parquet", "avro", "text", "orc"]
 
