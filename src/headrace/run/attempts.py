@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from headrace.errors import (
     CheckpointCorruptError,
     CheckpointLostError,
+    FlowFailedError,
     HeadraceError,
     StorageAccessError,
     StorageUnreadableError,
@@ -60,8 +61,9 @@ def run_attempts(
         try:
             outcome = runner.run(lease, stop)
         except HeadraceError as error:
-            # A terminal error would come again at the next start, so it is reported at a stop, too.
-            if stop.requested and error.transient:
+            # A terminal error would come again at the next start, so it is reported at a stop, too; but an
+            # abort breaks queries off, and what they say about that is no error of theirs.
+            if stop.requested and (error.transient or (stop.aborted and isinstance(error, FlowFailedError))):
                 return reports.finished(planned, "stopped", progress)
             # An idle flow commits no batch; that it ran for long enough counts as well.
             if progress.batches > batches or time.monotonic() - started > _STABLE_S:
