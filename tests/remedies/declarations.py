@@ -240,9 +240,9 @@ mistake(
     "TABLE_WITHOUT_FLOW",
     "a table that nothing writes",
     python(TARGET),
-    python(TARGET + APPEND.replace("adds", "add_rows")),
+    python(f'{TARGET}\n@hr.append_flow(target="extra")\ndef add_rows(): return {VISITS}\n'),
     at=(PY, "create_streaming_table"),
-    names='@hr.append_flow(target="extra")\n        and in the next lines:   def add_rows():',
+    names='@hr.append_flow(target="extra")\n        and in the next line:   def add_rows(): return ',
 )
 mistake(
     "TARGET_INVALID",

@@ -84,8 +84,7 @@ def _add_flow(table: StreamingTable) -> list[str]:
         return [f"write a flow below it:   {flow}", "or remove the table"]
     return [
         f'write a flow below it:   @hr.append_flow(target="{name}")',
-        "and in the next lines:   def add_rows():",
-        '                             return spark.readStream.table("TABLE")',
+        'and in the next line:   def add_rows(): return spark.readStream.table("TABLE")',
         f"or remove the {'sink' if table.sink else 'table'}",
     ]
 
